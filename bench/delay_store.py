@@ -16,13 +16,13 @@ from pathlib import Path
 from random import Random
 from threading import Semaphore
 
-from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import Topic, TopicSet
+from minimq_broker.core.held.delays import Delay, DueKey
 from minimq_broker.store.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
-from minimq_common import batch
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch import records as batch
+from minimq_common.batch.builder import BatchBuilder
 from minimq_common.model import Message
 
 NOW_MS = 1_700_000_000_000

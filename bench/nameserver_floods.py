@@ -33,7 +33,7 @@ from rich.table import Table
 
 from minimq import LocalCluster
 from minimq.local.server_process import ServerProcess
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 
 #: How often the canary does each of its calls.

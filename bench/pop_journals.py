@@ -23,7 +23,7 @@ import msgspec
 
 from minimq import MiniMQError, SimpleConsumer
 from minimq.errors import DeadlineExceeded, HandleExpired, Unavailable
-from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.work_queues.popped import PoppedMessage
 
 INVISIBLE_S = 4.0
 GRACE_S = 1.0

@@ -30,7 +30,7 @@ from rich.table import Table
 import minimq_nameserver
 from minimq import Admin
 from minimq.local.server_process import ServerProcess
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minimq_common.rpc import CHANNEL_OPTIONS, Options, from_rpc_error, open_channel
 from minimq_common.security.server_secrets import ServerSecrets
+from minimq_common.wire.rpc import CHANNEL_OPTIONS, Options, from_rpc_error, open_channel
 
 _TIMEOUT_S = 3.0
 

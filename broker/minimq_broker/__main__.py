@@ -15,18 +15,18 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.backup import Moved, take_snapshot
 from minimq_broker.replication.rebuild import rebuild as rebuild_directory
 from minimq_broker.server import Broker
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.compare import compare_directories
-from minimq_broker.store.crash_note import leave_notes
-from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.segment import Segment
-from minimq_common import daemon
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.crash_note import leave_notes
+from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import MiniMQError
 from minimq_common.freed_memory import bound_freed_memory
 from minimq_common.names import check_address
-from minimq_common.options import from_command_line
 from minimq_common.security.server_secrets import secrets_of, security_of
+from minimq_common.serving import daemon
+from minimq_common.serving.options import from_command_line
 
 
 @click.group(

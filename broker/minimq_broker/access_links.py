@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common.channels import NAMESERVER_OPTIONS, Channels
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
-from minimq_common.peer_role import explained
+from minimq_common.replicas.peer_role import explained
 from minimq_common.security.access_exchange import exchange
 from minimq_common.security.channel_security import ChannelSecurity
 from minimq_common.security.shared_access import SharedAccess
+from minimq_common.wire.channels import NAMESERVER_OPTIONS, Channels
 from minimq_proto.v1 import nameserver_pb2_grpc
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from minimq_broker.options import BrokerOptions
-from minimq_common import rpc
-from minimq_common.dispatcher import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits
-from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import FIRST_REQUEST_S, MAX_DECISION_BYTES, CallLimits
+from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 #: Bytes of the largest request, of calls for which it is another one than for most.
 _LARGEST_REQUESTS = {

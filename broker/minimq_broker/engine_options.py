@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from minimq_broker.core.disk import Watermarks
-from minimq_broker.core.retention import RetentionRules
-from minimq_broker.core.staging import StagingLimits
+from minimq_broker.core.held.staging import StagingLimits
+from minimq_broker.core.upkeep.disk import Watermarks
+from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.compactor import CompactorOptions
-from minimq_broker.services.halves import HalfOptions
+from minimq_broker.services.held.halves import HalfOptions
 from minimq_broker.services.limits import Limits
+from minimq_broker.services.upkeep.compactor import CompactorOptions
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.store_options import StoreOptions
 

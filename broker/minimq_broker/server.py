@@ -26,29 +26,30 @@ from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.clock import FILE_NAME as CLOCK
 from minimq_broker.services.clock import DeletionClock, lease_clock, now_ms
-from minimq_broker.services.compactor import Compactor
-from minimq_broker.services.delaying import DueTimer
 from minimq_broker.services.engine import Engine, EngineObserver
-from minimq_broker.services.group_deletion import IdleGroups
-from minimq_broker.services.retention import Retention
-from minimq_broker.services.scrub import Scrub
+from minimq_broker.services.held.delaying import DueTimer
+from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
-from minimq_broker.services.status import Identity
-from minimq_broker.services.transactions import TransactionService
+from minimq_broker.services.upkeep.compactor import Compactor
+from minimq_broker.services.upkeep.group_deletion import IdleGroups
+from minimq_broker.services.upkeep.retention import Retention
+from minimq_broker.services.upkeep.scrub import Scrub
+from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
-from minimq_common import daemon, rpc
-from minimq_common.dispatcher import Dispatcher, methods_of
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
 from minimq_common.security.trusted_files import security_of_files
-from minimq_common.standard_services import StandardServices
+from minimq_common.serving import daemon
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import Dispatcher, methods_of
+from minimq_common.wire.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
 
 if TYPE_CHECKING:
-    from minimq_common.metrics import MetricsServer
+    from minimq_common.serving.metrics import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +179,7 @@ class Broker:
     async def _start_metrics(self, engine: Engine, identity: Identity, standing: ReplicationView) -> None:
         # A tenth of the time that a broker takes to start, for those that show metrics.
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics  # noqa: PLC0415
-        from minimq_common.metrics import MetricsServer  # noqa: PLC0415
+        from minimq_common.serving.metrics import MetricsServer  # noqa: PLC0415
 
         options, control = self._options, self._control
         metrics = BrokerMetrics(engine, identity, standing, control, options)

@@ -78,21 +78,21 @@ if TYPE_CHECKING:
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.consumer_options import ConsumerOptions
     from minimq.receiving.interceptor import ReceiveInterceptor
-    from minimq.receiving.listener import ConsumeResult, RetryLater
-    from minimq.receiving.popped import PoppedMessage
+    from minimq.receiving.listening.listener import ConsumeResult, RetryLater
+    from minimq.receiving.listening.push_consumer import PushConsumer
     from minimq.receiving.pull_consumer import PullConsumer
-    from minimq.receiving.push_consumer import PushConsumer
     from minimq.receiving.queue_decisions import OffsetReset
     from minimq.receiving.received import ReceivedMessage
-    from minimq.receiving.simple_consumer import SimpleConsumer
+    from minimq.receiving.work_queues.popped import PoppedMessage
+    from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
     from minimq.sending.receipt import SendReceipt, SendStatus
-    from minimq.sending.reply import Reply
+    from minimq.sending.requests.reply import Reply
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
-    from minimq.sending.transactional_producer import TransactionalProducer
+    from minimq.sending.transactions.transactional_producer import TransactionalProducer
     from minimq_common.errors import MiniMQError
     from minimq_common.model import Message, MessageQueue, Permission
     from minimq_common.security.credentials import Credentials
@@ -103,7 +103,7 @@ else:
         "AllocationStrategy": "minimq.rebalance",
         "Cluster": "minimq.connection.cluster",
         "Compaction": "minimq.administration.compaction",
-        "ConsumeResult": "minimq.receiving.listener",
+        "ConsumeResult": "minimq.receiving.listening.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
         "Credentials": "minimq_common.security.credentials",
         "LocalCluster": "minimq.local.local_cluster",
@@ -112,25 +112,25 @@ else:
         "MiniMQError": "minimq_common.errors",
         "OffsetReset": "minimq.receiving.queue_decisions",
         "Permission": "minimq_common.model",
-        "PoppedMessage": "minimq.receiving.popped",
+        "PoppedMessage": "minimq.receiving.work_queues.popped",
         "Producer": "minimq.sending.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
         "PullConsumer": "minimq.receiving.pull_consumer",
-        "PushConsumer": "minimq.receiving.push_consumer",
+        "PushConsumer": "minimq.receiving.listening.push_consumer",
         "RecallResult": "minimq.administration.recalls",
         "ReceiveInterceptor": "minimq.receiving.interceptor",
         "ReceivedMessage": "minimq.receiving.received",
-        "Reply": "minimq.sending.reply",
-        "RetryLater": "minimq.receiving.listener",
+        "Reply": "minimq.sending.requests.reply",
+        "RetryLater": "minimq.receiving.listening.listener",
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
-        "SimpleConsumer": "minimq.receiving.simple_consumer",
+        "SimpleConsumer": "minimq.receiving.work_queues.simple_consumer",
         "COMMIT": "minimq.administration.resolutions",
         "ROLLBACK": "minimq.administration.resolutions",
         "TransactionResolution": "minimq.administration.resolutions",
-        "TransactionalProducer": "minimq.sending.transactional_producer",
+        "TransactionalProducer": "minimq.sending.transactions.transactional_producer",
         "UNKNOWN": "minimq.administration.resolutions",
         "allocation": "minimq.rebalance",
         "by_consistent_hash": "minimq.sending.selectors",

@@ -20,19 +20,19 @@ from minimq.receiving.received import ReceivedBatch
 from minimq.routes.away import describe_away
 from minimq.routes.retries import with_retries
 from minimq.routes.retry_schedule import after_waiting
-from minimq.sending.decisions import Decision, StagedPart, Transaction, staged_parts
 from minimq.sending.key_hash import java_hash
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionCommitter
-from minimq_common.batch import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
-from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
-from minimq_common.compression import Compression
+from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
+from minimq.sending.transactions.records_sender import RecordsSender
+from minimq.sending.transactions.transactions import TransactionCommitter
+from minimq_common.batch.columns import BatchColumns, check_metadata, tag_section
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
+from minimq_common.batch.records import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
 from minimq_common.model import TopicId, TopicRoute
 from minimq_common.moments import timestamp_ms
 from minimq_common.names import ONE_TIME_TRANSACTIONS, check_address
-from minimq_common.record_origins import RecordOrigin, RecordOrigins
 
 __all__ = [
     "MAX_METADATA",

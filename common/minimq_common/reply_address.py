@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from minimq_common.names import MAX_BROKER
-from minimq_common.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
+from minimq_common.wire.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
 
 #: Bytes of the shortest key of an inbox. Nobody guesses one.
 MIN_KEY_BYTES = 16

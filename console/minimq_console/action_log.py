@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.requests import Request
 
-from minimq_common.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
 from minimq_console.action import Action
 from minimq_console.console_guard import address_of
 

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
-from minimq_common.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
 from minimq_console.console_guard import SIGN_IN_PATH, address_of, cookie_name, set_cookie
 from minimq_console.faces import context_of, failure_response
 from minimq_console.failures import failure_of

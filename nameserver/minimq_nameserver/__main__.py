@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from minimq_common import daemon
 from minimq_common.errors import StoreError
 from minimq_common.freed_memory import bound_freed_memory
-from minimq_common.options import from_command_line
+from minimq_common.serving import daemon
+from minimq_common.serving.options import from_command_line
 from minimq_common.words import count_of
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.options import NameServerOptions

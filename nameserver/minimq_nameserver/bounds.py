@@ -6,7 +6,7 @@ refused with a text that says so, and everybody who has a place keeps it.
 
 from __future__ import annotations
 
-from minimq_common import protocol_bounds
+from minimq_common.wire import protocol_bounds
 
 #: Topics that one broker carries.
 MAX_TOPICS_OF_A_BROKER = protocol_bounds.MAX_TOPICS

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.wire import broker_to_wire
+from minimq_common.wire.values import broker_to_wire
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.route_table import RouteTable

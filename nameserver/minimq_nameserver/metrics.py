@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from minimq_common import daemon
-from minimq_common.metrics import counter, gauge, gauges, info
-from minimq_common.metrics import counters as metric_counters
+from minimq_common.serving import daemon
+from minimq_common.serving.metrics import counter, gauge, gauges, info
+from minimq_common.serving.metrics import counters as metric_counters
 from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.service import NameServerService

@@ -9,7 +9,7 @@ from collections.abc import Container
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
 from minimq_common.slices import slices
-from minimq_common.wire import permission_from_wire, queue_data
+from minimq_common.wire.values import permission_from_wire, queue_data
 from minimq_nameserver.broker_state import BrokerState
 from minimq_proto.v1 import nameserver_pb2
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 import grpc.aio
 
-from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.wire import rpc
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict

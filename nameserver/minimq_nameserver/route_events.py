@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from minimq_common.model import TopicRoute
-from minimq_common.wire import route_to_wire
+from minimq_common.wire.values import route_to_wire
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.route_table import RouteTable
 from minimq_proto.v1 import nameserver_pb2

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from minimq_common import rpc
-from minimq_common.dispatcher import CallLimits, Dispatcher, methods_of
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
-from minimq_common.standard_services import StandardServices
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of
+from minimq_common.wire.standard_services import StandardServices
 from minimq_nameserver.bounds import (
     MAX_CALL_BYTES,
     MAX_CONNECTIONS,
@@ -30,7 +30,7 @@ from minimq_nameserver.service import NameServerService
 from minimq_proto.v1 import controller_pb2, nameserver_pb2
 
 if TYPE_CHECKING:
-    from minimq_common.metrics import MetricsServer
+    from minimq_common.serving.metrics import MetricsServer
 
 log = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class NameServer:
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
         # A tenth of the time that a name server takes to start, for those that show metrics.
-        from minimq_common.metrics import MetricsServer  # noqa: PLC0415
+        from minimq_common.serving.metrics import MetricsServer  # noqa: PLC0415
         from minimq_nameserver.metrics import PREFIX, NameServerMetrics  # noqa: PLC0415
 
         own = NameServerMetrics(self._service, self._controller)

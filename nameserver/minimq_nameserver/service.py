@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_common import rpc
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
@@ -19,13 +18,14 @@ from minimq_common.errors import (
     TopicUnavailable,
     Unavailable,
 )
-from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_common.names import check_broker, check_topic
 from minimq_common.security.access_exchange import exchange
 from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.unsent import SMALL_BYTES, Unsent
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.wire import rpc
+from minimq_common.wire.unsent import SMALL_BYTES, Unsent
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
 from minimq_nameserver.cluster_answers import ClusterAnswers
 from minimq_nameserver.counters import CallCounters

@@ -16,10 +16,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.broker_process import BrokerProcess
 from minimq_broker.replication.backup import take_snapshot
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.compare import compare_directories
-from minimq_common import rpc
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_common.errors import CorruptBatch, SendFailed
+from minimq_common.wire import rpc
 from support.command import Minimq
 from support.disks import FailingDisk, disk_of, failing_syncs
 from support.observers import nothing

@@ -18,9 +18,9 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from fuzz import mutation
 from fuzz.messages import MessageMaker
 from fuzz.targets.batches import make_batch, take_in, valid_batches
-from minimq_common.batch import RecordBatch
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InternalError, InvalidArgument
-from minimq_common.rpc import CHANNEL_OPTIONS
+from minimq_common.wire.rpc import CHANNEL_OPTIONS
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 
 #: A call that is not answered for so long is given up.

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from fuzz.target import Target
 from fuzz.targets import TARGETS
-from minimq_common.compression import MAX_CONTENT_BYTES
+from minimq_common.batch.compression import MAX_CONTENT_BYTES
 
 PROCESSES: Final = 2
 #: What one input may take besides what the process has anyway.

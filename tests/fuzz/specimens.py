@@ -13,10 +13,10 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, T
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.batch import RecordBatch
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 

@@ -37,8 +37,8 @@ from minimq.errors import (
     StaleSequence,
     TopicNotFound,
 )
-from minimq_common.batch_builder import BatchBuilder
-from minimq_common.rpc import open_channel
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from support.waiting import wait_until
 

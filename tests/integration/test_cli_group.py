@@ -18,7 +18,7 @@ from minimq.administration.group_descriptions import GroupDescription, GroupMemb
 from minimq.cli.group_text import show_group
 from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
-from minimq.receiving.simple_consumer import SimpleConsumer
+from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
 from support.command import Minimq

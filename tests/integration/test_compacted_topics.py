@@ -12,7 +12,7 @@ import pytest
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, aio, by_hash
 from minimq.connectors import RecordsSender
 from minimq.errors import InvalidArgument, MiniMQError, TopicExists
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 from minimq_proto.v1 import broker_pb2
 from support.command import Minimq
 from support.compacted_batches import compacted_of

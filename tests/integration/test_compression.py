@@ -17,11 +17,11 @@ from minimq.receiving.arrow.columns import ArrowColumns
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA
 from minimq.receiving.range_reader import RangeReader
 from minimq.sending.append_stream import AppendStream
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.inspect import inspect_as_json
-from minimq_common import batch
-from minimq_common.batch_builder import BatchBuilder
-from minimq_common.compression import Compression
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.inspect import inspect_as_json
+from minimq_common.batch import records as batch
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.compression import Compression
 from minimq_common.errors import CorruptBatch, MiniMQError
 from minimq_proto.v1 import broker_pb2
 from support.batches import ALWAYS, sealed

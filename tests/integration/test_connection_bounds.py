@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_nameserver.bounds import MAX_STREAMS_OF_A_CONNECTION
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 from support.crowd import PREFACE, frame

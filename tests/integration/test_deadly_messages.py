@@ -24,7 +24,7 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
 )
-from minimq.receiving import queue_dispatcher
+from minimq.receiving.listening import queue_dispatcher
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_popper import RawPopper

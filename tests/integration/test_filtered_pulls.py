@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, PullConsumer
-from minimq_common.batch import tag_hash
+from minimq_common.batch.records import tag_hash
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
@@ -77,7 +77,7 @@ def test_frames_tell_the_time_of_the_broker(reader: RawMember, topic: str) -> No
 
 
 def test_a_batch_with_too_many_tags_to_list_comes_always(reader: RawMember, topic: str, tmp_path: Path) -> None:
-    from minimq_common.batch_builder import BatchBuilder  # noqa: PLC0415
+    from minimq_common.batch.builder import BatchBuilder  # noqa: PLC0415
     from minimq_common.model import Message  # noqa: PLC0415
 
     builder = BatchBuilder(1 << 20)

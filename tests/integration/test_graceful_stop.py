@@ -15,12 +15,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minimq_broker.store.check import check_directory
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreOptions
-from minimq_common import rpc
-from minimq_common.batch import RecordBatch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Permission
+from minimq_common.wire import rpc
 from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc
 from support.broker_link import BrokerLink
 from support.fake_broker import registered

@@ -12,7 +12,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
-from minimq_common.protocol_bounds import MAX_JOINED_APPENDS
+from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_proto.v1 import broker_pb2
 from support.raw_sender import PATIENCE_S, RawSender
 from support.stores import numbered_batch

@@ -18,10 +18,10 @@ import pytest
 from prometheus_client import Metric
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
-from minimq_common import rpc
 from minimq_common.errors import CannotListen
-from minimq_common.metrics import Collect, MetricsServer, gauge, on_loop
-from minimq_common.scrape_server import MAX_CONNECTIONS
+from minimq_common.serving.metrics import Collect, MetricsServer, gauge, on_loop
+from minimq_common.serving.scrape_server import MAX_CONNECTIONS
+from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.broker_link import BrokerLink
 from support.loop_thread import LoopThread

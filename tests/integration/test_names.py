@@ -10,7 +10,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from minimq.arrow import read_table
-from minimq.receiving.listener import ConsumeResult
+from minimq.receiving.listening.listener import ConsumeResult
 from minimq.receiving.received import ReceivedMessage
 from support.command import Minimq
 from support.reading import read_all

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from minimq_broker.core.pop_runs import MAX_HELD
-from minimq_broker.services.pop_clients import MAX_CLIENTS, MAX_TOPICS
-from minimq_broker.services.popping import MAX_SPANS_UNDER_WAY, MAX_UNDER_WAY
+from minimq_broker.core.popping.pop_runs import MAX_HELD
+from minimq_broker.services.popping.pop_clients import MAX_CLIENTS, MAX_TOPICS
+from minimq_broker.services.popping.popping import MAX_SPANS_UNDER_WAY, MAX_UNDER_WAY
 from minimq_common.errors import SystemBusy
-from minimq_common.protocol_bounds import MAX_SPANS, MAX_TAKEN, MAX_TAKES
+from minimq_common.wire.protocol_bounds import MAX_SPANS, MAX_TAKEN, MAX_TAKES
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper, popped
 

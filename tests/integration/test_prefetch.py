@@ -22,10 +22,10 @@ from minimq import (
     aio,
 )
 from minimq.errors import InvalidArgument
-from minimq.receiving import gathered_acks
-from minimq.receiving.pop_stream import PopStream
-from minimq.receiving.popped import PoppedMessage
-from minimq.receiving.prefetch import HELD_S
+from minimq.receiving.work_queues import gathered_acks
+from minimq.receiving.work_queues.pop_stream import PopStream
+from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.receiving.work_queues.prefetch import HELD_S
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
 

@@ -18,7 +18,7 @@ from minimq import (
     ReceivedMessage,
     RetryLater,
 )
-from minimq.receiving.push_consumer import Balance
+from minimq.receiving.listening.push_consumer import Balance
 from minimq_common.errors import InvalidArgument
 from support.listening import Listener, dispatcher_of
 from support.waiting import wait_until

@@ -31,7 +31,7 @@ from minimq import (
     aio,
 )
 from minimq.errors import GroupConflict, InvalidArgument
-from minimq.receiving.message_dispatcher import MessageDispatcher
+from minimq.receiving.listening.message_dispatcher import MessageDispatcher
 from support.listening import Listener
 from support.waiting import wait_until
 

@@ -12,9 +12,9 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from minimq import LocalCluster
-from minimq_common.dispatcher import MAX_DECISION_BYTES, MAX_REQUEST_BYTES, MAX_STREAM_REQUEST_BYTES
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
-from minimq_common.rpc import from_failure, from_rpc_error, open_channel
+from minimq_common.wire.dispatcher import MAX_DECISION_BYTES, MAX_REQUEST_BYTES, MAX_STREAM_REQUEST_BYTES
+from minimq_common.wire.rpc import from_failure, from_rpc_error, open_channel
 from minimq_proto.v1 import (
     broker_pb2,
     broker_pb2_grpc,

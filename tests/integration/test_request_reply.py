@@ -23,7 +23,7 @@ from minimq import (
     SimpleConsumer,
 )
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
-from minimq.receiving.push_consumer import Balance
+from minimq.receiving.listening.push_consumer import Balance
 from support.replying import answer_to, echo, service
 from support.waiting import wait_until
 

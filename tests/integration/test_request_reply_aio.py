@@ -8,7 +8,7 @@ import pytest
 
 from minimq import LocalCluster, Message, ReceivedMessage, Reply, aio
 from minimq.errors import Closed, DeadlineExceeded, RequestFailed, TopicNotFound
-from minimq.receiving.push_consumer import Balance
+from minimq.receiving.listening.push_consumer import Balance
 from support.replying import answer_to, service
 
 PATIENCE_S = 30.0

@@ -22,7 +22,7 @@ from minimq.receiving.consumer_options import OffsetResetRule
 from minimq.receiving.pulls import open_pulls
 from minimq.receiving.range_reader import RangeReader
 from minimq_common.errors import MiniMQError, OffsetOutOfRange
-from minimq_common.rpc import from_failure
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
 from support.scraping import Scrape, metrics_address

@@ -30,8 +30,8 @@ from minimq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from minimq.receiving.pop_stream import PopStream, SettleAnswer, SettleKey
-from minimq.receiving.popped import PoppedMessage, Span
+from minimq.receiving.work_queues.pop_stream import PopStream, SettleAnswer, SettleKey
+from minimq.receiving.work_queues.popped import PoppedMessage, Span
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
 from support.hand_out_hold import HandOutHold

@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from minimq import LocalCluster
-from minimq_common import rpc
-from minimq_common.dispatcher import Dispatcher
-from minimq_common.standard_services import StandardServices
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import Dispatcher
+from minimq_common.wire.standard_services import StandardServices
 from support.loop_thread import LoopThread
 
 PATIENCE_S = 30.0

@@ -12,8 +12,9 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
-from minimq_common import batch, batch_builder
-from minimq_common.batch import Section
+from minimq_common.batch import builder as batch_builder
+from minimq_common.batch import records as batch
+from minimq_common.batch.records import Section
 from minimq_common.errors import CorruptEntry, MessageTooLarge, MiniMQError
 from support.batches import sealed
 from support.hostile_batches import raw_batch

@@ -14,7 +14,7 @@ from minimq import LocalCluster, Message, MessageQueue
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
 from minimq.sending.append_stream import AppendStream
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_proto.v1 import broker_pb2
 

@@ -13,14 +13,14 @@ from minimq.administration.resolutions import UNKNOWN
 from minimq.finding.message_address import MessageAddress
 from minimq.finding.message_trace import GroupTrace, MessageTrace, TraceState
 from minimq.local.local_cluster import LocalCluster
-from minimq.receiving.listener import ConsumeResult
+from minimq.receiving.listening.listener import ConsumeResult
+from minimq.receiving.listening.push_consumer import PushConsumer
 from minimq.receiving.pull_consumer import PullConsumer
-from minimq.receiving.push_consumer import PushConsumer
-from minimq.receiving.simple_consumer import SimpleConsumer
+from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.transactional_producer import TransactionalProducer
-from minimq_common.batch import message_id, read_header
+from minimq.sending.transactions.transactional_producer import TransactionalProducer
+from minimq_common.batch.records import message_id, read_header
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Message
 from minimq_proto.v1 import halves_pb2

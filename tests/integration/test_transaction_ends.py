@@ -11,12 +11,12 @@ import pytest
 
 from minimq import Admin, LocalCluster, MessageQueue, SendStatus
 from minimq.local.server_process import ServerProcess
-from minimq.sending.decisions import Decision, StagedPart, Transaction, staged_parts
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionCommitter
-from minimq_common.batch_builder import BatchBuilder
+from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
+from minimq.sending.transactions.records_sender import RecordsSender
+from minimq.sending.transactions.transactions import TransactionCommitter
+from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import (
     BufferFull,
     Closed,

@@ -22,7 +22,7 @@ from minimq import (
 )
 from minimq.administration.compaction import Compaction
 from minimq.errors import InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
-from minimq.sending.transactional_producer import CheckedTransaction
+from minimq.sending.transactions.transactional_producer import CheckedTransaction
 from support.command import Minimq
 from support.reading import check_brokers, read_all
 from support.scraping import Scrape, metrics_address

@@ -12,8 +12,8 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq_broker.replication import backup
-from minimq_common import rpc
 from minimq_common.errors import MiniMQError, SystemBusy, Unavailable
+from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, replication_pb2, replication_pb2_grpc
 from support.broker_link import BrokerLink
 from support.waiting import wait_until

@@ -13,8 +13,8 @@ from minimq import Admin
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
-from minimq_common import rpc
 from minimq_common.security.certificates import Trust
+from minimq_common.wire import rpc
 from minimq_nameserver import server
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer

@@ -14,7 +14,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.server_process import ServerProcess
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from support.command import COMMAND
 from support.process import process
 from support.waiting import wait_until

@@ -14,7 +14,7 @@ import pytest
 from minimq import Admin, Credentials, LocalCluster
 from minimq.errors import AccessDenied
 from minimq_broker.options import BrokerOptions
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_proto.v1 import (
     broker_pb2,
     broker_pb2_grpc,

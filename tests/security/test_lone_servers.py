@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 from support.secure_scraping import trust_of
 from support.waiting import wait_until

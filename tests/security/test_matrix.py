@@ -18,8 +18,6 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq import Admin, Credentials, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq_common import rpc
-from minimq_common.bound_kinds import Range
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy
 from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
@@ -27,7 +25,9 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallerKind, requirement_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.security.user_token import UserToken
-from minimq_common.server_bounds import ALL_BOUNDS
+from minimq_common.wire import rpc
+from minimq_common.wire.bound_kinds import Range
+from minimq_common.wire.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import broker_pb2, controller_pb2, halves_pb2, nameserver_pb2, replication_pb2
 from support.secure_scraping import trust_of
 from support.tokens import TokenIssuer, encoded_part, issuer_at

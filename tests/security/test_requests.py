@@ -10,8 +10,8 @@ import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.errors import AccessDenied, DeadlineExceeded, NotAuthenticated
-from minimq_common import rpc
 from minimq_common.security.certificates import Trust
+from minimq_common.wire import rpc
 from minimq_proto.v1 import attend_pb2, broker_pb2_grpc
 from support.replying import answer_to, service
 from support.secure_scraping import trust_of

@@ -12,7 +12,7 @@ import pytest
 
 from minimq import Admin, Credentials, LocalCluster, PullConsumer
 from minimq.errors import AccessDenied, NotAuthenticated
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
 from support.live_user import PATIENCE_S, RULES, Idle, Sending, Stream, mutual, stubs, written_messages
 from support.waiting import wait_until

@@ -8,8 +8,8 @@ from typing import Any
 import google_crc32c
 from hypothesis import strategies as st
 
-from minimq_common import batch_builder
-from minimq_common.compression import Compression
+from minimq_common.batch import builder as batch_builder
+from minimq_common.batch.compression import Compression
 from minimq_common.model import Message
 
 LIMIT = 1 << 20

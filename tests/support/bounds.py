@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from minimq_common.bound_kinds import Bound, Entries, Items, Octets, Range, Text
-from minimq_common.protocol_bounds import MAX_FRAME_BYTES
-from minimq_common.server_bounds import ALL_BOUNDS
+from minimq_common.wire.bound_kinds import Bound, Entries, Items, Octets, Range, Text
+from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES
+from minimq_common.wire.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import (
     attend_pb2,
     broker_pb2,

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import grpc
 
-from minimq_common.bound_check import check_answer
-from minimq_common.rpc import from_rpc_error, open_channel
+from minimq_common.wire.bound_check import check_answer
+from minimq_common.wire.rpc import from_rpc_error, open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 Request = TypeVar("Request")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minimq_broker.core.compacted_batch import BatchPart, compacted
-from minimq_common.batch import RecordBatch
+from minimq_broker.core.upkeep.compacted_batch import BatchPart, compacted
+from minimq_common.batch.records import RecordBatch
 from support.batches import NOW_MS
 
 BASE = 1000

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from minimq_broker.core.facts import TopicCompaction, TopicSet
 from minimq_broker.core.state import State
-from minimq_broker.store.compaction_file import load_record, save_record
-from minimq_broker.store.compaction_round import CompactionRound
 from minimq_broker.store.rows import ReadLimits
-from minimq_common.batch import RecordBatch
-from minimq_common.batch_builder import BatchBuilder, encode
-from minimq_common.compression import Compression
+from minimq_broker.store.upkeep.compaction_file import load_record, save_record
+from minimq_broker.store.upkeep.compaction_round import CompactionRound
+from minimq_common.batch.builder import BatchBuilder, encode
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
 from support.batches import NOW_MS
 from support.stores import OpenStore

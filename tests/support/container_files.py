@@ -15,7 +15,7 @@ import minimq_broker.__main__
 import minimq_nameserver.__main__
 from minimq.cli.main import main as minimq
 from minimq_broker.options import BrokerOptions
-from minimq_common import daemon
+from minimq_common.serving import daemon
 from minimq_nameserver.options import NameServerOptions
 
 ROOT = Path(__file__).parents[2]

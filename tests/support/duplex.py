@@ -11,9 +11,9 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from minimq_common.bound_check import check_answer
 from minimq_common.errors import InternalError, MiniMQError, Unavailable
-from minimq_common.rpc import from_rpc_error
+from minimq_common.wire.bound_check import check_answer
+from minimq_common.wire.rpc import from_rpc_error
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")

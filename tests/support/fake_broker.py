@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from minimq_broker.registration import Registration
-from minimq_common import rpc
 from minimq_common.model import BrokerData, TopicRoute
+from minimq_common.wire import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.loop_thread import LoopThread
 from support.nameserver_client import NameServerClient

@@ -14,7 +14,7 @@ from typing import Any
 
 from minimq import Admin, ConsumeResult, Message, Producer, PullConsumer, PushConsumer, aio
 from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 
 #: A child that hangs is ended so late, in seconds.
 _HANGS_S = 60

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from minimq_broker.core.in_sync import InSync, Patience
 from minimq_broker.core.term_lease import Confirmations, TermLease
 from minimq_common.errors import MiniMQError, TermEnding
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, check_not_ending
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 

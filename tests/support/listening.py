@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq import ConsumeResult, PushConsumer, ReceivedMessage, RetryLater
-from minimq.receiving.queue_dispatcher import QueueDispatcher
+from minimq.receiving.listening.queue_dispatcher import QueueDispatcher
 
 Answer = ConsumeResult | RetryLater
 

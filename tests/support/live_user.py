@@ -16,8 +16,8 @@ import grpc
 from minimq import Credentials, LocalCluster, Message, Producer
 from minimq.errors import MiniMQError
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq_common import rpc
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 from support.secure_scraping import trust_of
 from support.waiting import wait_until

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from minimq_common.daemon import Server
+from minimq_common.serving.daemon import Server
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Server)

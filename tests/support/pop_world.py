@@ -23,14 +23,14 @@ from minimq_broker.core.facts import (
     decode_fact,
     encode_fact,
 )
-from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_lanes import Stretch
-from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle, Take
-from minimq_broker.core.pop_runs import PopMoved, Run, handle_epoch
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_lanes import Stretch
+from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_runs import PopMoved, Run, handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.services.pop_clock import PopClock
-from minimq_broker.store.pop_drafts import PopDrafts, PopJob, PopStep
+from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from support.pop_model import PopLimits, PopModel
 
 GROUPS = ("workers", "others")

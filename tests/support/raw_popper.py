@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 import grpc
 
-from minimq_common.batch import RecordBatch
-from minimq_common.rpc import from_failure
+from minimq_common.batch.records import RecordBatch
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 

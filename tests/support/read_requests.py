@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minimq_common import dispatcher
+from minimq_common.wire import dispatcher
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.engine import Engine
-from minimq_common import rpc
-from minimq_common.dispatcher import Dispatcher, methods_of
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import Dispatcher, methods_of
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import replica_engine
 

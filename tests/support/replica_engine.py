@@ -12,10 +12,10 @@ from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
-from minimq_broker.store.check import check_directory
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.store_options import StoreOptions
-from minimq_common import batch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.batch import records as batch
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, make_batch
 

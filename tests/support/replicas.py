@@ -10,8 +10,8 @@ from typing import Any
 
 from minimq import Admin, LocalCluster, MessageQueue
 from minimq.local.broker_process import BrokerProcess
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.compare import compare_directories
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from minimq_broker.replication.controller import Controller
 from minimq_common.errors import MiniMQError
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.loop_thread import LoopThread
 
 #: As short as a loaded machine allows.

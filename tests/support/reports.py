@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_common.replica_set import ReplicaReport
+from minimq_common.replicas.replica_set import ReplicaReport
 
 
 def report(replica_id: int = 0, **other: Any) -> ReplicaReport:  # noqa: ANN401 - fields of many types

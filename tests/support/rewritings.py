@@ -7,7 +7,7 @@ from collections.abc import Callable
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.entry import EntryHeader
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.rewriting import Rewriting
+from minimq_broker.store.upkeep.rewriting import Rewriting
 
 Keeps = Callable[[QueueKey, int], bool]
 

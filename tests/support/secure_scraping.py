@@ -11,10 +11,10 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq.errors import MiniMQError
-from minimq_common import rpc
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.wire import rpc
 
 PATIENCE_S = 60.0
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
-from minimq_broker.core.transactions import TransactionTable
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.log_observer import UNOBSERVED

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from minimq_broker.core.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.facts import (
     Fact,
     OffsetsCommitted,
@@ -18,19 +17,20 @@ from minimq_broker.core.facts import (
     TopicSet,
     TransactionDecided,
 )
-from minimq_broker.core.half_table import HalfOutcome
-from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
+from minimq_broker.core.held.half_table import HalfOutcome
+from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.half_drafts import EndJob, EndStep
+from minimq_broker.store.held.half_drafts import EndJob, EndStep
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.message_store import MessageStore, StoredBatch
-from minimq_broker.store.pop_drafts import PopJob
+from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
-from minimq_common import batch
-from minimq_common.batch import RecordBatch
-from minimq_common.batch_builder import BatchBuilder
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.batch import records as batch
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission
 from support.observers import NO_STORE_OBSERVER
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from minimq.sending.decisions import Transaction, staged_parts
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.records_sender import RecordsSender
-from minimq.sending.transactions import TransactionCommitter
-from minimq_common.batch_builder import BatchBuilder
+from minimq.sending.transactions.decisions import Transaction, staged_parts
+from minimq.sending.transactions.records_sender import RecordsSender
+from minimq.sending.transactions.transactions import TransactionCommitter
+from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import TransactionEnded
 from minimq_common.model import Message
 

@@ -13,14 +13,14 @@ OPENS = re.compile(
 )
 #: The one place, and a look whether a port is free; a worker of Spark sets an option of the connection that it has.
 ALLOWED = {
-    "common/minimq_common/rpc.py": {
+    "common/minimq_common/wire/rpc.py": {
         "insecure_channel",
         "secure_channel",
         "add_insecure_port",
         "add_secure_port",
         "socket",
     },
-    "common/minimq_common/unsent.py": {"socket"},
+    "common/minimq_common/wire/unsent.py": {"socket"},
     "client/minimq/local/server_process.py": {"socket"},
     "spark_connector/pyspark_minimq/worker_process.py": {"socket"},
 }

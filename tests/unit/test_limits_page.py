@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 
 from minimq.sending.producer_options import ProducerOptions
-from minimq_broker.core import group_room, groups, pop_runs
+from minimq_broker.core import group_room, groups
+from minimq_broker.core.popping import pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import backup
-from minimq_broker.services import attending, finding, leases, offsets, pop_clients, popping, pull
-from minimq_common import batch, compression, dispatcher, model, names, protocol_bounds, rpc, standard_services
+from minimq_broker.services import leases, offsets, pull
+from minimq_broker.services.held import attending
+from minimq_broker.services.popping import pop_clients, popping
+from minimq_broker.services.upkeep import finding
+from minimq_common import model, names
+from minimq_common.batch import compression
+from minimq_common.batch import records as batch
 from minimq_common.security import (
     access_control,
     access_document,
@@ -21,6 +27,7 @@ from minimq_common.security import (
     token_gate,
     token_keys,
 )
+from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()

@@ -16,22 +16,22 @@ from typing import TypeVar
 import pytest
 
 from minimq import ConsumeResult, MessageQueue
-from minimq.receiving import listener_calls, message_dispatcher
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptors
-from minimq.receiving.listener import AsyncListenerAdapter, ListenerCalls
-from minimq.receiving.message_dispatcher import MessageDispatcher
-from minimq.receiving.popped import PoppedMessage
+from minimq.receiving.listening import listener_calls, message_dispatcher
+from minimq.receiving.listening.listener import AsyncListenerAdapter, ListenerCalls
+from minimq.receiving.listening.message_dispatcher import MessageDispatcher
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_requests import Take
-from minimq_broker.core.pop_runs import handle_epoch
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import Take
+from minimq_broker.core.popping.pop_runs import handle_epoch
 from minimq_broker.core.state import State
-from minimq_broker.services import pop_clock
-from minimq_broker.services.pop_clients import settle_step
-from minimq_broker.services.pop_clock import PopClock
-from minimq_broker.store.pop_drafts import PopDrafts, PopJob, PopStep
+from minimq_broker.services.popping import pop_clock
+from minimq_broker.services.popping.pop_clients import settle_step
+from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_common.errors import HandleExpired, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED

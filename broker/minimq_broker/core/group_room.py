@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_common.errors import SystemBusy
-from minimq_common.protocol_bounds import MAX_AGREED
+from minimq_common.wire.protocol_bounds import MAX_AGREED
 
 #: Members of one group, those included that were refused; each is told of all others.
 MAX_MEMBERS = 1_000

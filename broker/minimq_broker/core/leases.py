@@ -24,8 +24,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from minimq_broker.core.state import QueueKey
-from minimq_common.epochs import first_epoch
 from minimq_common.errors import Fenced
+from minimq_common.replicas.epochs import first_epoch
 
 
 class LeaseKey(NamedTuple):

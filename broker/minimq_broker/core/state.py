@@ -15,7 +15,6 @@ from typing import Any, assert_never
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueSkipped
 from minimq_broker.core.facts import (
     AccessSet,
     AtomicBegun,
@@ -42,14 +41,15 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.group_index import GroupIndex
+from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueSkipped
+from minimq_broker.core.held.staged_batches import BatchStaged
+from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.permission_refusal import not_allowed
-from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_runs import PopMoved
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_runs import PopMoved
 from minimq_broker.core.producers import ProducerTable
 from minimq_broker.core.queue_ends import BatchApplied, QueueEnd, QueueKey
-from minimq_broker.core.staged_batches import BatchStaged
 from minimq_broker.core.term_history import MAX_TERMS, TermStart
-from minimq_broker.core.transactions import TransactionTable
 from minimq_common.errors import QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 

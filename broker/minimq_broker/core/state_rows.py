@@ -11,9 +11,9 @@ import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import AccessSet, Deliveries, Topic
-from minimq_broker.core.pop_queue import PopQueue, PopRow
+from minimq_broker.core.held.staged_batches import StageKey, TransactionId
+from minimq_broker.core.popping.pop_queue import PopQueue, PopRow
 from minimq_broker.core.producers import ProducerKey, ProducerState
-from minimq_broker.core.staged_batches import StageKey, TransactionId
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.term_history import TermStart
 from minimq_common.errors import StoreError

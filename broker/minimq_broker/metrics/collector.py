@@ -20,14 +20,14 @@ from minimq_broker.metrics.halves import halves
 from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.replication_view import ReplicationView
-from minimq_broker.services.attending import outcome_names
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.held.attending import outcome_names
 from minimq_broker.services.limits import LIMITS
-from minimq_broker.services.status import Identity
+from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
-from minimq_common.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
 from minimq_common.security.access_control import AccessControl
+from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
 
 PREFIX = "minimq_broker"
 

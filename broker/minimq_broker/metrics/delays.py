@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.metrics import counter, gauge, histogram
+from minimq_common.serving.metrics import counter, gauge, histogram
 
 
 def delays(prefix: str, store: MessageStore, done: Counters) -> Iterator[Metric]:

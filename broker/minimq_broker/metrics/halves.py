@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from minimq_broker.core.half_table import HalfOutcome
+from minimq_broker.core.held.half_table import HalfOutcome
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.metrics import counter, counters, gauge
+from minimq_common.serving.metrics import counter, counters, gauge
 
 
 def halves(prefix: str, store: MessageStore, most_checks: int, done: Counters) -> Iterator[Metric]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from minimq_common.metrics import gauge, gauges
+from minimq_common.serving.metrics import gauge, gauges
 from minimq_proto.v1 import broker_pb2
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}

@@ -9,7 +9,7 @@ from minimq_broker.replication.etcd_controller import EtcdController
 from minimq_broker.replication.grpc_controller import GrpcController
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"

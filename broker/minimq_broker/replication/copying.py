@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.store.checkpoint import Snapshot
-from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import StoreError
 from minimq_proto.v1 import replication_pb2
 

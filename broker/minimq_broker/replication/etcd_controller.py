@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 
 from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
-from minimq_common import election
-from minimq_common import replica_set as rules
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas import election
+from minimq_common.replicas import replica_set as rules
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 log = logging.getLogger(__name__)

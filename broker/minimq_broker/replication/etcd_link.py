@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.wire import rpc
 
 
 @dataclass(frozen=True, slots=True)

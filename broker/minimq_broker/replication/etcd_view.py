@@ -26,11 +26,11 @@ from collections.abc import Mapping
 import msgspec
 
 from minimq_broker.replication.etcd_link import EtcdLink, EtcdResult
-from minimq_common.bootstrap import Bootstrap
-from minimq_common.election import takeover_after
 from minimq_common.errors import InvalidArgument
-from minimq_common.replica_liveness import ReplicaLiveness, check_same
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, repaired, what_was_repaired
+from minimq_common.replicas.bootstrap import Bootstrap
+from minimq_common.replicas.election import takeover_after
+from minimq_common.replicas.replica_liveness import ReplicaLiveness, check_same
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, repaired, what_was_repaired
 
 log = logging.getLogger(__name__)
 

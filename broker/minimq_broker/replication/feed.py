@@ -17,8 +17,8 @@ from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import StoreError
-from minimq_common.stream_writer import StreamWriter
-from minimq_common.unsent import Unsent
+from minimq_common.wire.stream_writer import StreamWriter
+from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import replication_pb2
 
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]

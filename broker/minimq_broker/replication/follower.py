@@ -22,10 +22,10 @@ from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.jobs import ReplicaJob
-from minimq_common import rpc
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:

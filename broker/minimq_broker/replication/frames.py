@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from minimq_common.bound_check import check_answer
 from minimq_common.errors import DeadlineExceeded, Unavailable
+from minimq_common.wire.bound_check import check_answer
 from minimq_proto.v1 import replication_pb2
 
 if TYPE_CHECKING:

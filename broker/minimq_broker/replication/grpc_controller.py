@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from minimq_common import rpc
-from minimq_common.channels import Channels
-from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.wire import rpc
+from minimq_common.wire.channels import Channels
+from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
-from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.core.term_lease import TermLease
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.copying import FRAME_BYTES
 from minimq_broker.replication.feed import Context, Feed, FeedCalls, FollowerHello, go_on
@@ -20,8 +20,8 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.outage_log import OutageLog
-from minimq_common.replica_set import ReplicaSet
-from minimq_common.stream_writer import StreamWriter
+from minimq_common.replicas.replica_set import ReplicaSet
+from minimq_common.wire.stream_writer import StreamWriter
 from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)

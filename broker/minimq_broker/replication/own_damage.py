@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from minimq_broker.replication.follower import Follower
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.errors import CorruptEntry
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaSet
 
 log = logging.getLogger(__name__)
 

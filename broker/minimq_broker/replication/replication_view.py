@@ -9,7 +9,7 @@ import math
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
-from minimq_common.replica_set import shown_id_of_slave
+from minimq_common.replicas.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)

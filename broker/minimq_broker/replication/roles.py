@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.core.retention import NOTHING_NEEDED
 from minimq_broker.core.term_lease import Confirmations
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.leadership import Leadership
@@ -28,7 +28,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import LogStatus
 from minimq_common.errors import MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
 log = logging.getLogger(__name__)

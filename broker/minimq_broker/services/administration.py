@@ -11,8 +11,8 @@ from typing import Self
 from minimq_broker.core.changes import AdminChange, change_of
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.state import State
-from minimq_common.log_handler import ALWAYS_WRITTEN
-from minimq_common.rpc import address_of
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.wire.rpc import address_of
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ from typing import Any
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
-from minimq_broker.services.pop_clients import settle_step
-from minimq_broker.services.popping import PopService
+from minimq_broker.services.popping.pop_clients import settle_step
+from minimq_broker.services.popping.popping import PopService
 from minimq_broker.store.jobs import AppendJob, AtomicJob
-from minimq_broker.store.pop_drafts import PopJob, PopStep
-from minimq_common import rpc
-from minimq_common.bound_check import check_bounds
+from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.names import check_group
-from minimq_common.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
 from minimq_common.security.caller import current_caller
-from minimq_common.stream_writer import AnswerStream
+from minimq_common.wire import rpc
+from minimq_common.wire.bound_check import check_bounds
+from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
+from minimq_common.wire.stream_writer import AnswerStream
 from minimq_proto.v1 import broker_pb2
 
 

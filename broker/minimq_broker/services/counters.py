@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minimq_common.histogram import SECONDS, Histogram
+from minimq_common.serving.histogram import SECONDS, Histogram
 
 
 @dataclass(slots=True)

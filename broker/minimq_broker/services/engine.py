@@ -22,7 +22,7 @@ from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreOptions
-from minimq_common.unsent import Unsent
+from minimq_common.wire.unsent import Unsent
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from functools import partial
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_runs import RunState
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_runs import RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from minimq_broker.core.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.core.facts import OffsetsCommitted
 from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
+from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine

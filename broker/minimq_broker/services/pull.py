@@ -19,7 +19,6 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import ReadLimits
-from minimq_common.bound_check import check_bounds
 from minimq_common.errors import (
     CorruptEntry,
     MiniMQError,
@@ -27,12 +26,13 @@ from minimq_common.errors import (
     SystemBusy,
     TopicRecreated,
 )
-from minimq_common.large_fields import LARGE_BYTES, field_head
 from minimq_common.model import Permission
-from minimq_common.rpc import to_failure
 from minimq_common.security.caller import current_caller
-from minimq_common.stream_writer import StreamWriter
-from minimq_common.unsent import SMALL_BYTES
+from minimq_common.wire.bound_check import check_bounds
+from minimq_common.wire.large_fields import LARGE_BYTES, field_head
+from minimq_common.wire.rpc import to_failure
+from minimq_common.wire.stream_writer import StreamWriter
+from minimq_common.wire.unsent import SMALL_BYTES
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)

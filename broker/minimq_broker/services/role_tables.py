@@ -9,14 +9,14 @@ from collections.abc import Callable
 from minimq_broker.core.facts import GroupAgreed, GroupStarted, OffsetsCommitted
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.leases import LeaseTable, Recovery
-from minimq_broker.core.poppers import Poppers
+from minimq_broker.core.popping.poppers import Poppers
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.epochs import first_epoch
 from minimq_common.errors import MiniMQError
+from minimq_common.replicas.epochs import first_epoch
 from minimq_common.slices import slices
 
 

@@ -13,22 +13,22 @@ from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.atomic_append import AtomicAppendService
-from minimq_broker.services.attending import AttendService, ReplyService
-from minimq_broker.services.delaying import DelayService
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.finding import FindService, TraceService
-from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
-from minimq_broker.services.half_checks import HalfChecks
-from minimq_broker.services.halves import HalfOptions, HalfService
+from minimq_broker.services.held.attending import AttendService, ReplyService
+from minimq_broker.services.held.delaying import DelayService
+from minimq_broker.services.held.half_checks import HalfChecks
+from minimq_broker.services.held.halves import HalfOptions, HalfService
+from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.offsets import GroupBeginnings, OffsetService
-from minimq_broker.services.popping import PopService
+from minimq_broker.services.popping.popping import PopService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.session import SessionOptions, SessionService
-from minimq_broker.services.status import Identity, Replication, StatusService
 from minimq_broker.services.topics import TopicService
-from minimq_broker.services.transactions import TransactionService
-from minimq_common.dispatcher import Serve
+from minimq_broker.services.upkeep.finding import FindService, TraceService
+from minimq_broker.services.upkeep.group_deletion import GroupDeletion
+from minimq_broker.services.upkeep.status import Identity, Replication, StatusService
+from minimq_common.wire.dispatcher import Serve
 
 
 @dataclass(frozen=True, slots=True)

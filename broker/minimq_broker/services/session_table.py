@@ -12,8 +12,8 @@ from minimq_broker.core.groups import Members
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_common.errors import GroupConflict
-from minimq_common.large_fields import field_head
 from minimq_common.slices import SLICE
+from minimq_common.wire.large_fields import field_head
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.draining import Bounds, find_lags, say_lags
 from minimq_broker.core.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.upkeep.draining import Bounds, find_lags, say_lags
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound

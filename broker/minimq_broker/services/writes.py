@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Sequence, Set
 from typing import Protocol, TypeVar
 
-from minimq_broker.core.delays import DueKey, RecallOutcome
 from minimq_broker.core.facts import Fact
+from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
-from minimq_broker.store.half_drafts import EndJob, EndStep
+from minimq_broker.store.held.half_drafts import EndJob, EndStep
 from minimq_broker.store.jobs import (
     AppendJob,
     AppendStatus,
@@ -26,7 +26,7 @@ from minimq_broker.store.jobs import (
     RecallJob,
     ReplicaJob,
 )
-from minimq_broker.store.pop_drafts import PopJob
+from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
 Written = TypeVar("Written", bound=Job)

@@ -13,13 +13,13 @@ from typing import Annotated, NamedTuple
 import lmdb
 import msgspec
 
-from minimq_broker.core.delays import NO_KEY, DueKey
-from minimq_broker.core.pop_queue import PopRow
+from minimq_broker.core.held.delays import NO_KEY, DueKey
+from minimq_broker.core.popping.pop_queue import PopRow
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError
-from minimq_common.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
+from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 
 _POSITION_KEY = b"\0position"
 #: No log is as long; what follows such a position fits into the 64 bits of a stored number.

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from minimq_broker.core.delays import Delay, DueKey
 from minimq_broker.core.facts import (
     AtomicBegun,
     Fact,
@@ -17,12 +16,11 @@ from minimq_broker.core.facts import (
     PublicationSkipped,
     Topic,
 )
+from minimq_broker.core.held.delays import Delay, DueKey
+from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.producers import PendingBatches, Place
-from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.delay_drafts import DelayDrafts, DelayLimits
-from minimq_broker.store.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     EntryKind,
@@ -33,12 +31,14 @@ from minimq_broker.store.entry import (
     staged_batch,
     staged_entry,
 )
-from minimq_broker.store.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
+from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
+from minimq_broker.store.held.due_rows import AnyDueRow, due_rows_of
+from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
 from minimq_broker.store.log_reader import LogReader
-from minimq_broker.store.pop_drafts import PopDrafts
+from minimq_broker.store.popping.pop_drafts import PopDrafts
 from minimq_broker.store.rows import Row, row_of
-from minimq_common.batch import Header, read_header
+from minimq_common.batch.records import Header, read_header
 from minimq_common.errors import (
     CorruptEntry,
     Fenced,

@@ -15,19 +15,19 @@ from pathlib import Path
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.compaction_file import forget_rounds
-from minimq_broker.store.crash_note import time_to_look
-from minimq_broker.store.damage_marks import DamageMarks
 from minimq_broker.store.data_dir import sync_directory
-from minimq_broker.store.due_rows import AnyDueRow
 from minimq_broker.store.first_position import keep, look_and_keep
+from minimq_broker.store.held.due_rows import AnyDueRow
 from minimq_broker.store.lmdb_file import lock_file, remove_lmdb
 from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.log_reader import LogReader
-from minimq_broker.store.repair import NOT_LOOKED, repair_at_start
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_files import segment_files, total_bytes, without_replaced
+from minimq_broker.store.upkeep.compaction_file import forget_rounds
+from minimq_broker.store.upkeep.crash_note import time_to_look
+from minimq_broker.store.upkeep.damage_marks import DamageMarks
+from minimq_broker.store.upkeep.repair import NOT_LOOKED, repair_at_start
 from minimq_common.errors import StoreError
 
 

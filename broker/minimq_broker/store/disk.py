@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.disk import DiskLevel, DiskUse, Watermarks
+from minimq_broker.core.upkeep.disk import DiskLevel, DiskUse, Watermarks
 from minimq_common.errors import StoreFull
 
 log = logging.getLogger(__name__)

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minimq_broker.core.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.facts import Fact, OffsetsCommitted, RouteFact
-from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
+from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.due_index import DueIndex
+from minimq_broker.store.held.due_index import DueIndex
 from minimq_broker.store.log_reader import LogReader
-from minimq_common.batch import Header
+from minimq_common.batch.records import Header
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
     from minimq_broker.store.commit_group import CommitGroup
-    from minimq_broker.store.pop_drafts import PopJob
+    from minimq_broker.store.popping.pop_drafts import PopJob
 
 
 class JobObserver(Protocol):

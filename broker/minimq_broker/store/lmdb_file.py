@@ -17,9 +17,9 @@ import lmdb
 
 from minimq_broker.store.disk import is_full
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
-from minimq_common.lmdb_files import check_file, make_file
-from minimq_common.lmdb_pages import PageDamage
-from minimq_common.sealed_rows import RowDamage
+from minimq_common.files.lmdb_files import check_file, make_file
+from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.sealed_rows import RowDamage
 
 log = logging.getLogger(__name__)
 

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.staging import StagingLimits
+from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.checkpoint import Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.delay_drafts import DelayLimits, delay_refusal
-from minimq_broker.store.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.disk import Disk
-from minimq_broker.store.due_index import DueIndex
 from minimq_broker.store.entry import atomic_size
+from minimq_broker.store.held.delay_drafts import DelayLimits, delay_refusal
+from minimq_broker.store.held.delayed_batches import DelayedPage, DelayedRange
+from minimq_broker.store.held.due_index import DueIndex
 from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.log_observer import LogObserver
-from minimq_broker.store.old_segments import OldSegments
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
+from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_broker.store.writer import CommitFigures, Writer, WriterHooks, term_begun
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 

@@ -23,7 +23,6 @@ from typing import cast
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.due_rows import AnyDueRow
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     KIND_AT,
@@ -33,6 +32,7 @@ from minimq_broker.store.entry import (
     read_header,
     stands_at,
 )
+from minimq_broker.store.held.due_rows import AnyDueRow
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import (
     ROW_KEY,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from minimq_broker.store.due_table import DueTable
+from minimq_broker.store.held.due_table import DueTable
 from minimq_broker.store.lmdb_file import close_with, remove_lmdb
-from minimq_broker.store.page_check import PageCheck
-from minimq_broker.store.rewritten_mark import put_mark
 from minimq_broker.store.segment_tables import open_segment
+from minimq_broker.store.upkeep.page_check import PageCheck
+from minimq_broker.store.upkeep.rewritten_mark import put_mark
 
 
 class SegmentFile:

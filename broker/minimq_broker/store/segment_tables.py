@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import lmdb
 
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.due_table import DUE_TABLE, open_due
+from minimq_broker.store.held.due_table import DUE_TABLE, open_due
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
-from minimq_broker.store.rewritten_mark import read_mark
+from minimq_broker.store.upkeep.rewritten_mark import read_mark
 from minimq_common.errors import StoreError, StoreFull
 
 LOG_TABLE = b"log"

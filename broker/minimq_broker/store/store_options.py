@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minimq_broker.core.delays import MAX_DELAY_MS
-from minimq_broker.core.disk import UNWATCHED, Watermarks
-from minimq_broker.core.retention import FOR_EVER, RetentionRules
-from minimq_broker.core.staging import StagingLimits
+from minimq_broker.core.held.delays import MAX_DELAY_MS
+from minimq_broker.core.held.staging import StagingLimits
+from minimq_broker.core.upkeep.disk import UNWATCHED, Watermarks
+from minimq_broker.core.upkeep.retention import FOR_EVER, RetentionRules
 from minimq_broker.store.data_dir import Owner
 
 

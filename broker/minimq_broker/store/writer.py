@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import lmdb
 
 from minimq_broker.core.facts import TermBegun
-from minimq_broker.core.staging import StagingLimits
+from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.delay_drafts import DelayLimits
 from minimq_broker.store.disk import is_full
+from minimq_broker.store.held.delay_drafts import DelayLimits
 from minimq_broker.store.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.store.recovery import truncate
 from minimq_common.errors import (
@@ -40,7 +40,7 @@ from minimq_common.errors import (
     StoreError,
     StoreFull,
 )
-from minimq_common.histogram import BYTES, COUNTS, SECONDS, Histogram
+from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.protocol_bounds import YEAR_MS
+from minimq_common.wire.protocol_bounds import YEAR_MS
 from minimq_common.words import kind_of
 from minimq_proto.v1 import broker_pb2
 

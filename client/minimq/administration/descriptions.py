@@ -9,7 +9,7 @@ from datetime import datetime
 from minimq.administration.compaction import Compaction, compaction_from_wire
 from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.moments import moment
-from minimq_common.wire import permission_from_wire
+from minimq_common.wire.values import permission_from_wire
 from minimq_proto.v1 import broker_pb2
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream
 from minimq_common.errors import MiniMQError
-from minimq_common.protocol_bounds import MAX_ENDS
-from minimq_common.rpc import from_failure
+from minimq_common.wire.protocol_bounds import MAX_ENDS
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import halves_pb2
 
 

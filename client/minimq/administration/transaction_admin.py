@@ -12,7 +12,7 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionResolution
 from minimq.connection.at_master import answer_of
-from minimq_common.batch import RecordBatch
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
 from minimq_proto.v1 import halves_pb2

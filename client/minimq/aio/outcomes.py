@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.reply import Reply
+from minimq.sending.requests.reply import Reply
 
 T = TypeVar("T")
 

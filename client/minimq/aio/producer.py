@@ -17,19 +17,19 @@ from minimq.aio.transaction import ProducerTransaction
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.options import with_changes
-from minimq.sending.attend_streams import Attendance
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.open_requests import OpenRequest
 from minimq.sending.pending_batch import Outcome, PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.replier import RequestMessage
-from minimq.sending.reply import Reply
+from minimq.sending.requests.attend_streams import Attendance
+from minimq.sending.requests.open_requests import OpenRequest
+from minimq.sending.requests.replier import RequestMessage
+from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import LARGE_BYTES
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transaction_input import M, TransactionalConsumer
+from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue

@@ -13,9 +13,9 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.listener import AsyncListener
-from minimq.receiving.push_consumer import Balance
-from minimq.receiving.push_consumer import PushConsumer as PlainPushConsumer
+from minimq.receiving.listening.listener import AsyncListener
+from minimq.receiving.listening.push_consumer import Balance
+from minimq.receiving.listening.push_consumer import PushConsumer as PlainPushConsumer
 from minimq.transport.start_position import Start
 
 T = TypeVar("T")

@@ -12,10 +12,10 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
 from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.popped import PoppedMessage, Receivables, each_of
-from minimq.receiving.redelivery import REJECTED
-from minimq.receiving.simple_reader import Reception, SimpleReader
+from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
+from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
+from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
 from minimq_common.security.credentials import CredentialsArgument

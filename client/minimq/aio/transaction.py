@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from minimq.connection.loop_steps import await_steps
-from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
+from minimq.sending.transactions.open_transaction import OpenTransaction
 from minimq_common.model import Message, MessageQueue
 
 M = TypeVar("M")

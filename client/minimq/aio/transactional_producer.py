@@ -13,12 +13,12 @@ from minimq.arguments import check_function, check_iterable
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_steps import await_steps
 from minimq.options import with_changes
-from minimq.sending.check_back import CheckThreads, Resolved
-from minimq.sending.half_transaction import HalfTransaction
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactional_core import TransactionalCore
+from minimq.sending.transactions.check_back import CheckThreads, Resolved
+from minimq.sending.transactions.half_transaction import HalfTransaction
+from minimq.sending.transactions.transactional_core import TransactionalCore
 from minimq.transport.dropped import WhenDropped
 from minimq_common.model import Message, MessageQueue
 

@@ -73,9 +73,9 @@ def apply(context: click.Context, file: Path, secrets: Path | None) -> None:
     Example: minimq access apply access.toml
     """
     from minimq.administration.access_edits import replace_all
-    from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
     from minimq_common.security.access_document import from_toml
     from minimq_common.security.watched import read_bounded
+    from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
     edit = replace_all(from_toml(read_bounded(file, MAX_DOCUMENT_BYTES)))
     with open_source(context, secrets) as source:

@@ -11,8 +11,8 @@ import click
 
 from minimq.cli.base import option, stop_on_signal
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.log_format import formatter
-from minimq_common.log_handler import SummingHandler
+from minimq_common.serving.log_format import formatter
+from minimq_common.serving.log_handler import SummingHandler
 
 if TYPE_CHECKING:
     from minimq_common.security.credentials import CredentialsArgument

@@ -200,7 +200,7 @@ def _restore(variable: str, former: str | None) -> None:
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         # It takes a third of the time of --help.
-        from minimq_common.daemon import version
+        from minimq_common.serving.daemon import version
 
         click.echo(f"minimq, version {version()}")
         context.exit()

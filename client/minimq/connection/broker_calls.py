@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import grpc.aio
 
-from minimq_common.bound_check import check_answer
-from minimq_common.channels import Channels
 from minimq_common.errors import MiniMQError, Unavailable
-from minimq_common.rpc import from_rpc_error
+from minimq_common.wire.bound_check import check_answer
+from minimq_common.wire.channels import Channels
+from minimq_common.wire.rpc import from_rpc_error
 
 if TYPE_CHECKING:  # at run time it is the plain stub
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub

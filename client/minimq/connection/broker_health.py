@@ -9,9 +9,9 @@ import grpc
 import grpc.aio
 
 from minimq.connection.loop_thread import LoopThread
-from minimq_common.channels import Channels
 from minimq_common.errors import MiniMQError
-from minimq_common.rpc import status_of
+from minimq_common.wire.channels import Channels
+from minimq_common.wire.rpc import status_of
 
 if TYPE_CHECKING:  # at run time it is the plain stub
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING
 
-from minimq_common import rpc
+from minimq_common.wire import rpc
 
 if TYPE_CHECKING:
     from minimq_common.security.certificates import Trust

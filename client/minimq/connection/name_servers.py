@@ -16,9 +16,6 @@ from minimq.connection.closed_connection import why_closed
 from minimq.routes.away import check_route
 from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
-from minimq_common import rpc
-from minimq_common.bound_check import check_answer
-from minimq_common.channels import Channels
 from minimq_common.errors import (
     ConnectionMismatch,
     DeadlineExceeded,
@@ -31,9 +28,12 @@ from minimq_common.errors import (
 )
 from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_common.names import check_address
-from minimq_common.peer_role import explained
+from minimq_common.replicas.peer_role import explained
 from minimq_common.security.access_rule import Need
-from minimq_common.wire import route_from_wire
+from minimq_common.wire import rpc
+from minimq_common.wire.bound_check import check_answer
+from minimq_common.wire.channels import Channels
+from minimq_common.wire.values import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 if TYPE_CHECKING:  # at run time it is the plain stub

@@ -14,11 +14,11 @@ import grpc.aio
 from minimq.connection.name_servers import NameServers
 from minimq.connection.watched_routes import WatchedRoutes
 from minimq.transport.client_log import client_logger
-from minimq_common import rpc
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import TopicRoute
 from minimq_common.outage_log import OutageLog
-from minimq_common.wire import route_from_wire
+from minimq_common.wire import rpc
+from minimq_common.wire.values import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 log = client_logger(__name__)

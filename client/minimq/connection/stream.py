@@ -13,9 +13,9 @@ import grpc.aio
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.transport.client_log import client_logger
-from minimq_common.bound_check import check_answer
 from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
-from minimq_common.rpc import from_rpc_error
+from minimq_common.wire.bound_check import check_answer
+from minimq_common.wire.rpc import from_rpc_error
 
 if TYPE_CHECKING:  # at run time it is the plain stub
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub

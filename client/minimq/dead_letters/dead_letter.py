@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from minimq.receiving import redelivery
+from minimq.receiving.listening import redelivery
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import moment

@@ -20,13 +20,13 @@ from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.dead_letters.letter_reader import LetterReader, OnDamage, Record, Span
 from minimq.dead_letters.settled_letters import Outcome, mark_of
 from minimq.receiving.consumer_options import RETRY_DELAYS_S
-from minimq.sending.placement import TransactionMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.transactions.placement import TransactionMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import dead_letter_topic, done_topic, retry_topic
-from minimq_common.protocol_bounds import MAX_ATOMIC_BATCHES
+from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
 
 #: Dead letters that are settled together, and bytes of their bodies. A larger one is sent ahead of its mark.
 _PART = MAX_ATOMIC_BATCHES - 1

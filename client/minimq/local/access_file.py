@@ -10,7 +10,6 @@ from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.secret_files import lock_folder, put_files
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
-from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
@@ -18,6 +17,7 @@ from minimq_common.security.server_secrets import ACCESS, ROOTS
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.user_token import UserToken
 from minimq_common.security.watched import read_bounded
+from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 
 class AccessFile:

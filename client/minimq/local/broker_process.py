@@ -9,8 +9,8 @@ import grpc
 
 from minimq.administration.descriptions import ReplicationReport, replication_from_wire
 from minimq.local.server_process import ServerProcess
-from minimq_common.rpc import open_channel
 from minimq_common.security.certificates import Trust
+from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 _ANSWER_S = 1.0

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext
 
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.batch import MAX_METADATA
+from minimq_common.batch.records import MAX_METADATA
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message
 from minimq_common.trace_parent import TRACESTATE

@@ -14,8 +14,8 @@ from minimq.receiving.queue_decisions import OffsetReset
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
-from minimq_common.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MAX_TAKEN, MIN_INVISIBLE_MS
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.wire.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MAX_TAKEN, MIN_INVISIBLE_MS
 
 #: Ten seconds to two hours, as in RocketMQ.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

@@ -51,7 +51,7 @@ from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, Usag
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
-from minimq_common.rpc import from_failure
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)

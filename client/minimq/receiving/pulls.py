@@ -16,7 +16,7 @@ from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.rpc import from_failure
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
 PullStream = CorrelatedStream[broker_pb2.PullRequest, broker_pb2.PullFrame, broker_pb2.PullFrame]

@@ -26,7 +26,7 @@ from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.transport.dropped import WhenDropped
 from minimq_common.allocator import keep_freed_memory
-from minimq_common.batch import tag_hash
+from minimq_common.batch.records import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument

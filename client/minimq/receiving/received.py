@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from minimq_common.batch import RecordBatch
+from minimq_common.batch.message_group import MESSAGE_GROUP
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
-from minimq_common.message_group import MESSAGE_GROUP
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
 

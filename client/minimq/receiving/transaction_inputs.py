@@ -10,11 +10,11 @@ from typing import Any
 from minimq.connection.client import ClusterClient
 from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.popped import PoppedMessage, merged, receipts_of
 from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.settler import Settler
+from minimq.receiving.work_queues.popped import PoppedMessage, merged, receipts_of
+from minimq.receiving.work_queues.settler import Settler
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
 from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
-from minimq.sending.reply import Reply
+from minimq.sending.requests.reply import Reply
 from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
 from minimq_common.model import NO_PROPERTIES, Message
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream
-from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import DueTime
+from minimq.sending.transactions.decisions import Transaction
 from minimq_common.errors import Closed, MiniMQError
-from minimq_common.large_fields import field_head
 from minimq_common.model import MessageQueue
-from minimq_common.rpc import from_failure
+from minimq_common.wire.large_fields import field_head
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
 #: Called with the result, or with the error.

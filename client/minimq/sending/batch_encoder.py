@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 
 from minimq.sending.pending_batch import BatchNumber, Records
 from minimq.sending.producer_options import ProducerOptions
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.single import encode_single
 from minimq_common.model import Message, MessageQueue
-from minimq_common.single_batch import encode_single
 
 
 class NewMessage(Protocol):

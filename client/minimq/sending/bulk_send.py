@@ -18,7 +18,7 @@ from minimq.sending.pending_batch import BufferShare, Completion, RecordsBatch, 
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
-from minimq_common.batch_builder import MESSAGE_BYTES, BatchBuilder, lengths_of_bodies
+from minimq_common.batch.builder import MESSAGE_BYTES, BatchBuilder, lengths_of_bodies
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic

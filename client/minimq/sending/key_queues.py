@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minimq.sending.selectors import Selector, by_consistent_hash
+from minimq_common.batch.message_fields import check_empty
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.message_fields import check_empty
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.words import count_of
 

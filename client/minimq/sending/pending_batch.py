@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq_common.batch_builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
+from minimq.sending.transactions.decisions import Transaction
+from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.trace_parent import recorded_parent

@@ -15,14 +15,14 @@ from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
-from minimq.sending.producer_transaction import ProducerTransaction
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
-from minimq.sending.replier import RequestMessage
-from minimq.sending.reply import Reply
+from minimq.sending.requests.replier import RequestMessage
+from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transaction_input import M, TransactionalConsumer
+from minimq.sending.transactions.producer_transaction import ProducerTransaction
+from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed

@@ -15,15 +15,12 @@ from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_steps import run_steps
-from minimq.sending.attend_streams import Attendance
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_chosen
-from minimq.sending.decisions import Transaction
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.key_queues import by_key, check_body, check_complete
-from minimq.sending.open_transaction import OpenTransaction
 from minimq.sending.pending_batch import (
     PENDING_BYTES,
     BufferShare,
@@ -34,20 +31,23 @@ from minimq.sending.pending_batch import (
     beside_content,
     messages_were,
 )
-from minimq.sending.placement import TransactionMessage
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq.sending.replier import Replier
-from minimq.sending.requester import Requester
+from minimq.sending.requests.attend_streams import Attendance
+from minimq.sending.requests.replier import Replier
+from minimq.sending.requests.requester import Requester
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transaction_input import M, TransactionalConsumer, checked_input
-from minimq.sending.transactor import Transactor
+from minimq.sending.transactions.decisions import Transaction
+from minimq.sending.transactions.open_transaction import OpenTransaction
+from minimq.sending.transactions.placement import TransactionMessage
+from minimq.sending.transactions.transaction_input import M, TransactionalConsumer, checked_input
+from minimq.sending.transactions.transactor import Transactor
 from minimq.transport.home_process import HomeProcess, check_no_signal
+from minimq_common.batch.message_check import check_message, plain_size
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
-from minimq_common.message_check import check_message, plain_size
 from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
 from minimq_common.names import check_topic
 from minimq_common.reply_address import REPLY_TO

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from minimq.options import check_above_zero
-from minimq_common.compression import Compression
+from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
 

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from minimq.administration.recall_handle import RecallHandle
-from minimq_common import batch
+from minimq_common.batch import records as batch
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable
 
-from minimq_common.bound_check import check_bounds
 from minimq_common.security.shared_access import AccessConversation, AccessRank, AccessSaid, SharedAccess
+from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1.nameserver_pb2 import AccessNotice
 
 

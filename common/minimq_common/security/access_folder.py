@@ -11,11 +11,11 @@ from pathlib import Path
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.outage_log import OutageLog
-from minimq_common.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.security.access_document import AccessDocument, from_toml
 from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.watched import Watched
+from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 log = logging.getLogger(__name__)
 

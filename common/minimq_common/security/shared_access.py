@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.log_handler import ALWAYS_WRITTEN
 from minimq_common.security.access_age import AccessAge
 from minimq_common.security.access_document import AccessDocument, changes, decode
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger("minimq.audit")

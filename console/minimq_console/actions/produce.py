@@ -8,10 +8,10 @@ from msgspec import structs
 
 from minimq import Message, Producer
 from minimq.administration.descriptions import TopicDescription
-from minimq_common.batch import MAX_TAG
+from minimq_common.batch.message_check import check_message
+from minimq_common.batch.records import MAX_TAG
 from minimq_common.delays import MAX_DELAY_S
 from minimq_common.errors import InvalidArgument
-from minimq_common.message_check import check_message
 from minimq_common.quantities import seconds_of
 from minimq_common.words import count_of
 from minimq_console.action import Action, ActionPlan, ActionResult, Progress

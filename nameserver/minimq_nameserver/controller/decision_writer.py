@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
 
 

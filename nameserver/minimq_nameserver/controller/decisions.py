@@ -10,11 +10,11 @@ import lmdb
 import msgspec
 
 from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
-from minimq_common.lmdb_files import check_file, make_file
-from minimq_common.lmdb_pages import PageDamage
-from minimq_common.replica_bounds import check_record
-from minimq_common.replica_set import ReplicaSet
-from minimq_common.sealed_rows import RowDamage, change, seal, unsealed
+from minimq_common.files.lmdb_files import check_file, make_file
+from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.sealed_rows import RowDamage, change, seal, unsealed
+from minimq_common.replicas.replica_set import ReplicaSet
+from minimq_common.wire.replica_bounds import check_record
 
 #: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
 _MAP_BYTES = 64 << 20

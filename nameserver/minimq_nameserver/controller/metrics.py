@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from minimq_common.metrics import counters, gauges, on_loop
+from minimq_common.serving.metrics import counters, gauges, on_loop
 from minimq_nameserver.controller.service import ControllerService
 
 PREFIX = "minimq_nameserver_controller"

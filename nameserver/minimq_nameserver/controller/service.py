@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import grpc.aio
 
-from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
-from minimq_common.election import check_promoted, what_was_promoted
 from minimq_common.errors import BrokerConflict, StoreError, Unavailable
 from minimq_common.model import Permission
 from minimq_common.outage_log import OutageLog
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, check_not_ending, is_news, what_was_repaired
+from minimq_common.replicas.election import check_promoted, what_was_promoted
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending, is_news, what_was_repaired
+from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decision_writer import DecisionWriter

@@ -15,13 +15,14 @@ import zstandard
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.connectors import ReceivedBatch
-from minimq.receiving import redelivery
 from minimq.receiving.arrow.columns import ArrowColumns
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
+from minimq.receiving.listening import redelivery
 from minimq.receiving.received import EncodedBatch
-from minimq_common import batch, batch_builder
-from minimq_common.batch import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, RecordBatch, Section
-from minimq_common.compression import Compression
+from minimq_common.batch import builder as batch_builder
+from minimq_common.batch import records as batch
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.records import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, RecordBatch, Section
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2

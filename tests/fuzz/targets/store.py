@@ -19,16 +19,16 @@ from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.core.pop_runs import Run, RunState
-from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store import entry as entries
 from minimq_broker.store.checkpoint import Checkpoint, position_of, take_changes
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
-from minimq_common.replica_bounds import check_record
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.wire.replica_bounds import check_record
 
 _POSITION: Final = 4096
 

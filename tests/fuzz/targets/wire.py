@@ -19,11 +19,11 @@ from minimq.administration.descriptions import replication_from_wire, report_fro
 from minimq.administration.group_descriptions import group_from_wire
 from minimq.routes.cluster_view import away_everywhere, merge, view_from_wire
 from minimq.routes.conflict_report import conflict_from_wire
-from minimq.sending.transactions import _decision_from_wire
-from minimq_common import rpc
-from minimq_common.controller_wire import report_from_wire as controller_report
+from minimq.sending.transactions.transactions import _decision_from_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.wire import route_from_wire
+from minimq_common.wire import rpc
+from minimq_common.wire.controller_wire import report_from_wire as controller_report
+from minimq_common.wire.values import route_from_wire
 from minimq_nameserver.controller.table import ControllerTable
 from minimq_nameserver.registration_reader import read_registration
 from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2

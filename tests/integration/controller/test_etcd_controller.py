@@ -15,8 +15,8 @@ import pytest
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.etcd_link import EtcdLink
 from minimq_broker.replication.etcd_view import EtcdView
-from minimq_common.election import elect
 from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.replicas.election import elect
 from support.etcd_cluster import MEMBERS, EtcdCluster, etcd_cluster
 from support.loop_thread import LoopThread
 from support.reporter import LEASE_S, Reporter, StartReporter

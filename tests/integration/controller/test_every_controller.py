@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.loop_thread import LoopThread
 from support.reporter import LEASE_S, PATIENT_LEASE_S, Reporter, StartReporter
 from support.waiting import wait_until

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import grpc
 import pytest
 
-from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
+from minimq_common.wire import rpc
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of

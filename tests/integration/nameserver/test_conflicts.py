@@ -11,8 +11,8 @@ import pytest
 
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
-from minimq_common import rpc
 from minimq_common.errors import BrokerConflict
+from minimq_common.wire import rpc
 from minimq_proto.v1 import nameserver_pb2_grpc
 from support.fake_broker import registered
 from support.line import Line

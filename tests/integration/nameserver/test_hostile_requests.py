@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq_common import rpc
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
+from minimq_common.wire import rpc
 from minimq_nameserver import server as server_module
 from minimq_nameserver import service, watchers
 from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from support.fake_broker import registered
 from support.process import process
 from support.starting import OpenCache, StartBroker, StartNameServer

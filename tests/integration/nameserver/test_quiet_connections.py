@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
-from minimq_common import rpc
-from minimq_common.dispatcher import FIRST_REQUEST_S
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import FIRST_REQUEST_S
 from minimq_nameserver import server
 from minimq_proto.v1 import broker_pb2_grpc
 from support.crowd import CONNECTED, crowd, wait_until_closed

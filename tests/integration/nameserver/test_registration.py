@@ -22,8 +22,8 @@ from minimq.local.local_cluster import LocalCluster
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_broker.server import Broker
-from minimq_common import rpc
 from minimq_common.model import BrokerData
+from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.broker_link import BrokerLink
 from support.fake_broker import FakeBroker, brokers_of, registered

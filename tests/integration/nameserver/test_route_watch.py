@@ -11,9 +11,9 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.connection.route_watch import RouteWatch
 from minimq.connection.watched_routes import WatchedRoutes
-from minimq_common import rpc
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
+from minimq_common.wire import rpc
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of

@@ -11,9 +11,9 @@ import time
 import pytest
 
 from minimq.connection.route_watch import RouteWatch
-from minimq_common import rpc
 from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import TopicRoute
+from minimq_common.wire import rpc
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of, registered
 from support.loop_thread import LoopThread

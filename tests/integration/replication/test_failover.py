@@ -14,7 +14,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.local.broker_process import BrokerProcess
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
-from minimq_common.rpc import from_failure
+from minimq_common.wire.rpc import from_failure
 from support.fake_broker import registered
 from support.raw_sender import RawSender
 from support.reading import read_all

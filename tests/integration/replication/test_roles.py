@@ -24,9 +24,9 @@ from minimq_broker.replication.roles import new_run
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_common import rpc
 from minimq_common.errors import InternalError, InvalidArgument, NotMaster
-from minimq_common.replica_set import ReplicaReport
+from minimq_common.replicas.replica_set import ReplicaReport
+from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.controller_process import ControllerProcess
 from support.relay import Relay

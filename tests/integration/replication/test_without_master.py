@@ -11,7 +11,7 @@ import pytest
 from minimq import LocalCluster
 from minimq.local.broker_process import BrokerProcess
 from minimq_common.errors import NotMaster
-from minimq_common.rpc import from_failure
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender

@@ -9,14 +9,14 @@ from contextlib import closing, suppress
 import pytest
 
 from minimq_broker.core.facts import AtomicBegun, CommittedOffset, OffsetsCommitted
-from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_requests import PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import PopOutcome, Settle, Take
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.log_observer import UNOBSERVED
-from minimq_broker.store.pop_drafts import PopJob, PopStep
+from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import CorruptEntry, Fenced, MiniMQError, StaleSequence, TopicNotFound
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 

@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from minimq_broker.services.compactor import Compactor, CompactorOptions
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.store.compaction_file import COMPACTED, load_record, save_record
+from minimq_broker.services.upkeep.compactor import Compactor, CompactorOptions
+from minimq_broker.store.upkeep.compaction_file import COMPACTED, load_record, save_record
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
 from support.one_store import OneStore

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint, Snapshot
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.compare import compare_directories
-from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.inspect import inspect_as_json
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.copy import StoreCopy
+from minimq_broker.store.upkeep.inspect import inspect_as_json
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch

@@ -10,9 +10,9 @@ import pytest
 
 from minimq_broker.replication.copying import fill
 from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_proto.v1 import replication_pb2
 from support.observers import NO_HANDLE_OBSERVER
 

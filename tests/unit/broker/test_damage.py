@@ -18,14 +18,14 @@ import msgspec
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
-from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
-from minimq_broker.store.inspect import inspect_directory
 from minimq_broker.store.log_observer import UNOBSERVED
-from minimq_common.batch import RecordBatch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.inspect import inspect_directory
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     CorruptBatch,
     CorruptEntry,
@@ -34,7 +34,7 @@ from minimq_common.errors import (
     MiniMQError,
     StoreError,
 )
-from minimq_common.sealed_rows import seal
+from minimq_common.files.sealed_rows import seal
 from support.stores import OpenStore, Stores
 
 SEGMENT = f"{0:020d}.mdb"
@@ -160,9 +160,9 @@ def test_a_flipped_bit_anywhere_never_ends_in_a_crash(filled: Path, name: str) -
     script = """
 import os, random, sys
 from pathlib import Path
-from minimq_broker.store.check import check_directory
+from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.inspect import inspect_directory
+from minimq_broker.store.upkeep.inspect import inspect_directory
 from minimq_common.errors import MiniMQError
 
 directory, name, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -277,7 +277,7 @@ import sys
 from pathlib import Path
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
-from minimq_common.batch import RecordBatch
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 
 import lmdb

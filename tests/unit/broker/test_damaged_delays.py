@@ -10,15 +10,15 @@ from typing import Any
 import lmdb
 import pytest
 
-from minimq_broker.core.delays import DueKey, RecallOutcome
-from minimq_broker.store.check import check_directory
+from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.copy import StoreCopy
-from minimq_broker.store.due_rows import wait_key
+from minimq_broker.store.held.due_rows import wait_key
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.log_observer import UNOBSERVED
-from minimq_broker.store.repair import repair_segment
-from minimq_broker.store.verify import Verification
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.copy import StoreCopy
+from minimq_broker.store.upkeep.repair import repair_segment
+from minimq_broker.store.upkeep.verify import Verification
 from support.stores import OpenStore, Stores
 
 Table = Any

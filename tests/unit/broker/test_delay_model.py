@@ -11,12 +11,12 @@ from random import Random
 
 import pytest
 
-from minimq_broker.core.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
-from minimq_broker.store import delay_drafts
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.delayed_batches import DelayedRange
+from minimq_broker.core.held.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
+from minimq_broker.store.held import delay_drafts
+from minimq_broker.store.held.delayed_batches import DelayedRange
 from minimq_broker.store.jobs import AppendStatus
-from minimq_common.batch import RecordBatch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.batch.records import RecordBatch
 from support.chance import SEED, rounds
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch

@@ -7,14 +7,14 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from minimq_broker.core.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
-from minimq_broker.core.disk import Watermarks
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.delayed_batches import DelayedRange
-from minimq_broker.store.inspect import inspect_as_json, inspect_directory
+from minimq_broker.core.held.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
+from minimq_broker.core.upkeep.disk import Watermarks
+from minimq_broker.store.held.delayed_batches import DelayedRange
 from minimq_broker.store.jobs import AppendStatus
-from minimq_broker.store.rewriting import Rewriting
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
+from minimq_broker.store.upkeep.rewriting import Rewriting
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch

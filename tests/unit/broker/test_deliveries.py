@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minimq_broker.core.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.core.facts import CommittedOffset, Deliveries, Fact, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.core.queue_ends import QueueEnd, QueueKey
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row

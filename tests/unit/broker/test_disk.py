@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from minimq_broker.core.disk import DiskLevel, Watermarks
+from minimq_broker.core.upkeep.disk import DiskLevel, Watermarks
 from minimq_broker.store.disk import Disk, is_full
 from minimq_common.errors import StoreError, StoreFull
 from support.disks import disk_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.core.draining import Bounds, Lag, find_lags, say_lags
 from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.upkeep.draining import Bounds, Lag, find_lags, say_lags
 
 TOPIC = 7
 OTHER = 8

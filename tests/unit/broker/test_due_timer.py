@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.delaying import DueTimer
+from minimq_broker.services.held.delaying import DueTimer
 from minimq_broker.store.jobs import DueJob
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster, StoreFull
 from support.virtual_loop import VirtualLoop

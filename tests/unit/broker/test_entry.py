@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.core.state_rows import load_row
 from minimq_broker.store.entry import (
@@ -20,7 +20,7 @@ from minimq_broker.store.entry import (
     staged_batch,
     staged_entry,
 )
-from minimq_common import batch_builder
+from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.model import Message
 from support.stores import numbered_batch

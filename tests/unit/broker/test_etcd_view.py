@@ -12,8 +12,8 @@ import pytest
 
 from minimq_broker.replication.etcd_link import EtcdResult, Stored
 from minimq_broker.replication.etcd_view import EtcdView
-from minimq_common.election import found
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, repaired
+from minimq_common.replicas.election import found
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, repaired
 from support.reports import report
 
 PREFIX = "minimq/default/broker-a/"

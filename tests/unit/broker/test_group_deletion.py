@@ -15,9 +15,9 @@ from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.group_deletion import GroupDeletion
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.session import SessionOptions, SessionService
+from minimq_broker.services.upkeep.group_deletion import GroupDeletion
 from minimq_common.errors import NotMaster
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine

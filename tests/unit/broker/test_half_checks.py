@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from minimq_broker.core.half_table import HalfOutcome
-from minimq_broker.core.staged_batches import TransactionId
-from minimq_broker.services.attending import Attendants
+from minimq_broker.core.held.half_table import HalfOutcome
+from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.half_checks import HalfChecks
-from minimq_broker.services.halves import HalfOptions, HalfService
+from minimq_broker.services.held.attending import Attendants
+from minimq_broker.services.held.half_checks import HalfChecks
+from minimq_broker.services.held.halves import HalfOptions, HalfService
 from minimq_broker.store.jobs import AppendJob
-from minimq_common import batch
+from minimq_common.batch import records as batch
 from minimq_common.names import half_name
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch

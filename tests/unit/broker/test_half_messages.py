@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core import half_table
 from minimq_broker.core.facts import HalvesChecked, TransactionsExpired
-from minimq_broker.core.half_table import HalfOutcome
-from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.core.staged_batches import TransactionId
-from minimq_broker.core.staging import StagingLimits
-from minimq_broker.store import half_drafts
-from minimq_broker.store.half_drafts import EndStep
+from minimq_broker.core.held import half_table
+from minimq_broker.core.held.half_table import HalfOutcome
+from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staging import StagingLimits
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.store.held import half_drafts
+from minimq_broker.store.held.half_drafts import EndStep
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
 from support.states import rows, rows_from_scratch
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
@@ -20,7 +20,7 @@ from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import NotEnoughReplicas, Unavailable
-from minimq_common.replica_set import ReplicaSet, change_in_sync
+from minimq_common.replicas.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
 from support.replica import until
 from support.replica_engine import make_topic, with_engine

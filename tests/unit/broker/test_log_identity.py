@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minimq_broker.core.facts import TermBegun, encode_fact
 from minimq_broker.core.state import State
-from minimq_broker.store.copy import StoreCopy
+from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.writer import term_begun
 from support.stores import Stores
 

@@ -13,7 +13,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.store.store_options import StoreOptions
-from minimq_common.batch import RecordBatch
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch

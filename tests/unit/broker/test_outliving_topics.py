@@ -11,15 +11,15 @@ from typing import Any, cast
 import lmdb
 import pytest
 
-from minimq_broker.core.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.retention import Retention
-from minimq_broker.services.rewriter import LogStretch, Rewriter
 from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.compare import compare_directories
+from minimq_broker.services.upkeep.retention import Retention
+from minimq_broker.services.upkeep.rewriter import LogStretch, Rewriter
 from minimq_broker.store.rows import ReadLimits
-from minimq_common.batch import RecordBatch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreFull
 from support.chance import SEED
 from support.compactions import Workload, compact, make_compacted

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_requests import Take
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import Take
 from minimq_broker.core.state import State
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import opened
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.pop_drafts import AS_WRITTEN, PopJob, PopStep
-from minimq_common import batch
+from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
+from minimq_common.batch import records as batch
 from minimq_common.errors import QueueNotFound
 from support.stores import NO_LOG, make_batch
 

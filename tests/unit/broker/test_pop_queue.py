@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import pytest
 
-from minimq_broker.core import pop_queue
 from minimq_broker.core.facts import decode_fact, encode_fact
-from minimq_broker.core.pop_draft import PopDraft, PopKey
-from minimq_broker.core.pop_queue import PopQueue
-from minimq_broker.core.pop_requests import Leave, PopOutcome, Settle, Take
-from minimq_broker.core.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
-from minimq_broker.services.popping import MAX_RUNS_IN_ALL
+from minimq_broker.core.popping import pop_queue
+from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
+from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
 from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from minimq_broker.core import pop_queue
-from minimq_broker.services import pop_clock
-from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.core.popping import pop_queue
+from minimq_broker.services.popping import pop_clock
+from minimq_broker.services.popping.pop_clock import PopClock
 from support.chance import SEED
 from support.pop_model import PopLimits
 from support.pop_world import PopWorld, Times

@@ -11,15 +11,15 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.idle_groups import GroupExpiry
-from minimq_broker.core.pop_runs import PopMoved, QueueMoved, Run, RunState
-from minimq_broker.services import popping
+from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import GroupBeginnings
-from minimq_broker.services.popping import PopService
+from minimq_broker.services.popping import popping
+from minimq_broker.services.popping.popping import PopService
 from minimq_broker.services.session import SessionOptions, SessionService
-from minimq_broker.store.check import check_directory
 from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.core.pop_queue import PopRow
-from minimq_broker.core.pop_runs import PopMoved, QueueMoved, Run, RunState
-from minimq_broker.store.check import check_directory
+from minimq_broker.core.popping.pop_queue import PopRow
+from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
-from minimq_broker.store.inspect import inspect_as_json, inspect_directory
-from minimq_common.sealed_rows import seal
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
+from minimq_common.files.sealed_rows import seal
 from support.stores import Stores
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE

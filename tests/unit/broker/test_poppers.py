@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.core.poppers import Poppers
+from minimq_broker.core.popping.poppers import Poppers
 from minimq_common.errors import GroupConflict
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from minimq_broker.store.checkpoint import Checkpoint, position_of
 from minimq_common.errors import StoreError
-from minimq_common.sealed_rows import seal
+from minimq_common.files.sealed_rows import seal
 
 POSITION = b"\0position"
 

@@ -14,11 +14,11 @@ import pytest
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.producers import PendingBatches, ProducerTable
 from minimq_broker.core.state import State
-from minimq_broker.store.check import check_directory
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_broker.store.segment import Segment
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.errors import QueueNotFound, StaleSequence, StoreFull, TopicNotFound
 from minimq_common.model import Permission
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch

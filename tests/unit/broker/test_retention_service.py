@@ -15,26 +15,26 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.pop_draft import PopKey
-from minimq_broker.core.pop_requests import PopOutcome, Settle
-from minimq_broker.core.pop_runs import Run, RunState
-from minimq_broker.core.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
+from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey
+from minimq_broker.core.upkeep.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.services.clock import DeletionClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
-from minimq_broker.services.pop_answers import DeliveredRuns, PopReader
-from minimq_broker.services.pop_clock import PopClock
+from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
+from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.services.pull import PullService
-from minimq_broker.services.retention import Retention
-from minimq_broker.store.check import check_directory
+from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreOptions
-from minimq_common import batch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.batch import records as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
-from minimq_common.rpc import from_failure
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, Clock, make_batch

@@ -12,18 +12,18 @@ from typing import Any
 import lmdb
 import pytest
 
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.compare import compare_directories
-from minimq_broker.store.copy import StoreCopy
 from minimq_broker.store.entry import EntryHeader, batch_entry, payload_of
-from minimq_broker.store.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.rewriting import Rewriting
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.segment_copy import SegmentCopy
-from minimq_broker.store.verify import Verification
-from minimq_common.batch import RecordBatch
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.copy import StoreCopy
+from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
+from minimq_broker.store.upkeep.rewriting import Rewriting
+from minimq_broker.store.upkeep.segment_copy import SegmentCopy
+from minimq_broker.store.upkeep.verify import Verification
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
 from support.rewritings import Keeps, begin_rewriting, rewrite
 from support.states import rows

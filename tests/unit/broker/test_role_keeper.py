@@ -15,7 +15,7 @@ from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.clock import lease_clock
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.replica import until
 from support.replica_engine import replica_engine
 

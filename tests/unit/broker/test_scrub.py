@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.scrub import Scrub
+from minimq_broker.services.upkeep.scrub import Scrub
 from support.replica_engine import make_topic, with_engine
 from support.waiting import wait_until
 

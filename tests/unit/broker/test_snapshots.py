@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.retention import NOTHING_NEEDED
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication import backup
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.services.engine import Engine

@@ -17,16 +17,16 @@ from minimq_broker.core.facts import (
     TransactionDecided,
     TransactionsExpired,
 )
-from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import State
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store import commit_group
-from minimq_broker.store.check import check_directory
-from minimq_broker.store.compare import compare_directories
-from minimq_broker.store.copy import StoreCopy
-from minimq_broker.store.inspect import inspect_directory
 from minimq_broker.store.jobs import AppendStatus, ReplicaJob
 from minimq_broker.store.segment import Segment
+from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.copy import StoreCopy
+from minimq_broker.store.upkeep.inspect import inspect_directory
 from minimq_common.errors import (
     InvalidArgument,
     NoPermission,

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from minimq_broker.core.retention import RetentionRules
-from minimq_broker.store.topic_retention import TopicRetention
-from minimq_broker.store.topic_sizes import TopicSizes
+from minimq_broker.core.upkeep.retention import RetentionRules
+from minimq_broker.store.upkeep.topic_retention import TopicRetention
+from minimq_broker.store.upkeep.topic_sizes import TopicSizes
 from support.chance import SEED
 from support.stores import OpenStore, Stores
 from support.topic_rules import set_rules

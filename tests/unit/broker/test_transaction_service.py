@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from minimq_broker.core.facts import StagedSequences, TransactionDecided
-from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.core.staged_batches import TransactionId
+from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services import transactions
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.transactions import TransactionService
+from minimq_broker.services.held import transactions
+from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.store import commit_group
 from minimq_broker.store.jobs import AppendJob
-from minimq_common import batch
+from minimq_common.batch import records as batch
 from minimq_common.errors import NotEnoughReplicas, StoreFull
 from minimq_proto.v1 import broker_pb2
 from support.raw_transactions import decision

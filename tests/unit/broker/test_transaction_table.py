@@ -22,13 +22,13 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.facts import Topic as TopicFact
+from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staging import IdleExpiry, Staged, StagingLimits, check_room
+from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.producers import Place
-from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.core.staged_batches import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.staging import IdleExpiry, Staged, StagingLimits, check_room
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.core.transactions import TransactionTable
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy, TransactionEnded
 from support.states import transaction_rows
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from minimq_broker.core.idle_groups import GroupExpiry
-from minimq_broker.core.retention import NOTHING_NEEDED
-from minimq_broker.services import transactions
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.group_deletion import GroupDeletion, IdleGroups
-from minimq_broker.services.retention import Retention
+from minimq_broker.services.held import transactions
+from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.session import SessionOptions, SessionService
-from minimq_broker.services.transactions import TransactionService
+from minimq_broker.services.upkeep.group_deletion import GroupDeletion, IdleGroups
+from minimq_broker.services.upkeep.retention import Retention
 from support.replica_engine import with_engine
 from support.stores import PATIENCE_S
 

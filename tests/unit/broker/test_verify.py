@@ -14,7 +14,7 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.log_observer import UNOBSERVED
-from minimq_broker.store.verify import Verification
+from minimq_broker.store.upkeep.verify import Verification
 from support.stores import Stores, numbered_batch
 
 Table = Any  # as lmdb has it

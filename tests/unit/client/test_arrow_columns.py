@@ -18,9 +18,9 @@ from minimq.connectors import ReceivedBatch, Section
 from minimq.receiving.arrow.columns import MOST_ROWS, SMALL_BATCH, ArrowColumns
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.received import EncodedBatch
-from minimq_common import batch_builder
-from minimq_common.batch import RecordBatch
-from minimq_common.compression import Compression
+from minimq_common.batch import builder as batch_builder
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from support.compacted_batches import compacted_of
 from support.hostile_batches import offsets, raw_batch, sections

@@ -12,10 +12,10 @@ import pytest
 from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
 from minimq.options import nameserver_addresses, with_changes
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.receiving.push_consumer import PushConsumer
+from minimq.receiving.listening.push_consumer import PushConsumer
 from minimq.receiving.range_reader import RangeOptions
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
-from minimq_common.compression import Compression
+from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument
 
 

@@ -12,7 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minimq import MessageQueue, SendStatus
-from minimq.sending.decisions import (
+from minimq.sending.receipt import BatchReceipt
+from minimq.sending.transactions.decisions import (
     Call,
     CommitCall,
     CommitProtocol,
@@ -22,7 +23,6 @@ from minimq.sending.decisions import (
     Transaction,
     staged_parts,
 )
-from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired
 from support.chance import SEED
 

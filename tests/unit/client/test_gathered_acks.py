@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from minimq.connection.connection import Connection
-from minimq.receiving.gathered_acks import GatheredAcks
-from minimq.receiving.popped import PoppedMessage, ReceiptHandle, Receipts, receipts_of
 from minimq.receiving.received import ReceivedBatch
+from minimq.receiving.work_queues.gathered_acks import GatheredAcks
+from minimq.receiving.work_queues.popped import PoppedMessage, ReceiptHandle, Receipts, receipts_of
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 

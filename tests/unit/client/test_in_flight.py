@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
-from minimq.receiving.in_flight import Delivery, InFlightDeliveries, InFlightLimits
-from minimq.receiving.listener import Verdict, mistake_in, verdict
+from minimq.receiving.listening.in_flight import Delivery, InFlightDeliveries, InFlightLimits
+from minimq.receiving.listening.listener import Verdict, mistake_in, verdict
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.chance import SEED
 

@@ -15,7 +15,7 @@ import pytest
 
 from minimq.cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq_common import batch_builder
+from minimq_common.batch import builder as batch_builder
 from minimq_common.model import Message, MessageQueue
 
 QUEUES = [MessageQueue("t", "b", number) for number in range(2)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.in_flight import InFlightDeliveries, InFlightLimits
+from minimq.receiving.listening.in_flight import InFlightDeliveries, InFlightLimits
 from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.model import MessageQueue

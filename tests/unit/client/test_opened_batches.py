@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.popped import OpenedBatches, gaps
 from minimq.receiving.received import EncodedBatch
-from minimq_common.batch_builder import encode
+from minimq.receiving.work_queues.popped import OpenedBatches, gaps
+from minimq_common.batch.builder import encode
 from minimq_common.errors import Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import NOW_MS, one

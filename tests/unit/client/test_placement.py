@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from minimq.sending.batch_encoder import BatchEncoder, Batcher
-from minimq.sending.placement import TransactionMessage, bound_queue, brokers_of, healthy
 from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of, healthy
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import Message, MessageQueue
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.in_flight import InFlightLimits, ProcessQueue
+from minimq.receiving.listening.in_flight import InFlightLimits, ProcessQueue
 
 
 def test_nothing_in_hand_is_passed_over() -> None:

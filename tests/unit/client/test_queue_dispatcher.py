@@ -6,10 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from minimq import Message, MessageQueue
-from minimq.receiving.in_flight import InFlightDeliveries, InFlightLimits, Suspects
-from minimq.receiving.queue_dispatcher import QueueDispatcher
+from minimq.receiving.listening.in_flight import InFlightDeliveries, InFlightLimits, Suspects
+from minimq.receiving.listening.queue_dispatcher import QueueDispatcher
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 
 SUSPECT, NEW = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 

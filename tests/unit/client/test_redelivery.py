@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue, ReceivedMessage
+from minimq.receiving.listening.redelivery import copy_of, dead_letter_of, delay_ms, from_copy, level_of, tried_again
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq.receiving.redelivery import copy_of, dead_letter_of, delay_ms, from_copy, level_of, tried_again
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 
 NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "RECONSUME_TIMES", "%", "%a", "ä"])
 

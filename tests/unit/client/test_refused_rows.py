@@ -11,8 +11,8 @@ import pytest
 from minimq import Message, MessageQueue, errors
 from minimq.sending.arrow.destinations import Destinations
 from minimq.sending.arrow.row_batch import to_batch
-from minimq_common.batch import MAX_METADATA, MAX_TAG, RecordBatch
-from minimq_common.batch_builder import encode
+from minimq_common.batch.builder import encode
+from minimq_common.batch.records import MAX_METADATA, MAX_TAG, RecordBatch
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_topic
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from minimq import Message, MessageQueue, ReceivedMessage
-from minimq.receiving.delivery_outcomes import Failed, RetryWorker
-from minimq.receiving.in_flight import Delivery, InFlightDeliveries, InFlightLimits
+from minimq.receiving.listening.delivery_outcomes import Failed, RetryWorker
+from minimq.receiving.listening.in_flight import Delivery, InFlightDeliveries, InFlightLimits
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
 from support.waiting import wait_until
 
 KEPT, LOST = (MessageQueue("orders", "broker-a", number) for number in range(2))

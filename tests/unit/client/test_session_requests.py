@@ -11,10 +11,10 @@ from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer import check_subscriptions, new_client_id
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, GiveBack, Saved
-from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id
+from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import broker_pb2
 
 MEMBERSHIP = session_requests.Membership("g", "c", {"t": ""}, broker_pb2.StartPosition())

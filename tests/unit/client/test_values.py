@@ -14,12 +14,12 @@ import pytest
 
 from minimq import Message, MessageQueue, SendReceipt, SendStatus
 from minimq.dead_letters.dead_letter import DeadLetter
-from minimq.receiving import redelivery
-from minimq.receiving.popped import OpenedBatch, PoppedMessage
+from minimq.receiving.listening import redelivery
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage
 from minimq.sending.receipt import BatchReceipt
 from minimq_common import errors
-from minimq_common.batch_builder import encode
+from minimq_common.batch.builder import encode
 from minimq_common.errors import MiniMQError
 from support.compacted_batches import BASE, STORED_MS, compacted_of
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_common import protocol_bounds
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, newer
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import VERBS, Need, Resource, Rule, Verb, parse_rule
 from minimq_common.security.user_key import hash_of, new_key, parse_key
+from minimq_common.wire import protocol_bounds
 
 KEY = new_key(bytes(range(37)))
 ANSWER_MS = 1_000

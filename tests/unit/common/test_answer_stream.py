@@ -9,8 +9,8 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from minimq_common.stream_writer import AnswerStream
-from minimq_common.unsent import SMALL_BYTES, Unsent
+from minimq_common.wire.stream_writer import AnswerStream
+from minimq_common.wire.unsent import SMALL_BYTES, Unsent
 
 PATIENCE_S = 40.0
 

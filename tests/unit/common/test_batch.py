@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq_common import batch, batch_builder
-from minimq_common.batch import RecordBatch, Section
-from minimq_common.compression import Compression
+from minimq_common.batch import builder as batch_builder
+from minimq_common.batch import records as batch
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.message_group import MESSAGE_GROUP, lane_of
+from minimq_common.batch.records import RecordBatch, Section
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
-from minimq_common.message_group import MESSAGE_GROUP, lane_of
 from minimq_common.model import Message
 from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 

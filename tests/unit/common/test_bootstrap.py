@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
-from minimq_common.bootstrap import Bootstrap
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replicas.bootstrap import Bootstrap
+from minimq_common.replicas.replica_set import ReplicaSet
 from support.reports import report
 
 LEASE_S = 10.0

@@ -12,8 +12,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from minimq_common import rpc
-from minimq_common.dispatcher import Dispatcher
 from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import AccessDocument, StoredKey, User
@@ -21,6 +19,8 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCaller, current_caller, serve_as
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import Dispatcher
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.read_requests import read_requests
 

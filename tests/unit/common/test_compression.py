@@ -15,9 +15,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_common import batch, batch_builder
-from minimq_common.batch import RecordBatch, Section
-from minimq_common.compression import MAX_CONTENT_BYTES, Compression
+from minimq_common.batch import builder as batch_builder
+from minimq_common.batch import records as batch
+from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
+from minimq_common.batch.records import RecordBatch, Section
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import Message
 from support.batches import ALWAYS, LIMIT, born, encode, messages, one, sealed
@@ -98,7 +99,7 @@ def test_what_compression_does_not_make_smaller_stays_plain() -> None:
 def test_what_opens_to_more_than_any_broker_takes_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(content_of(count=100))
     for limit, codec in ((size, batch.CODEC_ZSTD), (size - 1, batch.CODEC_NONE)):
-        monkeypatch.setattr("minimq_common.compression.MAX_CONTENT_BYTES", limit)
+        monkeypatch.setattr("minimq_common.batch.compression.MAX_CONTENT_BYTES", limit)
         assert batch.read_header(encode([one()] * 100, compression=ALWAYS)).codec == codec
 
 
@@ -212,7 +213,8 @@ def test_threads_compress_and_open_at_the_same_time() -> None:
 def test_who_does_not_compress_does_not_load_the_library() -> None:
     program = """if True:
         import sys
-        from minimq_common import batch, batch_builder
+        from minimq_common.batch import records as batch
+        from minimq_common.batch import builder as batch_builder
         from minimq_common.model import Message
         batch.RecordBatch(batch_builder.encode([Message("t", bytes(9999))], 0, 0, 0, 9999))
         print("zstandard" in sys.modules)"""

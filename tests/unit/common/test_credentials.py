@@ -9,11 +9,11 @@ import pytest
 from minimq import Cluster, Credentials, ProducerOptions
 from minimq.errors import InvalidArgument
 from minimq.local.certificate_signer import Signer
-from minimq_common import rpc
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import VARIABLE, open_credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.user_key import new_key
+from minimq_common.wire import rpc
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 
 SIGNER = Signer.new()

@@ -17,8 +17,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from minimq_common import rpc
-from minimq_common.dispatcher import MAX_STREAM_REQUEST_BYTES, CallLimits, Dispatcher
 from minimq_common.errors import (
     CorruptEntry,
     InternalError,
@@ -28,6 +26,8 @@ from minimq_common.errors import (
     SystemBusy,
     TopicNotFound,
 )
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import MAX_STREAM_REQUEST_BYTES, CallLimits, Dispatcher
 from minimq_proto.v1 import attend_pb2, broker_pb2
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
@@ -150,7 +150,7 @@ def test_a_handler_that_raises_ends_its_call_with_a_code(
     kind_of_error, text = EXPECTED[what]
     assert type(error) is kind_of_error
     assert text in error.message
-    records = [record for record in caplog.records if record.name == "minimq_common.dispatcher"]
+    records = [record for record in caplog.records if record.name == "minimq_common.wire.dispatcher"]
     assert [record.exc_info is not None for record in records] == [True] * (what == "unforeseen")
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minimq_common import rpc
 from minimq_common.errors import TopicNotFound
+from minimq_common.wire import rpc
 
 
 def test_a_long_text_loses_its_middle() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from minimq_common.histogram import Histogram
+from minimq_common.serving.histogram import Histogram
 
 
 def test_a_value_counts_in_its_class_and_all_above() -> None:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minimq_common.batch import MAX_METADATA
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.message_check import check_message
+from minimq_common.batch.records import MAX_METADATA
 from minimq_common.errors import InvalidArgument, MiniMQError
-from minimq_common.message_check import check_message
 from minimq_common.model import Message
 
 TEXT = st.text(st.characters(codec=None), max_size=4) | st.sampled_from(["", "a\0b", "\ud800", "ä"])

@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minimq_common import channels as module
-from minimq_common.channels import Channels
+from minimq_common.wire import channels as module
+from minimq_common.wire.channels import Channels
 
 
 def closed_port() -> int:

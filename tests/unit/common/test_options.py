@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.options import check_limits, from_command_line, option
+from minimq_common.serving.options import check_limits, from_command_line, option
 
 
 class Flush(Enum):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from minimq_common.bound_check import check_answer, check_bounds
-from minimq_common.bound_kinds import Entries, Items, Octets, Range, Text
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.protocol_bounds import MAX_NAMED, PACKAGE
-from minimq_common.server_bounds import ALL_BOUNDS
+from minimq_common.wire.bound_check import check_answer, check_bounds
+from minimq_common.wire.bound_kinds import Entries, Items, Octets, Range, Text
+from minimq_common.wire.protocol_bounds import MAX_NAMED, PACKAGE
+from minimq_common.wire.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import FILES, is_list, is_map, messages
 

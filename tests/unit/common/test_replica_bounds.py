@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_common.controller_wire import replica_set_from_wire, replica_set_to_wire
-from minimq_common.election import elect, found
-from minimq_common.epochs import first_epoch
 from minimq_common.errors import InvalidArgument
-from minimq_common.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, change_in_sync, repaired
+from minimq_common.replicas.election import elect, found
+from minimq_common.replicas.epochs import first_epoch
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, change_in_sync, repaired
+from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire
+from minimq_common.wire.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
 from support.reports import report
 
 LARGEST = (1 << 63) - 1

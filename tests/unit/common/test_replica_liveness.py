@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from minimq_common.election import found, promote
 from minimq_common.errors import BrokerConflict
-from minimq_common.replica_liveness import ReplicaLiveness
-from minimq_common.replica_set import ReplicaReport, ReplicaSet
+from minimq_common.replicas.election import found, promote
+from minimq_common.replicas.replica_liveness import ReplicaLiveness
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.reports import report
 
 LEASE_S = 10.0

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from minimq_common.election import check_promoted, elect, found, promote
 from minimq_common.errors import InvalidArgument, NotInSync, ReplicaSetChanged, StaleTerm, TermEnding
-from minimq_common.replica_set import (
+from minimq_common.replicas.election import check_promoted, elect, found, promote
+from minimq_common.replicas.replica_set import (
     ReplicaReport,
     ReplicaSet,
     change_in_sync,

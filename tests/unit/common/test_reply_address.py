@@ -8,8 +8,8 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import MAX_BROKER, check_broker
-from minimq_common.protocol_bounds import INBOX_BYTES
 from minimq_common.reply_address import MAX_WAIT_MS, ReplyTo, inbox_of, reply_to
+from minimq_common.wire.protocol_bounds import INBOX_BYTES
 
 INBOX = bytes(range(INBOX_BYTES))
 GOOD = ReplyTo("room@broker-a", INBOX, "0f-A_9", 3_000)

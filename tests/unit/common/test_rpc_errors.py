@@ -7,7 +7,7 @@ import grpc.aio
 import pytest
 
 from minimq_common.errors import SystemBusy, Unavailable
-from minimq_common.rpc import from_failure, from_rpc_error
+from minimq_common.wire.rpc import from_failure, from_rpc_error
 from minimq_proto.v1.errors_pb2 import Failure
 
 

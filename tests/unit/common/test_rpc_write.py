@@ -15,7 +15,7 @@ import pytest
 
 import minimq_broker
 import minimq_nameserver
-from minimq_common import rpc
+from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.loop_thread import LoopThread
 

@@ -16,8 +16,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq.local import certificate_signer
 from minimq.local.certificate_signer import Signer
-from minimq_common import rpc
-from minimq_common.channels import Channels
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import watched
 from minimq_common.security.access_folder import access_of
@@ -28,6 +26,8 @@ from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import ServerSecrets, check_secrets
 from minimq_common.security.trusted_files import security_of_files
 from minimq_common.security.user_key import new_key
+from minimq_common.wire import rpc
+from minimq_common.wire.channels import Channels
 
 HOST = "127.0.0.1"
 FOR_EVER = CertificateReport((), float("inf"))

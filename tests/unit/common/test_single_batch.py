@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minimq_common.batch_builder import BatchBuilder
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.single import encode_single
 from minimq_common.model import NO_PROPERTIES, Message
-from minimq_common.single_batch import encode_single
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
 MESSAGES = st.builds(

@@ -12,10 +12,10 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minimq_common import rpc, standard_services
-from minimq_common.dispatcher import Dispatcher
 from minimq_common.errors import SystemBusy
-from minimq_common.standard_services import StandardServices
+from minimq_common.wire import rpc, standard_services
+from minimq_common.wire.dispatcher import Dispatcher
+from minimq_common.wire.standard_services import StandardServices
 
 PATIENCE_S = 60.0
 

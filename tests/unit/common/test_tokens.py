@@ -17,8 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from minimq_common import rpc
-from minimq_common.dispatcher import Dispatcher
 from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security import access_control
 from minimq_common.security.access_control import AccessControl, UnknownToken
@@ -29,6 +27,8 @@ from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.token_check import MAX_TOKEN, RefusedToken, claim_of, has_form
 from minimq_common.security.token_gate import CHECKS_OF_ALL, CHECKS_OF_PEER, TokenGate
 from minimq_common.security.token_keys import MAX_SET_BYTES, parse_keys
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import Dispatcher
 from minimq_proto.v1 import broker_pb2, controller_pb2
 from support.on_loop import on_loop
 from support.read_requests import read_requests

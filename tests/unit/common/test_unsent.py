@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from minimq_common import unsent
-from minimq_common.unsent import SMALL_BYTES, Unsent
+from minimq_common.wire import unsent
+from minimq_common.wire.unsent import SMALL_BYTES, Unsent
 
 LIMIT = 400_000
 LARGE = SMALL_BYTES + 1

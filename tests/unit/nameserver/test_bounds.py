@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from minimq_common.bound_check import check_bounds
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.model import Permission, QueueData
+from minimq_common.wire.bound_check import check_bounds
 from minimq_nameserver import away, route_table
 from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.broker_state import BrokerState

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq_common.errors import StoreError
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller import decisions
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.service import ControllerService

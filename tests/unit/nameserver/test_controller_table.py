@@ -12,9 +12,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from minimq_common.election import takeover_after
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, TermEnding
-from minimq_common.replica_set import ReplicaReport, ReplicaSet, check_not_ending
+from minimq_common.replicas.election import takeover_after
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from minimq_common.election import found
 from minimq_common.errors import StoreError
-from minimq_common.replica_set import ReplicaSet
+from minimq_common.replicas.election import found
+from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.__main__ import main
 from minimq_nameserver.controller import decisions
 from minimq_nameserver.controller.decision_writer import DecisionWriter

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 
 from minimq.sending.arrow.sections import fixed_section, variable_sections
 from minimq.sending.arrow.text_columns import checked_text, refused, shown, with_small_offsets
-from minimq_common.batch import MAX_METADATA, SEPARATOR, Section
-from minimq_common.batch_columns import BatchColumns, check_metadata, tag_section
-from minimq_common.compression import Compression
+from minimq_common.batch.columns import BatchColumns, check_metadata, tag_section
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.records import MAX_METADATA, SEPARATOR, Section
 from minimq_common.errors import MiniMQError
 
 #: Most rows in one batch.

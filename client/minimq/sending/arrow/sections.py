@@ -11,7 +11,7 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq_common.batch import RecordBatch, Section
+from minimq_common.batch.records import RecordBatch, Section
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("Arrow's numbers are taken as they are, which is right on little-endian machines only")

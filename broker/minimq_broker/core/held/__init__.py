@@ -1,0 +1,1 @@
+"""Decisions about batches that are stored and not yet visible."""

@@ -1,0 +1,84 @@
+"""Values about transactions: what is staged for them, and how they ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from minimq_broker.core.held.staging import Staged
+
+
+class TransactionId(NamedTuple):
+    """One of a row of transactions of the same name; their numbers grow."""
+
+    name: str
+    number: int
+
+
+class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A batch that is staged: where its entry is in the log, the size of that, where it is to go, and its number.
+
+    One that an older release has staged has none here: its producer is 0.
+    """
+
+    position: int
+    size: int
+    topic_id: int
+    queue_id: int
+    stored_ms: int
+    producer_id: int = 0
+    sequence: int = 0
+
+
+class BatchStaged(NamedTuple):
+    """The effect of an entry with a staged batch; producer id and sequence as in the header of the batch."""
+
+    transaction: TransactionId
+    producer_id: int
+    sequence: int
+    batch: StagedBatch
+
+
+class StageKey(NamedTuple):
+    """One producer in one transaction."""
+
+    name: str
+    number: int
+    producer_id: int
+
+
+class Stage(msgspec.Struct, array_like=True):
+    """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint."""
+
+    batches: dict[int, StagedBatch] = {}
+    #: Its transaction may be decided elsewhere by now, so it does not expire early.
+    prepared: bool = False
+
+    @property
+    def staged(self) -> Staged:
+        """The size of it."""
+        return Staged(len(self.batches), sum(batch.size for batch in self.batches.values()), 1)
+
+    @property
+    def newest_ms(self) -> int:
+        """When something was last staged, in ms since 1970; 0 when nothing is left."""
+        return max((batch.stored_ms for batch in self.batches.values()), default=0)
+
+
+class Ending(msgspec.Struct, array_like=True):
+    """The end of the latest decided transaction of a name; also its row in the checkpoint."""
+
+    at: int = 0
+    number: int = -1
+    decision: bytes = b""
+    #: What is published, in this order; also what earlier transactions of the name have left.
+    batches: list[StagedBatch] = []
+    #: How many of them are published, or cannot be any more; 0 when there are none to publish.
+    published: int = 0
+
+    @property
+    def waiting(self) -> Iterator[StagedBatch]:
+        """The batches that are still to be published."""
+        return map(self.batches.__getitem__, range(self.published, len(self.batches)))

@@ -1,0 +1,395 @@
+"""Transactions: which batches are staged, how transactions of each name ended, and what is still to be published.
+
+A staged batch is in the log, and in no queue. A decision says which of them make up a transaction: these wait until
+they are published, that is copied to their queues, one after the other; the others are dropped.
+
+A name has one decision at a time, that of its latest number, and a number has only one forever: so a repeated request
+is told the same. Half messages are staged under names, too, and published like all others, but each of their numbers
+ends by itself: see `HalfTable`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from heapq import nsmallest
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from minimq_broker.core.facts import (
+    HalvesChecked,
+    HalvesEnded,
+    IdleTransactionsExpired,
+    PublicationBegun,
+    PublicationSkipped,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
+from minimq_broker.core.held.half_table import HalfTable
+from minimq_broker.core.held.staged_batches import BatchStaged, Ending, Stage, StagedBatch, StageKey, TransactionId
+from minimq_broker.core.held.staging import IdleExpiry, Staged, StagedCount, StagingLimits
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_common.errors import TransactionEnded
+from minimq_common.names import is_half_name
+
+#: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
+MAX_NAMES = 100_000
+#: Bytes of decisions, each of which says all that its transaction has at any broker.
+MAX_DECISION_BYTES = 64 << 20
+
+
+class TransactionTable:
+    """The transactions of one broker, within bounds.
+
+    What it holds depends only on what it was told in which order. Used by the thread that changes the state; others
+    may look at `needed_from`, `count`, `size` and `unpublished`.
+    """
+
+    def __init__(
+        self,
+        changed: set[tuple[Any, ...]],
+        max_names: int = MAX_NAMES,
+        max_decision_bytes: int = MAX_DECISION_BYTES,
+    ) -> None:
+        self._changed = changed
+        self._max_names = max_names
+        self._max_decision_bytes = max_decision_bytes
+        self._stages: dict[StageKey, Stage] = {}
+        #: With the latest last, unless they were loaded and that has not mattered yet.
+        self._endings: OrderedDict[str, Ending] = OrderedDict()
+        self._ordered = True
+        self._of_name: dict[str, set[StageKey]] = {}
+        self.open = StagedCount()
+        self.halves = HalfTable(changed, self.open)
+        self._decision_bytes = 0
+        #: The name of which batches are published now.
+        self.publishing = ""
+        self.needed_from = NOTHING_NEEDED
+        #: What may have to be published again if the end of the log is lost: where that ended, and needed from where.
+        self._finished: list[tuple[int, int]] = []
+        self._finished_from = NOTHING_NEEDED
+        #: Of the batches that are decided and not published yet.
+        self._waiting_count = self._waiting_size = 0
+        self.unpublished: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[StageKey]:
+        return iter(self._stages)
+
+    # ---- looking up --------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Number of the batches that are staged and not published yet."""
+        return self.open.all.batches + self._waiting_count
+
+    @property
+    def size(self) -> int:
+        """Bytes of their entries."""
+        return self.open.all.size + self._waiting_size
+
+    def has_part(self, transaction: TransactionId, producer_id: int) -> bool:
+        """Tell whether a producer has staged something for a transaction which is not decided."""
+        if is_half_name(transaction.name):
+            return transaction in self.halves.halves
+        return StageKey(*transaction, producer_id) in self._stages
+
+    def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
+        """Return a batch that is staged for a transaction which is not decided; None when it is not."""
+        if is_half_name(transaction.name):
+            return self.halves.find(transaction, producer_id, sequence)
+        stage = self._stages.get(StageKey(*transaction, producer_id))
+        return stage.batches.get(sequence) if stage else None
+
+    def ending(self, name: str) -> Ending | None:
+        """Return how the latest transaction of a name ended, None when none has."""
+        return self._endings.get(name)
+
+    def endings(self) -> list[tuple[str, int, int]]:
+        """Return each name with its latest number that is decided, and how many batches it has to publish; by name."""
+        return [
+            (name, ending.number, len(ending.batches) - ending.published)
+            for name, ending in sorted(self._endings.items())
+        ]
+
+    def check_open(self, transaction: TransactionId, producer_id: int) -> None:
+        """Raise `TransactionEnded` when a transaction, or a later one of its name, is decided; see also `HalfTable`."""
+        if is_half_name(transaction.name):
+            self.halves.check_open(transaction, producer_id)
+            return
+        ending = self._endings.get(transaction.name)
+        if ending is not None and transaction.number <= ending.number:
+            raise TransactionEnded(
+                f"transaction {transaction.number} of {transaction.name!r} cannot accept more: the broker has a "
+                f"decision about {ending.number}; a later writer has finished it, so this one may stop"
+            )
+
+    def missing(self, decided: TransactionDecided, log_start: int) -> int:
+        """Return how many of the batches that a decision names are not staged, or not in the log any more."""
+        transaction = TransactionId(decided.name, decided.number)
+        found = (self.find(transaction, part.producer_id, each) for part in decided.parts for each in part.sequences)
+        return sum(batch is None or batch.position < log_start for batch in found)
+
+    @property
+    def open_from(self) -> int:
+        """Log position of the oldest batch that waits for a decision. Any thread may ask."""
+        return min(self.halves.needed_from, *self.staged_positions(), NOTHING_NEEDED)
+
+    def staged_positions(self) -> frozenset[int]:
+        """Return the log positions of all batches that wait for a decision. Any thread may ask."""
+        batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
+        return frozenset(batch.position for batch in batches) | self.halves.positions()
+
+    def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
+        """Return what is to be published next of a name, up to a size, and not more than so many batches."""
+        found: list[StagedBatch] = []
+        ending = self._endings.get(name)
+        for batch in islice(ending.waiting if ending else (), max_batches):
+            found.append(batch)
+            max_bytes -= batch.size
+            if max_bytes <= 0:
+                break
+        return found
+
+    def of_name(self, name: str) -> tuple[int, int]:
+        """Return how many batches of a name are staged and not published yet, and the bytes of their entries."""
+        ending = self._endings.get(name)
+        sizes = [batch.size for batch in ending.waiting] if ending else []
+        for key in self._of_name.get(name, ()):
+            sizes += (batch.size for batch in self._stages[key].batches.values())
+        return len(sizes), sum(sizes)
+
+    def older(self, before_ms: int) -> int:
+        """Return how many transactions have a batch that waits for a decision since before a time."""
+        return len(
+            {
+                (key.name, key.number)
+                for key, stage in self._stages.items()
+                if any(batch.stored_ms < before_ms for batch in stage.batches.values())
+            }
+        )
+
+    def is_prepared(self, transaction: TransactionId) -> bool:
+        """Tell whether nothing that is staged for a transaction expires early."""
+        return all(self._stages[key].prepared for key in self._keys(transaction))
+
+    def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
+        """Return the transactions that have been idle for too long for what room there is, the idlest first."""
+        there = self.open.all
+        if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
+            return ()
+        newest: dict[TransactionId, int] = {}
+        for key, stage in self._stages.items():
+            transaction = TransactionId(key.name, key.number)
+            newest[transaction] = max(newest.get(transaction, 0), NOTHING_NEEDED if stage.prepared else stage.newest_ms)
+        found: list[TransactionId] = []
+        for transaction in nsmallest(most, newest, key=newest.__getitem__):
+            if now_ms - newest[transaction] < expiry.idle_ms(there.fullness(limits)):
+                break
+            found.append(transaction)
+            for key in self._keys(transaction):
+                there = there.plus(Staged(*(-number for number in self._stages[key].staged)))
+        return tuple(found)
+
+    def _keys(self, transaction: TransactionId) -> list[StageKey]:
+        return [key for key in self._of_name.get(transaction.name, ()) if key.number == transaction.number]
+
+    # ---- changing ----------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        entry: BatchStaged
+        | TransactionDecided
+        | PublicationBegun
+        | PublicationSkipped
+        | TransactionsExpired
+        | TransactionPrepared
+        | IdleTransactionsExpired,
+        at: int,
+    ) -> None:
+        """Take the effect of an entry in, which stands at a log position."""
+        match entry:
+            case BatchStaged():
+                self._stage(entry)
+            case TransactionDecided():
+                self._decide(entry, at)
+            case PublicationBegun(name):
+                self.publishing = name
+                self._changed.add(("publishing",))
+            case PublicationSkipped(name, _, count):
+                self._take_off(name, count, at)
+            case TransactionsExpired(before_ms):
+                self._retain_open(lambda batch: batch.stored_ms >= before_ms)
+            case TransactionPrepared(name, number):
+                for key in self._keys(TransactionId(name, number)):
+                    self._stages[key].prepared = True
+                    self._changed.add(("staged", *key))
+            case IdleTransactionsExpired(transactions):
+                for key in [key for item in transactions for key in self._keys(TransactionId(*item))]:
+                    self._drop(key)
+
+    def apply_to_halves(self, fact: HalvesEnded | HalvesChecked, at: int) -> None:
+        """Take the effect of a fact about half messages in, which stands at a log position."""
+        if isinstance(fact, HalvesChecked):
+            self.halves.checked(fact.name, fact.numbers)
+            return
+        if committed := self.halves.committed(fact):
+            self._await_publication(fact.name, self._endings.setdefault(fact.name, Ending(at)), committed, at)
+        self.halves.end(fact, at)  # only now: until then it is what keeps their segments
+
+    def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
+        ending.batches += batches
+        self._waiting_count += len(batches)
+        self._waiting_size += sum(batch.size for batch in batches)
+        self._changed.add(("ended", name))
+        self._note(name, ending, at)
+
+    def _stage(self, staged: BatchStaged) -> None:
+        if is_half_name(staged.transaction.name):
+            self.halves.stage(staged)
+            return
+        key = StageKey(*staged.transaction, staged.producer_id)
+        stage = self._stages.get(key)
+        if stage is None:
+            stage = self._stages[key] = Stage()
+            self._of_name.setdefault(key.name, set()).add(key)
+            self.open.add(key.name, key.producer_id, Staged(parts=1))
+        self._count(key, [*filter(None, (stage.batches.get(staged.sequence),))], -1)
+        stage.batches[staged.sequence] = staged.batch
+        self._count(key, (staged.batch,), 1)
+        self._changed.add(("staged", *key))
+
+    def _decide(self, decided: TransactionDecided, at: int) -> None:
+        name = decided.name
+        ending = self._endings.setdefault(name, Ending())
+        self._endings.move_to_end(name)
+        decided_on: list[StagedBatch] = []
+        for part in decided.parts:
+            stage = self._stages.get(StageKey(name, decided.number, part.producer_id), Stage())
+            found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]
+            decided_on += found
+            self.open.add(name, part.producer_id, Staged(-len(found), -sum(batch.size for batch in found)))
+        for key in [key for key in self._of_name.get(name, ()) if key.number <= decided.number]:
+            self._drop(key)
+        self._decision_bytes += len(decided.decision) - len(ending.decision)
+        ending.at, ending.number, ending.decision = at, decided.number, decided.decision
+        self._await_publication(name, ending, decided_on, at)
+        self._forget_names()
+
+    def publish(self, at: int) -> None:
+        """Take note that the next batch of the name in `publishing` is published, by the entry at a log position."""
+        self._take_off(self.publishing, 1, at)
+
+    def _take_off(self, name: str, count: int, at: int) -> None:
+        ending = self._endings.get(name)
+        if ending is None or ending.published == len(ending.batches):
+            return
+        batches = ending.batches[ending.published : ending.published + count]
+        self._waiting_count -= len(batches)
+        self._waiting_size -= sum(batch.size for batch in batches)
+        ending.published += len(batches)
+        self._changed.add(("ended", name))
+        if ending.published == len(ending.batches):
+            self._note(name, ending, at)
+
+    def forget_topic(self, topic_id: int, at: int) -> None:
+        """Let go of all batches of a topic, which the entry at a log position deletes."""
+        self._retain_open(lambda batch: batch.topic_id != topic_id)
+        self.halves.forget_topic(topic_id)
+        for name in self.unpublished:
+            ending = self._endings[name]
+            waiting = list(ending.waiting)
+            kept = [batch for batch in waiting if batch.topic_id != topic_id]
+            if len(kept) < len(waiting):
+                ending.batches, ending.published = kept, 0
+                self._waiting_count -= len(waiting) - len(kept)
+                self._waiting_size -= sum(batch.size for batch in waiting) - sum(batch.size for batch in kept)
+                self._changed.add(("ended", name))
+                self._note(name, ending, at)
+
+    def _retain_open(self, is_kept: Callable[[StagedBatch], bool]) -> None:
+        for key, stage in [*self._stages.items()]:
+            gone = [sequence for sequence, batch in stage.batches.items() if not is_kept(batch)]
+            if len(gone) == len(stage.batches):
+                self._drop(key)
+            elif gone:
+                self._count(key, [stage.batches.pop(sequence) for sequence in gone], -1)
+                self._changed.add(("staged", *key))
+
+    def _drop(self, key: StageKey) -> None:
+        self._count(key, self._stages.pop(key).batches.values(), -1)
+        self.open.add(key.name, key.producer_id, Staged(parts=-1))
+        keys = self._of_name[key.name]
+        keys.remove(key)
+        if not keys:
+            del self._of_name[key.name]
+        self._changed.add(("staged", *key))
+
+    def _count(self, key: StageKey, batches: Collection[StagedBatch], sign: int) -> None:
+        more = Staged(sign * len(batches), sign * sum(batch.size for batch in batches))
+        self.open.add(key.name, key.producer_id, more)
+
+    def _note(self, name: str, ending: Ending, at: int) -> None:
+        pins = self.unpublished.copy()
+        pin = pins.pop(name, NOTHING_NEEDED)
+        if ending.published < len(ending.batches):
+            pins[name] = min((pin, *(batch.position for batch in ending.waiting)))
+        else:
+            ending.batches, ending.published = [], 0
+            if is_half_name(name):  # there is nothing to remember of a name
+                self._endings.pop(name, None)
+            if pin != NOTHING_NEEDED:
+                self._finished.append((at, pin))
+                self._finished_from = min(self._finished_from, pin)
+        self.unpublished = pins
+        self._pin()
+
+    def _pin(self) -> None:
+        self.needed_from = min((self._finished_from, *self.unpublished.values()))
+
+    def release(self, saved: int) -> None:
+        """Need no more what was published before a log position up to which the state is saved: it stays published."""
+        self._finished = [(at, pin) for at, pin in self._finished if at >= saved]
+        self._finished_from = min((pin for _, pin in self._finished), default=NOTHING_NEEDED)
+        self._pin()
+
+    def _forget_names(self) -> None:
+        while len(self._endings) > self._max_names or self._decision_bytes > self._max_decision_bytes:
+            self._order()
+            latest = next(reversed(self._endings))
+            oldest = next(name for name in self._endings if name not in self.unpublished or name == latest)
+            if oldest == latest:
+                return
+            self._decision_bytes -= len(self._endings.pop(oldest).decision)
+            self._changed.add(("ended", oldest))
+
+    def _order(self) -> None:
+        if not self._ordered:
+            self._endings = OrderedDict(sorted(self._endings.items(), key=lambda item: item[1].at))
+            self._ordered = True
+
+    # ---- as rows, for the checkpoint -----------------------------------------------------------------
+
+    def stage_row(self, name: str, number: int, producer_id: int) -> Stage | None:
+        """Return what a checkpoint holds of a producer in a transaction, to be saved at once; None when it is gone."""
+        return self._stages.get(StageKey(name, number, producer_id))
+
+    def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:  # noqa: ANN401 - as it was decoded
+        """Take such a row in; they may come in any order."""
+        key = StageKey(name, number, producer_id)
+        stage = self._stages[key] = msgspec.convert(row, Stage)
+        self._of_name.setdefault(name, set()).add(key)
+        self.open.add(name, producer_id, Staged(parts=1))
+        self._count(key, stage.batches.values(), 1)
+
+    def load_ending(self, row: Any, name: str) -> None:  # noqa: ANN401 - as it was decoded
+        """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
+        ending = self._endings[name] = msgspec.convert(row, Ending)
+        waiting = list(ending.waiting)
+        self._waiting_count += len(waiting)
+        self._waiting_size += sum(batch.size for batch in waiting)
+        self._decision_bytes += len(ending.decision)
+        self._note(name, ending, 0)
+        self._ordered = False

@@ -1,0 +1,138 @@
+"""The order of a FIFO topic: one consumer at a time has messages of a lane, the oldest ones; other lanes go on.
+
+A lane is all that a broker knows about a message group: the hash of its name. Message groups with the same hash share a
+lane, and wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from minimq_broker.core.popping.pop_runs import Run, RunState, merged_runs
+
+FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
+#: Later than any time, in ms.
+NEVER = (1 << 63) - 1
+
+
+class Stretch(NamedTuple):
+    """Neighboring messages of a queue with the same lane; 0: with none."""
+
+    first: int
+    end: int
+    lane: int
+
+
+def earliest_ms(runs: Iterable[Run]) -> int:
+    """Return when the first lane is due: nobody has messages of it then, and its oldest one has waited."""
+    free_ms: dict[int, int] = {}
+    for run in runs:
+        if run.state is not DONE:
+            lane = run.lane or -1 - run.first  # messages without a lane wait for nothing but their own time
+            known = free_ms.get(lane)
+            if known is None or (run.state is OUT and run.until_ms > known):
+                free_ms[lane] = run.until_ms
+    return min(free_ms.values(), default=NEVER)
+
+
+def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
+    """Return the runs that are due: of each lane that nobody has, those before the first that has to wait."""
+    shut = {run.lane for run in runs if run.state is OUT and run.until_ms > now_ms and run.lane}
+    found = []
+    for run in runs:
+        if run.state is DONE or run.lane in shut:
+            continue
+        if run.until_ms <= now_ms:
+            found.append(run)
+        elif run.lane:
+            shut.add(run.lane)
+    return found
+
+
+def leading(due: Iterable[Run], least: int, most: int, losses: Callable[[Run], int]) -> Iterator[Run]:
+    """Yield the runs that were delivered from `least` to `most` times, of each lane up to the first that was not.
+
+    One that has `losses` is none of them.
+    """
+    shut = set[int]()
+    for run in due:
+        if run.lane in shut:
+            continue
+        if least <= run.tries <= most and not losses(run):
+            yield run
+        elif run.lane:
+            shut.add(run.lane)
+
+
+def heads(due: Iterable[Run]) -> Iterator[Run]:
+    """Yield the oldest run of each lane."""
+    seen = set[int]()
+    for run in due:
+        if run.lane not in seen:
+            yield run
+            if run.lane:
+                seen.add(run.lane)
+
+
+def fresh_runs(
+    ahead: Iterable[Stretch], busy: Collection[int], first: int, end: int, most: int, pieces: int, out: Run
+) -> list[Run]:
+    """Return the runs of a first delivery; messages of busy lanes are passed over, and wait."""
+    found: list[Run] = []
+    for stretch in ahead:
+        if stretch.end <= first:
+            continue
+        if stretch.first > first or first >= end or most <= 0 or len(found) >= pieces:
+            break
+        behind = min(stretch.end, end)
+        if stretch.lane in busy:
+            run = Run(first, behind, FREE, lane=stretch.lane)
+        else:
+            behind = min(behind, first + most)
+            most -= behind - first
+            run = Run(first, behind, OUT, out.tries, out.until_ms, out.epoch, out.client, stretch.lane)
+        found[-1:] = merged_runs([*found[-1:], run])
+        first = behind
+    return found
+
+
+def busy_lanes(runs: Iterable[Run], found: Iterable[Run]) -> set[int]:
+    """Return the lanes of unsettled messages, except for whole runs that are delivered now."""
+    ends = {run.first: run.end for run in found}
+    return {run.lane for run in runs if run.state is not DONE and run.lane and ends.get(run.first) != run.end}
+
+
+def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], int]) -> list[Run]:
+    """Return the rest of the lanes that are delivered now, taken away from its former consumers, with its `losses`."""
+    lanes = {run.lane for run in found if run.state is OUT and run.lane}
+    taken = {run.first: run.end for run in found}
+    return [
+        Run(first, run.end, FREE, run.tries, run.until_ms, lane=run.lane, lost=losses(run))
+        for run in runs
+        if run.lane in lanes and run.epoch and (first := taken.get(run.first, run.first)) < run.end
+    ]
+
+
+def following(runs: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[Run]:
+    """Return the messages behind those that a consumer gives up: they go back too, as their turn is after these."""
+    since: dict[int, int] = {}
+    for run in settled:
+        if run.lane:
+            since.setdefault(run.lane, run.first)
+    found: list[Run] = []
+    for run in runs:
+        if run.state is OUT and run.epoch == epoch and run.lane in since and run.end > since[run.lane]:
+            first = max(run.first, since[run.lane])
+            for part in settled:
+                if first < part.first < run.end:
+                    found.append(_returned(run, first, part.first))
+                if part.first < run.end and part.end > first:
+                    first = part.end
+            if first < run.end:
+                found.append(_returned(run, first, run.end))
+    return found
+
+
+def _returned(run: Run, first: int, end: int) -> Run:
+    return Run(first, end, FREE, run.tries - 1, lane=run.lane, lost=run.lost)

@@ -1,0 +1,397 @@
+"""A queue that a group pops: who has which message, until when, and how often it was delivered.
+
+It is a list of runs between the settled messages and those that were never delivered, so its size depends on deliveries
+and not on messages. Every decision is a list of runs to `put` into it. The fact in the log is the same list, so whoever
+applies the fact gets the same queue.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+import msgspec
+
+from minimq_broker.core.popping import pop_lanes
+from minimq_broker.core.popping.pop_lanes import NEVER
+from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_runs import MAX_HELD, MAX_LOST, MAX_RUNS, MAX_TRIES, Run, RunState, merged_runs
+from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+
+FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
+#: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
+#: kills every consumer dies alone.
+_ALONE_FROM = 2
+_FEWER = 8
+#: When it is tried again what would have made too many pieces, in seconds.
+_COME_BACK_S = 1.0
+_end_of, _tries_of = attrgetter("end"), attrgetter("tries")
+
+
+class PopRow(msgspec.Struct, frozen=True, array_like=True):
+    """A popped queue in the checkpoint."""
+
+    done: int
+    runs: list[Run]
+
+
+class PopQueue:
+    """One queue as one group pops it. Only `put` and `drop_before` change it; all other methods decide."""
+
+    __slots__ = ("_runs", "done", "due_ms", "has_lanes", "has_lost", "held")
+
+    def __init__(self, done: int = 0, runs: Iterable[Run] = ()) -> None:
+        self.done = done
+        self._runs: list[Run] = []
+        self.held = 0
+        self.due_ms = NEVER
+        self.has_lanes = self.has_lost = False
+        for run in runs:
+            self.put(run)
+        if self.has_lanes:
+            self.know_due()
+
+    @property
+    def next(self) -> int:
+        """The first offset that was never delivered."""
+        return self._runs[-1].end if self._runs else self.done
+
+    @property
+    def runs(self) -> list[Run]:
+        """The runs between `done` and `next`, ascending. Any thread may ask: it is a copy."""
+        return self._runs.copy()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def copy(self, now_ms: int) -> PopQueue:
+        """Return an independent copy, on which the decisions of a commit that may fail are tried."""
+        if now_ms >= self.due_ms and not self.has_lanes:
+            self.due_ms = self.earliest_ms()
+        twin = PopQueue(self.done)
+        twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
+        twin.has_lanes, twin.has_lost = self.has_lanes, self.has_lost
+        return twin
+
+    def row(self) -> PopRow:
+        """Return its row in the checkpoint."""
+        return PopRow(self.done, self._runs.copy())
+
+    # ---- changing ----------------------------------------------------------------------------------
+
+    def put(self, run: Run) -> None:
+        """Set the state of the messages of a run."""
+        runs, first, end, following = self._runs, run.first, run.end, self.next
+        if not (first < end and self.done <= first <= following):
+            raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
+        self.has_lost |= run.lost > 0
+        if run.lane:
+            self.has_lanes = True
+        elif run.state is not DONE and run.until_ms < self.due_ms:
+            self.due_ms = run.until_ms
+        if run.state is OUT:
+            self.held += end - first
+        if first == following:
+            self._extend(run)
+            return
+        i = bisect_right(runs, first, key=_end_of)
+        if self._replace(i, run):
+            return
+        j, rest = self._cut(i, first, end)
+        new = [*rest[:1], run, *rest[1:]] if rest and rest[0].first < first else [run, *rest]
+        if i:
+            i -= 1
+            new.insert(0, runs[i])
+        if j < len(runs):
+            new.append(runs[j])
+            j += 1
+        runs[i:j] = merged_runs(new)
+        if runs[0].state is DONE:
+            self.done = runs[0].end
+            del runs[0]
+
+    def _extend(self, run: Run) -> None:
+        runs = self._runs
+        if not runs and run.state is DONE:
+            self.done = run.end
+        elif runs and run.continues(runs[-1]):
+            runs[-1:] = merged_runs([runs[-1], run])
+        else:
+            runs.append(run)
+
+    def _replace(self, i: int, run: Run) -> bool:
+        runs, old = self._runs, self._runs[i]
+        if old.first != run.first or old.end != run.end:
+            return False
+        if (i and run.continues(runs[i - 1])) or (i + 1 < len(runs) and runs[i + 1].continues(run)):
+            return False
+        self.held -= run.count if old.state is OUT else 0
+        if i or run.state is not DONE:
+            runs[i] = run
+        else:
+            self.done = run.end  # first: other threads look
+            del runs[0]
+        return True
+
+    def _cut(self, i: int, first: int, end: int) -> tuple[int, list[Run]]:
+        runs, rest = self._runs, list[Run]()
+        while i < len(runs) and runs[i].first < end:
+            old = runs[i]
+            if old.state is OUT:
+                self.held -= min(old.end, end) - max(old.first, first)
+            if old.first < first:
+                rest.append(old.part(old.first, first))
+            if old.end > end:
+                rest.append(old.part(end, old.end))
+            i += 1
+        return i, rest
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the messages before an offset, which are deleted. Idempotent."""
+        if offset <= self.done:
+            return
+        runs = self._runs
+        while runs and runs[0].first < offset:
+            old = runs.pop(0)
+            if old.state is OUT:
+                self.held -= min(old.end, offset) - old.first
+            if old.end > offset:
+                runs.insert(0, old.part(offset, old.end))
+                break
+        self.done = offset
+        while runs and runs[0].state is DONE:
+            self.done = runs.pop(0).end
+
+    def earliest_ms(self) -> int:
+        """Return when something is due for redelivery, in ms since 1970; `NEVER` if nothing is. Any thread may ask."""
+        runs = self._runs.copy()
+        if self.has_lanes:
+            return pop_lanes.earliest_ms(runs)
+        return min((run.until_ms for run in runs if run.state is not DONE), default=NEVER)
+
+    def know_due(self) -> None:
+        """Determine `due_ms` after changes of a queue with lanes, from all runs."""
+        self.due_ms = self.earliest_ms()
+
+    # ---- deciding ----------------------------------------------------------------------------------
+
+    def unsettled_before(self, offset: int) -> int:
+        """Return how many messages before an offset are not settled. Any thread may ask."""
+        done, every = self.done, self._runs.copy()
+        runs = [run for run in every if run.first < offset and run.state is not DONE]
+        following = every[-1].end if every else done
+        return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - following)
+
+    def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
+        """Return the runs that a consumer gets; none if there is nothing, or consumers have too much already.
+
+        Failed messages come first, and without others: whatever made them fail must not affect other messages.
+        """
+        most = min(wanted.most, MAX_HELD - self.held)
+        found: list[Run] = []
+        if due := self._due(now_ms):
+            if wanted.ahead and any(run.tries for run in due):
+                return []
+            found = self._again(due, wanted, most, epoch)
+            most -= sum(run.count for run in found)
+        if not found or not any(run.tries > 1 for run in found):
+            self._begin(wanted, most, readable_end, epoch, found)
+        return found + pop_lanes.voided(self._runs, found, wanted.losses) if self.has_lanes else found
+
+    def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
+        if wanted.again_only or len(self._runs) + len(found) >= MAX_RUNS:
+            return
+        again, first = len(found), self.next
+        if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
+            found.append(Run(first, wanted.unwanted[1], DONE))
+            first = wanted.unwanted[1]
+        end = readable_end if wanted.lanes is not None else min(first + most, readable_end)
+        if end <= first:
+            return
+        run = Run(first, end, OUT, 1, wanted.until_ms, epoch, wanted.client)
+        if wanted.lanes is None:
+            found.append(run)
+            return
+        busy, pieces = pop_lanes.busy_lanes(self._runs, found[:again]), MAX_RUNS - len(self._runs) - len(found)
+        found += pop_lanes.fresh_runs(wanted.lanes, busy, first, end, most, pieces, run)
+
+    def _due(self, now_ms: int) -> list[Run]:
+        if self.has_lanes:
+            return pop_lanes.due_runs(self._runs, now_ms)
+        if now_ms < self.due_ms:
+            return []
+        return [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
+
+    def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
+        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones.
+
+        One that was lost with its consumer comes alone, as does one that has failed more than once.
+        """
+        failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1, wanted.losses)
+        if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
+            return found
+        suspects = sorted(
+            (run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM or wanted.losses(run)), key=_tries_of
+        )
+        if found := self._pieces(suspects, 1, most, wanted, epoch):
+            return found
+        return self._pieces(pop_lanes.leading(due, 0, 0, wanted.losses), wanted.most, most, wanted, epoch)
+
+    def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
+        found: list[Run] = []
+        shut = set[int]()  # lanes of which something is left
+        for run in runs:
+            if run.lane in shut:
+                continue
+            # One that somebody keeps too long is in hand already.
+            count = min(run.count, room, run.count if run.state is OUT else most)
+            if count < run.count and (wanted.again_only or len(self._runs) >= 2 * MAX_RUNS):
+                # Whole runs do not add to the pieces. Of the first one a message comes, or all could stay.
+                count = min(count, 1) if run is self._runs[0] else 0
+            if count > 0:
+                tries = min(run.tries + 1, MAX_TRIES)
+                end = run.first + count
+                lost = wanted.losses(run)
+                found.append(Run(run.first, end, OUT, tries, wanted.until_ms, epoch, wanted.client, run.lane, lost))
+                room -= count
+                most -= count if run.state is not OUT else 0
+            if count < run.count and run.lane:
+                shut.add(run.lane)
+            if not room:
+                break
+        return found
+
+    def is_with(self, client: str, now_ms: int, *, lost_only: bool) -> bool:
+        """Tell whether a consumer has messages; if so wanted, such that were lost with another one before."""
+        if lost_only and not self.has_lost:
+            return False
+        self.has_lost = any(run.lost for run in self._runs)
+        return any(
+            run.client == client and run.state is OUT and run.until_ms > now_ms and (run.lost or not lost_only)
+            for run in self._runs
+        )
+
+    def has_expired_since(self, asked_ms: int, now_ms: int) -> bool:
+        """Tell whether messages that a consumer has have expired after a time."""
+        if asked_ms >= now_ms or (now_ms < self.due_ms and not self.has_lanes):
+            return False
+        return any(run.state is OUT and asked_ms < run.until_ms <= now_ms for run in self._runs)
+
+    @property
+    def takes_new(self) -> bool:
+        """True if messages may be delivered for the first time. Any thread may ask."""
+        return len(self._runs) < MAX_RUNS and self.held < MAX_HELD
+
+    def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]], SystemBusy | None]:
+        """Return the runs that follow from a settle, the messages that were redelivered since, and a refusal.
+
+        The queue may not fall into too many runs: from the first message on that would make more, the rest is refused.
+
+        A late settle counts as long as nobody else has the messages; a repeated one changes nothing. To extend settled
+        messages is an error, so that whoever still works on them hears of it.
+
+        If no run has the epoch of the settle, as after a reset, all of its messages count as redelivered.
+        """
+        found: list[Run] = []
+        expired: list[tuple[int, int]] = []
+        before, following = 0, self.next
+        for first, end in settled.spans:
+            is_past = end > following
+            if is_past and before <= first < end and not self._has_epoch(settled.epoch):
+                before = end
+                expired.append((first, end))
+                continue
+            if not before <= first < end or is_past:
+                raise InvalidArgument(
+                    f"messages {first} to {end - 1} cannot be settled: offsets are given in order, and those that were "
+                    f"handed out end at {following - 1}"
+                )
+            before = end
+            if first < self.done and settled.outcome is PopOutcome.EXTEND:
+                expired.append((first, min(end, self.done)))
+            self._settle_span(settled, max(first, self.done), end, found, expired)
+        count = self._fitting(found, 2 * MAX_RUNS if settled.may_divide else 0)
+        busy = None
+        if count < len(found):
+            left = sum(run.count for run in found[count:])
+            busy = SystemBusy(
+                f"{left:,} messages from offset {found[count].first} on are not settled: the queue, or all queues of "
+                "the broker, would fall into too many pieces of settled and unsettled messages: settle older messages "
+                "first",
+                retry_after_s=_COME_BACK_S,
+                limit="pop-runs",
+            )
+        found = found[:count]
+        if self.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
+            found += pop_lanes.following(self._runs, found, settled.epoch)
+        return found, expired, busy
+
+    def has_all(self, settled: Settle) -> bool:
+        """Tell whether all messages of a settle are unsettled, and nobody else has got one of them since."""
+        return all(self._has_span(first, end, settled.epoch) for first, end in settled.spans)
+
+    def _has_span(self, first: int, end: int, epoch: int) -> bool:
+        if first < self.done or end > self.next:
+            return False
+        i = bisect_right(self._runs, first, key=_end_of)
+        while first < end:
+            run = self._runs[i]
+            if run.state is DONE or run.epoch != epoch:
+                return False
+            first, i = run.end, i + 1
+        return True
+
+    def _has_epoch(self, epoch: int) -> bool:
+        return any(run.epoch == epoch for run in self._runs)
+
+    def _fitting(self, found: list[Run], limit: int) -> int:
+        before = len(self._runs)
+        if before + 2 * len(found) <= limit:
+            return len(found)
+        trial, fitting = self.copy(0), 0
+        for number, run in enumerate(found, 1):
+            trial.put(run)
+            if len(trial) <= max(limit, before):
+                fitting = number
+        return fitting
+
+    def _settle_span(
+        self, settled: Settle, first: int, end: int, found: list[Run], expired: list[tuple[int, int]]
+    ) -> None:
+        runs = self._runs
+        i = bisect_right(runs, first, key=_end_of)
+        while first < end:
+            run = runs[i]
+            stop = min(run.end, end)
+            after = _after(run, settled, first, stop) if run.state is not DONE else None
+            if after is not None:
+                found.append(after)
+            elif run.state is not DONE or settled.outcome is PopOutcome.EXTEND:
+                expired.append((first, stop))
+            first = stop
+            i += 1
+
+    def freed(self, gone: Leave) -> list[Run]:
+        """Return the messages of a consumer that is gone, released."""
+        client, died = gone
+        return [
+            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane, lost=min(run.lost + died, MAX_LOST))
+            for run in self._runs
+            if run.client == client and run.state is OUT
+        ]
+
+
+def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
+    if run.epoch != settled.epoch:
+        return None
+    match settled.outcome:
+        case PopOutcome.DONE:
+            return Run(first, end, DONE)
+        case PopOutcome.FREE:
+            return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch, lane=run.lane)
+        case PopOutcome.RETURN if run.state is OUT:
+            return Run(first, end, FREE, run.tries - 1, 0, run.epoch, lane=run.lane, lost=run.lost)
+        case PopOutcome.EXTEND if run.state is OUT:
+            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane, run.lost)
+    return None

@@ -1,0 +1,1 @@
+"""Decisions about what is deleted, rewritten and found."""

@@ -1,0 +1,174 @@
+"""Functions that tell of the bytes of a batch whether it may hold a message that is looked for. Pure.
+
+A broker does not open batches, so this looks only where the wanted bytes would stand: in one section, or in the header.
+Who asks opens what is found and compares; so a batch that cannot be looked into *may* hold the message.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from bisect import bisect_left
+from collections.abc import Callable
+from itertools import accumulate
+
+import msgspec
+
+from minimq_common.batch.compression import beginning
+from minimq_common.batch.header import flags_of
+from minimq_common.batch.record_origins import HAS_ORIGINS, directory_place
+from minimq_common.batch.records import (
+    CODEC_ZSTD,
+    COMPACTED_VERSION,
+    CRC_BYTES,
+    DIRECTORY,
+    HEADER,
+    SEPARATOR,
+    Section,
+    read_header,
+    verify,
+)
+from minimq_common.errors import CorruptBatch, InvalidArgument
+
+#: Tells whether a batch may hold what is wanted.
+Search = Callable[[memoryview], bool]
+
+#: Places in the keys of one batch that are compared with the bounds of the keys there. A batch with more may hold it.
+_MOST_PLACES = 256
+_SEPARATOR = SEPARATOR.encode()
+#: Producer id and sequence number, as in the header and in the origins of a compacted batch.
+_NUMBER = struct.Struct("<QQ")
+_NUMBER_AT = struct.calcsize("<BBHIIqq")
+_NUMBER_END = _NUMBER_AT + _NUMBER.size
+#: Bytes of a compressed batch that are opened first: about one block, and in most batches all but the bodies.
+_FIRST_BYTES = 128 << 10
+
+
+class _Sections(msgspec.Struct, frozen=True, gc=False):
+    """The content of a batch up to some section, and where its sections begin; the last one is the end."""
+
+    content: bytes | memoryview
+    bounds: tuple[int, ...]
+
+    def bytes_of(self, which: Section) -> bytes:
+        """Return a copy of a section."""
+        return bytes(self.content[self.bounds[which] : self.bounds[which + 1]])
+
+
+def key_search(key: str) -> Search:
+    """Return what finds batches in which a message has this key."""
+    wanted = key.encode()
+
+    def may_hold(batch: memoryview) -> bool:
+        sections = _opened(batch, Section.KEYS)
+        if sections is None:
+            return True
+        keys = sections.bytes_of(Section.KEYS)
+        # Keys often share how they begin and differ in how they end: `rfind` compares the first and the last byte
+        # before the others, and takes half the time of `in`.
+        if keys.rfind(wanted) < 0:
+            return False
+        starts = memoryview(sections.bytes_of(Section.KEY_OFFSETS))
+        if len(starts) % 4 or sys.byteorder == "big":
+            return True
+        return _is_a_key(keys, starts.cast("i"), wanted)
+
+    return may_hold
+
+
+def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes) -> bool:
+    at = keys.find(wanted)
+    for _ in range(_MOST_PLACES):
+        end = at + len(wanted)
+        if _is_bound(keys, starts, at, at - 1) and _is_bound(keys, starts, end, end):
+            return True
+        at = keys.find(wanted, at + 1)
+        if at < 0:
+            return False
+    return True
+
+
+def _is_bound(keys: bytes, starts: memoryview[int], at: int, separator_at: int) -> bool:
+    if at in (0, len(keys)) or keys[separator_at : separator_at + 1] == _SEPARATOR:
+        return True
+    index = bisect_left(starts, at)
+    return index < len(starts) and starts[index] == at
+
+
+def value_search(value: str) -> Search:
+    """Return what finds batches in which a property of a message may have this value."""
+    wanted = value.encode()
+
+    def may_hold(batch: memoryview) -> bool:
+        sections = _opened(batch, Section.VALUES)
+        return sections is None or wanted in sections.bytes_of(Section.VALUES)
+
+    return may_hold
+
+
+def number_search(producer_id: int, sequence: int) -> Search:
+    """Return what finds the batch with this number, also where compaction has joined it with others."""
+    wanted = _NUMBER.pack(producer_id, sequence)
+
+    def may_hold(batch: memoryview) -> bool:
+        if batch[_NUMBER_AT:_NUMBER_END] == wanted:
+            return True
+        if batch[0] != COMPACTED_VERSION:
+            return False
+        origins = _origins(batch)
+        return origins is None or wanted in origins
+
+    return may_hold
+
+
+def anything(_batch: memoryview) -> bool:
+    """Find every batch."""
+    return True
+
+
+def verified(search: Search) -> Search:
+    """Return what finds the same, and each batch that does not match its checksum."""
+
+    def may_hold(batch: memoryview) -> bool:
+        try:
+            verify(bytes(batch))
+        except CorruptBatch:
+            return True
+        return search(batch)
+
+    return may_hold
+
+
+def _opened(batch: memoryview, last: Section) -> _Sections | None:
+    try:
+        header = read_header(batch)
+        start, content = header.size, batch[:-CRC_BYTES]
+        frame = batch[start:-CRC_BYTES]
+        if header.codec == CODEC_ZSTD:
+            content, start = memoryview(beginning(frame, _FIRST_BYTES)), 0
+        if header.version == COMPACTED_VERSION:
+            start = directory_place(content, start, header, flags_of(batch))
+        if header.codec == CODEC_ZSTD and len(content) < start + DIRECTORY.size:
+            content = memoryview(beginning(frame, start + DIRECTORY.size))
+        bounds = tuple(accumulate(DIRECTORY.unpack_from(content, start), initial=start + DIRECTORY.size))
+        if header.codec == CODEC_ZSTD and len(content) < bounds[last + 1]:
+            content = memoryview(beginning(frame, bounds[last + 1]))
+    except (CorruptBatch, InvalidArgument, struct.error):
+        return None
+    return _Sections(content, bounds) if bounds[last + 1] <= len(content) else None
+
+
+def _origins(batch: memoryview) -> bytes | None:
+    try:
+        header, flags = read_header(batch), flags_of(batch)
+        if not flags & HAS_ORIGINS:
+            return b""
+        content = batch[header.size : -CRC_BYTES]
+        if header.codec != CODEC_ZSTD:
+            return bytes(content[: directory_place(content, 0, header, flags)])
+        return beginning(content, directory_place(beginning(content, _FIRST_BYTES), 0, header, flags))
+    except (CorruptBatch, InvalidArgument, struct.error):
+        return None
+
+
+assert HEADER.size == _NUMBER_END + 4

@@ -1,0 +1,203 @@
+"""Making a compacted batch: the records of neighboring batches of a queue that remain, as one batch.
+
+This and `NewestKeys` are the places where a broker opens batches. They work on whole columns, never on messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import compress, pairwise
+
+import google_crc32c
+import msgspec
+
+from minimq_common.batch.columns import narrow, offsets, tag_section
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
+from minimq_common.batch.records import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    COMPACTED_VERSION,
+    CRC_BYTES,
+    DIRECTORY,
+    HEADER,
+    MAX_RECORDS,
+    TOO_MANY_TAGS,
+    RecordBatch,
+    Section,
+    remaining_bytes,
+)
+
+#: A batch that is joined of several has at most so many records, and about so many bytes: what producers make at most
+#: by default.
+JOINED_RECORDS = 8192
+JOINED_BYTES = 1 << 20
+#: Born times within a batch differ by less, in ms.
+_BORN_SPAN_MS = 1 << 32
+
+
+class BatchPart(msgspec.Struct, frozen=True):
+    """A batch of a queue, opened, and which of its records remain."""
+
+    base_offset: int
+    #: When it was stored, in ms since 1970.
+    stored_ms: int
+    #: When it was first compacted, or the time if that is now, in ms since 1970; records that come from another batch
+    #: keep the time of that.
+    compacted_ms: int
+    records: RecordBatch
+    remains: Sequence[bool]
+
+    @property
+    def end(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.records.header.count
+
+    @property
+    def count(self) -> int:
+        """Number of records that remain."""
+        return sum(self.remains)
+
+    @property
+    def left_bytes(self) -> int:
+        """Bytes of the records that remain, about: as if all were equally large."""
+        return self.records.size * self.count // max(self.records.remaining, 1)
+
+    def joins(self, parts: Sequence[BatchPart], size: int, count: int) -> bool:
+        """Tell whether it may follow other parts in one batch."""
+        first = parts[0]
+        header = self.records.header
+        born = [each.records.header.born_first_ms for each in (*parts, self)]
+        return (
+            parts[-1].end == self.base_offset
+            and size <= JOINED_BYTES
+            and count <= JOINED_RECORDS
+            and self.end - first.base_offset <= MAX_RECORDS
+            and header.born_last_ms - min(born) < _BORN_SPAN_MS
+            and max(each.records.header.born_last_ms for each in parts) - min(born) < _BORN_SPAN_MS
+        )
+
+    def origins(self, first_offset: int) -> list[RecordOrigin]:
+        """Return where its remaining records come from, in a batch that begins at another offset."""
+        header, shift = self.records.header, self.base_offset - first_offset
+        if self.records.origins is None or not self.records.origins.origins:
+            if not any(self.remains):
+                return []
+            return [RecordOrigin(shift, header.producer_id, header.sequence, self.stored_ms, self.compacted_ms)]
+        found: dict[int, RecordOrigin] = {}
+        for number in compress(self.records.numbers(), self.remains):
+            origin = self.records.origins.origin(number)
+            if origin.first not in found:
+                found[origin.first] = msgspec.structs.replace(origin, first=origin.first + shift)
+        return list(found.values())
+
+
+def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
+    """Return the batch of the records that remain of neighboring batches, at least one; it holds all their offsets."""
+    first_offset, columns = parts[0].base_offset, _Columns()
+    numbers: list[int] = []
+    origins: list[RecordOrigin] = []
+    for part in parts:
+        shift = part.base_offset - first_offset
+        numbers += [number + shift for number in compress(part.records.numbers(), part.remains)]
+        origins += part.origins(first_offset)
+        columns.add(part)
+    sections, hashes, born_ms = columns.sections()
+    if not born_ms:
+        born_ms = (parts[0].records.header.born_first_ms,) * 2
+    header, count = parts[0].records.header, parts[-1].end - first_offset
+    is_alone = len(parts) == 1 and not (parts[0].records.origins and parts[0].records.origins.origins)
+    flags, prefix = RecordOrigins(numbers, [] if is_alone else origins).pack(count)
+    batch_id = (header.producer_id, header.sequence, header.unsettled) if is_alone else (0, 0, 0)
+    content = [prefix, DIRECTORY.pack(*map(len, sections)), *sections]
+    codec = CODEC_NONE
+    if any(part.records.header.codec == CODEC_ZSTD for part in parts):
+        frame = Compression(above_bytes=1, level=level).compress(content)
+        if frame is not None:
+            codec, content = CODEC_ZSTD, [frame]
+    listed = 0 if hashes is None else len(hashes)
+    head = b"".join(
+        (
+            HEADER.pack(
+                COMPACTED_VERSION,
+                codec,
+                TOO_MANY_TAGS if hashes is None else listed,
+                count,
+                columns.largest_body,
+                *born_ms,
+                *batch_id,
+            ),
+            remaining_bytes(len(numbers), flags),
+            struct.pack(f"<{listed}I", *(hashes or ())),
+        )
+    )
+    crc = google_crc32c.value(head)
+    for piece in content:
+        if piece:
+            crc = google_crc32c.extend(crc, piece)
+    return b"".join((head, *content, crc.to_bytes(CRC_BYTES, "little")))
+
+
+class _Columns:
+    """The columns of the records that remain, gathered from several batches."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+        self._keys: list[bytes] = []
+        self._tags: list[str | None] = []
+        self._born: list[int] = []
+        #: Number of properties of each record, and their names and values.
+        self._counts: list[int] = []
+        self._names: list[bytes] = []
+        self._values: list[bytes] = []
+
+    @property
+    def largest_body(self) -> int:
+        return max(map(len, self._bodies), default=0)
+
+    def add(self, part: BatchPart) -> None:
+        records, remains = part.records, part.remains
+        self._bodies += compress(records.bodies(), remains)
+        self._tags += compress(records.tags(), remains)
+        self._born += compress(records.all_born_ms(), remains)
+        self._keys += compress(records.raw_keys(), remains)
+        if not records.has(Section.PROPERTY_OFFSETS):
+            self._counts += [0] * part.count
+            return
+        ends, names, values = records.raw_properties()
+        for (start, end), is_there in zip(pairwise(ends), remains, strict=True):
+            if is_there:
+                self._counts.append(end - start)
+                self._names += names[start:end]
+                self._values += values[start:end]
+
+    def sections(self) -> tuple[list[bytes], list[int] | None, tuple[int, ...]]:
+        """Return the sections, the hashes of the tags, and the first and the last born time if there is one."""
+        sections = [b""] * len(Section)
+        sections[Section.BODY_OFFSETS], sections[Section.BODIES] = _column(self._bodies)
+        if any(self._keys):
+            sections[Section.KEY_OFFSETS], sections[Section.KEYS] = _column(self._keys)
+        if any(self._counts):
+            sections[Section.PROPERTY_OFFSETS] = offsets(self._counts)
+            sections[Section.NAME_OFFSETS], sections[Section.NAMES] = _column(self._names)
+            sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = _column(self._values)
+        hashes = self._encode_tags(sections)
+        if not self._born:
+            return sections, hashes, ()
+        first, last = min(self._born), max(self._born)
+        sections[Section.BORN] = narrow([born - first for born in self._born], last - first)
+        return sections, hashes, (first, last)
+
+    def _encode_tags(self, sections: list[bytes]) -> list[int] | None:
+        dictionary = sorted({tag or "" for tag in self._tags})
+        if dictionary in ([], [""]):
+            return [0] if dictionary else []
+        sections[Section.TAG_DICTIONARY], hashes = tag_section(dictionary)
+        codes = {tag: code for code, tag in enumerate(dictionary)}
+        sections[Section.TAG_CODES] = narrow([codes[tag or ""] for tag in self._tags], len(dictionary) - 1)
+        return hashes
+
+
+def _column(values: list[bytes]) -> tuple[bytes, bytes]:
+    return offsets(list(map(len, values))), b"".join(values)

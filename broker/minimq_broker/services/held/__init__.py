@@ -1,0 +1,1 @@
+"""Calls about batches that are not yet visible, and about replies."""

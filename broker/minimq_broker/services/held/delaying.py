@@ -1,0 +1,159 @@
+"""Delayed batches: publishing them when they are due, recalling and listing them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from minimq_broker.core.held.delays import DueKey, RecallOutcome
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.writes import Writes
+from minimq_broker.store.held.delayed_batches import DelayedPage, DelayedRange
+from minimq_broker.store.jobs import DueJob
+from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
+from minimq_common.outage_log import OutageLog
+from minimq_proto.v1 import delay_pb2
+
+
+class DelayService:
+    """The calls of the broker that concern delayed batches."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
+        """Take batches back that wait. What is answered is on disk. Raises `TopicNotFound`, `NotMaster`."""
+        keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
+        outcomes = await self._engine.writes.recall(request.topic, keys)
+        self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
+        return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
+
+    async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:
+        """Return some of the batches that wait, or were recalled. Raises `TopicNotFound`."""
+        store = self._engine.store
+        topic = store.state.topic(request.topic)
+        wanted = DelayedRange(
+            request.from_ms,
+            request.before_ms or None,
+            DueKey(request.after.due_ms, request.after.recall_id),
+            request.max_batches,
+            recalled=request.recalled,
+        )
+        page = await asyncio.to_thread(self._page, topic.topic_id, wanted)
+        waiting = store.state.delays.waiting(topic.topic_id)
+        answer = delay_pb2.ListDelayedResponse(
+            now_ms=now_ms(), waiting_batches=waiting.batches, waiting_messages=waiting.messages
+        )
+        for batch in page.batches:
+            answer.batches.add(
+                key=delay_pb2.DelayedKey(due_ms=batch.key.due_ms, recall_id=batch.key.id),
+                queue_id=batch.queue_id,
+                count=batch.count,
+                size=len(batch.data),
+                store_timestamp_ms=batch.stored_ms,
+                recallable=batch.is_recallable,
+                batch=batch.data if request.with_batches else b"",
+            )
+        if page.next is not None:
+            answer.next.CopyFrom(delay_pb2.DelayedKey(due_ms=page.next.due_ms, recall_id=page.next.id))
+        return answer
+
+    def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
+        with self._engine.handle.reading() as store:
+            return store.delayed(topic_id, wanted)
+
+
+log = logging.getLogger(__name__)
+
+#: How often it looks at the clock, which may be set, at the role of the broker, and again after an error, in seconds.
+_LOOK_S = 0.5
+#: Time from one commit to the next, in seconds: batches that are due one after the other share commits.
+_PACE_S = 0.004
+
+
+class DueTimer:
+    """Publishes delayed batches when they are due, at a master, from `start` to `stop`. Belongs to the event loop."""
+
+    def __init__(
+        self, handle: StoreHandle, writes: Writes, counters: Counters, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
+        self._handle, self._writes, self._counters = handle, writes, counters
+        self._clock_ms = clock_ms
+        self._wake = asyncio.Event()
+        #: What it waits for, in ms since 1970; None while it waits for the next look.
+        self._next_ms: int | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._outage = OutageLog(log)
+
+    def start(self) -> None:
+        """Start publishing what is due."""
+        self._task = asyncio.create_task(self._run(), name="due-timer")
+
+    async def stop(self) -> None:
+        """Leave the rest to the next start, or to the next master. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()  # it may wait for replicas that have gone
+            await asyncio.wait((task,))
+
+    def look(self) -> None:
+        """Look now: this broker may have begun to lead."""
+        self._wake.set()
+
+    def delayed(self, due_ms: int) -> None:
+        """Hear that a batch is delayed until this time, in ms since 1970."""
+        if self._next_ms is None or due_ms < self._next_ms:
+            self._wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            began = loop.time()
+            has_more = False
+            try:
+                has_more = await self._once()
+                self._outage.worked("delays: go on")
+            except (SystemBusy, NotMaster) as error:
+                log.debug("delays: not now reason=%s", error)
+            except MiniMQError as error:
+                self._outage.failed("delays: not now, will try again error=%s", error.message, cause=error)
+            except Exception as error:  # noqa: BLE001 - it has to go on: what is due must be published
+                self._outage.crashed("delays: not now, will try again error=%r", error, cause=error)
+            if not has_more:
+                await asyncio.sleep(began + _PACE_S - loop.time())
+                await self._wait()
+
+    async def _once(self) -> bool:
+        self._next_ms = None
+        store = self._handle.store
+        if not store.leads:
+            return False
+        next_ms = store.next_due_ms
+        if next_ms is None or next_ms > self._clock_ms():
+            self._next_ms = next_ms
+            return False
+        self._writes.check(to_sender=True)  # where a new batch would be refused, this is, too
+        self._count(job := await self._writes.publish_due())
+        if not job.has_more and (job.published or store.next_due_ms != next_ms):
+            self._next_ms = store.next_due_ms  # else it got past nothing, and looks again after a while
+        return job.has_more
+
+    def _count(self, job: DueJob) -> None:
+        counters = self._counters
+        counters.delayed_published += job.messages
+        counters.delayed_lost += job.lost
+        for late_ms in job.late_ms:
+            counters.delayed_late_s.add(max(late_ms, 0) / 1000)
+
+    async def _wait(self) -> None:
+        left_s = _LOOK_S if self._next_ms is None else (self._next_ms - self._clock_ms()) / 1000
+        try:
+            async with asyncio.timeout(min(max(left_s, 0.0), _LOOK_S)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,286 @@
+"""The end of transactions: records decisions of clients and publishes them, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+
+from minimq_broker.core.facts import (
+    Fact,
+    IdleTransactionsExpired,
+    StagedSequences,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
+from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staging import IdleExpiry
+from minimq_broker.core.state import State
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.writes import Writes
+from minimq_common.errors import (
+    InvalidArgument,
+    MiniMQError,
+    NotEnoughReplicas,
+    NotMaster,
+    StoreError,
+    StoreFull,
+    SystemBusy,
+    TransactionExpired,
+)
+from minimq_common.names import check_producer_group, check_transaction, half_name
+from minimq_common.outage_log import OutageLog
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+#: How often it is looked whether there is something to publish that no call publishes, in seconds.
+_LOOK_S = 1.0
+#: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
+_EXPIRE_S = 10.0
+#: Maximum number of idle transactions that one fact expires, and that the log names.
+_EXPIRE_MOST = 1000
+_NAME_MOST = 5
+
+
+def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
+    """Return the transaction of a request. Raises `InvalidArgument`."""
+    if wire.number < 0:
+        raise InvalidArgument(f"{wire.number} is no number of a transaction: they begin at 0")
+    if wire.is_half:
+        return TransactionId(half_name(check_producer_group(wire.name)), wire.number)
+    return TransactionId(check_transaction(wire.name), wire.number)
+
+
+class TransactionService:
+    """Calls about transactions, and their background work at a master, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        handle: StoreHandle,
+        writes: Writes,
+        counters: Counters,
+        broker_name: str,
+        expiry_s: float,
+        clock_ms: Callable[[], int] = now_ms,
+        *,
+        idle_s: float = 900.0,
+    ) -> None:
+        self._handle, self._writes, self._counters = handle, writes, counters
+        self._broker_name = broker_name
+        self._expiry_s = expiry_s
+        self._idle_s = min(idle_s, expiry_s)
+        self._idle_expiry = IdleExpiry(int(expiry_s * 1000), int(self._idle_s * 1000))
+        self._clock_ms = clock_ms
+        self._expire_at = 0.0
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._publication = BatchPublication("transactions", self._publish_next)
+        self._outage = OutageLog(log)
+
+    async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
+        """Record a decision unless there is one, publish the rest of the transaction, and return the decision."""
+        wanted = self._decided(request)
+        stands = wanted.decision
+
+        def decide(state: State) -> Fact | None:
+            nonlocal stands
+            ending = state.transactions.ending(wanted.name)
+            if ending is not None and wanted.number <= ending.number:
+                stands = ending.decision
+                return None
+            self._check_staged(wanted, state)
+            return wanted
+
+        self._writes.check(to_sender=True)  # nothing is decided that could not be published
+        await self._writes.record(decide, keeps_log=True)
+        while await self._publish_next(wanted.name):  # with enough replicas also when there is nothing: they have all
+            pass
+        return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
+
+    async def describe(self, request: broker_pb2.DescribeTransactionRequest) -> broker_pb2.DescribeTransactionResponse:
+        """Return the decision about the latest transaction of a name, once it can no longer be lost.
+
+        If the request names the batches to be committed, and all of them are here, they do not expire early from now
+        on: another broker may decide next, and the writer may die before it notifies this one.
+        """
+        name = check_transaction(request.name)
+        response = broker_pb2.DescribeTransactionResponse()
+        about_to = TransactionDecided(name, request.number, b"", _parts(request.batches))
+
+        def look(state: State) -> Fact | None:
+            table = state.transactions
+            ending = table.ending(name)
+            if ending is not None:
+                response.decision.ParseFromString(ending.decision)
+            response.staged_batches, response.staged_bytes = table.of_name(name)
+            if not about_to.parts or (ending is not None and about_to.number <= ending.number):
+                return None
+            response.missing_batches = table.missing(about_to, self._handle.store.log.start)
+            if response.missing_batches or table.is_prepared(TransactionId(name, about_to.number)):
+                return None
+            return TransactionPrepared(name, about_to.number)
+
+        await self._writes.record(look)
+        return response
+
+    def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
+        decision = request.decision
+        if not request.HasField("decision"):
+            raise InvalidArgument("a transaction is committed by a decision, which the request lacks")
+        transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
+        own = [part for part in decision.parts if part.broker_name == self._broker_name]
+        parts = _parts(batches for part in own for batches in part.batches)
+        return TransactionDecided(*transaction, decision.SerializeToString(), parts)
+
+    def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
+        missing = state.transactions.missing(wanted, self._handle.store.log.start)
+        if missing:
+            raise TransactionExpired(
+                f"broker {self._broker_name} has dropped {missing} of the batches of transaction {wanted.number} of "
+                f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
+                "--retention say for how long they are kept), nothing was staged for too long while there was little "
+                "room for others (--transaction-idle), or their topic is gone; unless another broker has published "
+                "its part, the transaction can be made anew under a later number"
+            )
+
+    # ---- in the background ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start publishing remaining decided batches, and dropping undecided expired ones."""
+        self._task = asyncio.create_task(self._run(), name="transactions")
+
+    async def stop(self) -> None:
+        """Leave the rest to the next start, or to the next master. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()  # it may wait for replicas that have gone
+            await asyncio.wait((task,))
+
+    def look(self) -> None:
+        """Look now: this broker may have begun to lead."""
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._once()
+            except (SystemBusy, NotMaster) as error:
+                log.debug("transactions: not now reason=%s", error)
+            except MiniMQError as error:
+                self._outage.failed(
+                    "transactions: not now, will try again name=%s error=%s", error.message, cause=error
+                )
+            except Exception as error:  # noqa: BLE001 - it has to continue: decided batches must be published
+                self._outage.crashed("transactions: not now, will try again name=(none) error=%r", error, cause=error)
+            try:
+                async with asyncio.timeout(min(_LOOK_S, self._expiry_s)):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _once(self) -> None:
+        store = self._handle.store
+        if not store.leads:
+            return
+        await self._publication.publish_all(store.state.transactions.unpublished)
+        now = time.monotonic()
+        if now >= self._expire_at:
+            self._expire_at = now + min(_EXPIRE_S, self._idle_s / 2)
+            await self._expire()
+            self._outage.worked("transactions: go on name=(none)")
+
+    async def _publish_next(self, name: str) -> int:
+        self._writes.check(to_sender=True)
+        return await self._writes.publish(name)
+
+    async def _expire(self) -> None:
+        now = self._clock_ms()
+        before_ms = now - int(self._expiry_s * 1000)
+
+        older = 0
+
+        def decide(state: State) -> Fact | None:
+            nonlocal older
+            older = state.transactions.older(before_ms)
+            return TransactionsExpired(before_ms) if older else None
+
+        if not self._handle.store.state.transactions.count:
+            return
+        if await self._writes.record(decide):
+            self._counters.expired_by_age += older
+            log.warning(
+                "transactions: dropped undecided batches that are older than seconds=%g count=%d", self._expiry_s, older
+            )
+        await self._expire_idle(now)
+
+    async def _expire_idle(self, now: int) -> None:
+        limits = self._handle.store.staging
+
+        def decide(state: State) -> Fact | None:
+            idle = state.transactions.idle(now, self._idle_expiry, limits, _EXPIRE_MOST)
+            return IdleTransactionsExpired(idle) if idle else None
+
+        while isinstance(fact := await self._writes.record(decide), IdleTransactionsExpired):
+            self._counters.expired_for_room += len(fact.transactions)
+            named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
+            log.warning(
+                "transactions: dropped idle ones, since there is little room for others count=%d used=%.0f%% first=%s",
+                len(fact.transactions),
+                100 * self._handle.store.state.transactions.open.all.fullness(limits),
+                named,
+            )
+
+
+def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedSequences, ...]:
+    return tuple(StagedSequences(item.producer_id, tuple(item.sequences)) for item in batches)
+
+
+#: Stands for all names in the log; no legal name.
+_ALL = "(all)"
+
+
+class BatchPublication:
+    """Publishes batches that wait under names, such as those of transactions. Belongs to the event loop."""
+
+    def __init__(self, what: str, publish_next: Callable[[str], Awaitable[int]]) -> None:
+        self._what = what
+        self._publish_next = publish_next
+        #: By the names that cannot be published.
+        self._outages: dict[str, OutageLog] = {}
+
+    async def publish_all(self, names: Collection[str]) -> None:
+        """Publish the waiting batches of each name; one that cannot be read does not hold up the others."""
+        for name in self._outages.keys() - names - {_ALL}:
+            self._works(name)
+        for name in names:
+            try:
+                await self.publish(name)
+            except StoreError as error:
+                self._not_now(name, error)
+            except (StoreFull, NotEnoughReplicas) as error:  # the others would hear the same
+                self._not_now(_ALL, error)
+                return
+        self._works(_ALL)
+
+    async def publish(self, name: str) -> None:
+        """Publish all that waits under a name. Raises as `publish_next` does; what is left waits on."""
+        published = 0
+        while more := await self._publish_next(name):
+            published += more
+        if published:
+            log.info("%s: published name=%s batches=%d", self._what, name, published)
+
+    def _not_now(self, name: str, error: MiniMQError) -> None:
+        outage = self._outages.setdefault(name, OutageLog(log))
+        outage.failed("%s: not now, will try again name=%s error=%s", self._what, name, error.message, cause=error)
+
+    def _works(self, name: str) -> None:
+        outage = self._outages.pop(name, None)
+        if outage is not None:
+            outage.worked("%s: go on name=%s", self._what, name)

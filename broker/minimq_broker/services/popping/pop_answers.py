@@ -1,0 +1,250 @@
+"""Answers to a consumer that takes messages one by one: their batches are read as a response is written."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import lmdb
+
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
+from minimq_broker.core.popping.pop_runs import Run
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.services.pull import batch_parts, fill_batch
+from minimq_broker.store.message_store import StoredBatch
+from minimq_broker.store.rows import ReadLimits
+from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.security.byte_rate import ByteRate
+from minimq_common.wire.large_fields import LARGE_BYTES, field_head
+from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
+from minimq_common.wire.rpc import to_failure
+from minimq_common.wire.stream_writer import AnswerStream
+from minimq_common.wire.unsent import Unsent
+from minimq_proto.v1 import broker_pb2
+
+#: Results that may wait for a client that does not read; with more, nothing is received from it.
+MAX_WAITING = 1_000
+#: A response is about this large, and never larger by more than what one take brings.
+_RESPONSE_BYTES = 1 << 20
+
+
+class PopAnswers(AnswerStream):
+    """The answers to one stream; the batches of delivered messages are read as they are written."""
+
+    def __init__(
+        self,
+        context: Any,  # noqa: ANN401 - the context of any stream
+        reader: PopReader,
+        soon: Callable[[Callable[[], None]], object],
+        unsent: Unsent,
+        rate: ByteRate | None,
+    ) -> None:
+        super().__init__(context, bytes, soon, unsent, rate)
+        self._reader = reader
+        #: Has a take that waits answered at once, by its id.
+        self.cancels: dict[int, Callable[[], None]] = {}
+
+    def next_size(self) -> int:
+        """Return how large the next response will be, about, in bytes."""
+        return _RESPONSE_BYTES if any(isinstance(answer, DeliveredRuns) for answer in self._answers) else 0
+
+    def add(self, answer: broker_pb2.PopResult | DeliveredRuns) -> None:
+        """Write a result; messages that were delivered to a client that is gone go to others."""
+        if self.cancels:
+            self.cancels.pop(answer.take_id if isinstance(answer, DeliveredRuns) else answer.id, None)
+        if not self.is_closed:
+            super().add(answer)
+        elif isinstance(answer, DeliveredRuns):
+            self._reader.give_back(answer)
+
+    def fail(self, number: int, error: Exception) -> None:
+        """Answer a take or a settle by an error."""
+        self.add(broker_pb2.PopResult(id=number, failure=to_failure(error)))
+
+    def close(self) -> None:
+        """Write no more."""
+        super().close()
+        for cancel in [*self.cancels.values()]:
+            cancel()
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            if isinstance(answer, DeliveredRuns):
+                self._reader.give_back(answer)
+
+    def take(self) -> bytes:
+        """Return the waiting results, up to the size of a response."""
+        parts: list[bytes] = []
+        size = taken = 0
+        with ExitStack() as lent:  # batches are copied once, from the file into the response
+            for answer in self._answers:
+                if size >= _RESPONSE_BYTES:
+                    break
+                if isinstance(answer, DeliveredRuns):
+                    result = self._reader.encode(answer, lent)
+                else:
+                    result = [answer.SerializeToString()]
+                result_size = sum(map(len, result))
+                parts += field_head(broker_pb2.PopResponse.RESULTS_FIELD_NUMBER, result_size), *result
+                size += result_size
+                taken += 1
+            data = b"".join(parts)
+        del self._answers[:taken]
+        self.expected -= taken
+        return data
+
+
+log = logging.getLogger(__name__)
+
+#: Maximum bytes of one take, whatever it requests, plus the batch that exceeds the limit.
+_MOST_BYTES = 4 << 20
+#: Number of batches whose positions are cached.
+_MAX_PLACES = 10_000
+
+
+class DeliveredRuns(NamedTuple):
+    """Messages of a take whose batches are not read yet."""
+
+    take_id: int
+    max_bytes: int
+    have: frozenset[int]
+    key: PopKey
+    runs: Sequence[Run]
+    epoch: int
+    #: The queue has more that may be taken now.
+    has_more: bool
+
+
+#: Settles messages of a queue on behalf of their consumer.
+SettleFor = Callable[[PopKey, Settle], None]
+
+
+class PopReader:
+    """Reads the batches of delivered messages; gives back what does not fit, and sets aside what cannot be read."""
+
+    def __init__(self, engine: Engine, clock: PopClock, settle: SettleFor) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._settle = settle
+        #: The batch that was handed out of last, without its bytes.
+        self._places: dict[QueueKey, StoredBatch] = {}
+
+    def encode(self, delivered: DeliveredRuns, lent: ExitStack) -> list[bytes]:
+        """Return the parts of the encoded result of a take, valid until `lent` is closed: large batches are views."""
+        key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
+        queue = QueueKey(key.topic_id, key.queue_id)
+        try:
+            read, batches = self._read(queue, delivered, lent)
+        except MiniMQError as error:
+            result.failure.CopyFrom(to_failure(error))
+            return [result.SerializeToString()]
+        counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
+        counters.messages_out += sum(run.count for run in read)
+        counters.bytes_out += size
+        popped = result.popped
+        popped.queue_id = queue.queue_id
+        popped.epoch = delivered.epoch
+        popped.has_more = delivered.has_more
+        popped.is_compacted = self._engine.state.is_compacted(queue)
+        popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
+        for run in read:
+            popped.runs.add(first=run.first, count=run.count, tries=run.tries, lost=run.lost)
+        if size < len(batches) * LARGE_BYTES:
+            for batch in batches:
+                fill_batch(popped.batches.add(), batch).batch = bytes(batch.data)
+            return [result.SerializeToString()]
+        # A message field that occurs twice is merged: the second time it adds the batches.
+        parts = [*batch_parts(broker_pb2.PoppedMessages.BATCHES_FIELD_NUMBER, batches)]
+        more = field_head(broker_pb2.PopResult.POPPED_FIELD_NUMBER, sum(map(len, parts)))
+        return [result.SerializeToString(), more, *parts]
+
+    def give_back(self, delivered: DeliveredRuns) -> None:
+        """Release messages that were delivered to a client that is gone: it was no try."""
+        self._give_back(delivered, [(run.first, run.end) for run in delivered.runs])
+
+    def _give_back(self, delivered: DeliveredRuns, spans: Sequence[tuple[int, int]]) -> None:
+        if spans:
+            self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
+
+    def _read(self, queue: QueueKey, delivered: DeliveredRuns, lent: ExitStack) -> tuple[list[Run], list[StoredBatch]]:
+        room = min(delivered.max_bytes, _MOST_BYTES)
+        read, left = list[Run](), list[tuple[int, int]]()
+        batches: list[StoredBatch] = []
+        gone = list[tuple[int, int]]()  # deleted meanwhile: the next take passes over it, and tells of it
+        failure: MiniMQError | None = None
+        for run in delivered.runs:
+            begin = at = run.first
+            if batches and batches[-1].base_offset <= at < _end(batches[-1]):
+                at = min(run.end, _end(batches[-1]))
+            while at < run.end and room > 0 and failure is None:
+                try:
+                    found = self._found(queue, at, ReadLimits(run.end - at, room, lent=lent), delivered.have)
+                except MiniMQError as error:
+                    stored_from = self._engine.store.bounds(queue)[0]
+                    if at >= stored_from:
+                        failure = error
+                        break
+                    behind = min(stored_from, run.end)
+                    gone.append((at, behind))
+                    begin = at = behind
+                    continue
+                room -= sum(len(batch.data) for batch in found)
+                batches += found
+                at = min(run.end, _end(found[-1]))
+            if at > begin:
+                read.append(run.part(begin, at))
+            if at < run.end:
+                left.append((at, run.end))
+        self._give_back(delivered, gone)
+        if failure is not None and not read:
+            raise self._set_aside(queue, delivered, left, failure)
+        self._give_back(delivered, left)
+        return read, batches
+
+    def _found(self, queue: QueueKey, offset: int, limits: ReadLimits, have: frozenset[int]) -> Sequence[StoredBatch]:
+        place = self._places.get(queue)
+        if place is not None and place.base_offset <= offset < _end(place) and place.position in have:
+            return [place]
+        try:
+            found, _ = self._engine.store.search(queue, offset, limits)
+        except (lmdb.Error, struct.error) as error:
+            raise CorruptEntry(f"it cannot be read ({error})") from error
+        if not found or found[0].base_offset > offset:
+            raise CorruptEntry("nothing is found there")
+        if len(self._places) >= _MAX_PLACES:
+            self._places.clear()
+        last = found[-1]
+        self._places[queue] = replace(last, data=b"")
+        return found
+
+    def _set_aside(
+        self, queue: QueueKey, delivered: DeliveredRuns, left: Sequence[tuple[int, int]], reason: MiniMQError
+    ) -> CorruptEntry:
+        first, end = left[0]
+        try:
+            row = self._engine.store.log.row_at(queue, first)
+        except (MiniMQError, lmdb.Error, struct.error):
+            row = None
+        stop = end if row is None else min(end, row.last_offset + 1)
+        if row is not None and row.base_offset > first:
+            stop = min(end, row.base_offset)
+        until_ms = self._clock.now_ms() + SET_ASIDE_MS
+        self._settle(delivered.key, Settle(delivered.epoch, [(first, stop)], PopOutcome.FREE, until_ms))
+        rest = [(first, last) for first, last in [(stop, end), *left[1:]] if first < last]
+        self._give_back(delivered, rest)
+        where = f"{self._engine.state.name_of(queue)} at offsets {first} to {stop - 1}"
+        log.error("pop: cannot read group=%s queue=%s error=%s", delivered.key.group, where, reason.message)
+        return CorruptEntry(
+            f"queue {where} cannot be read: {reason.message}; these messages are set aside for "
+            f"{SET_ASIDE_MS // 60_000} minutes and the group continues with others: run minimq-broker check"
+        )
+
+
+def _end(batch: StoredBatch) -> int:
+    return batch.base_offset + batch.count

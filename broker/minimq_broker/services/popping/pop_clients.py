@@ -1,0 +1,127 @@
+"""The consumers that take messages one by one: their streams and filters, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
+from minimq_broker.core.state import State
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.offsets import check_new_group
+from minimq_broker.services.popping.pop_answers import PopAnswers
+from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.store.popping.pop_drafts import PopStep
+from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
+from minimq_common.wire.protocol_bounds import MAX_FILTER, MIN_INVISIBLE_MS
+from minimq_proto.v1 import broker_pb2
+
+#: Consumers of one stream, topics that these take from, and characters of their filters.
+MAX_CLIENTS = 1_000
+MAX_TOPICS = 5_000
+MAX_FILTERS = 2 * MAX_FILTER
+#: Retry delay of a client at a limit, in seconds.
+_COME_BACK_S = 0.1
+
+
+@dataclass(slots=True, eq=False)
+class PopClientStream:
+    """One stream of a client."""
+
+    answers: PopAnswers
+    clients: set[tuple[str, str]] = field(default_factory=set)
+    subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
+    characters: int = 0
+    leaving: set[tuple[str, str]] = field(default_factory=set)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class PopClients:
+    """Admits the consumers of one role."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._poppers = engine.tables.poppers
+
+    def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
+        """Count consumers that have messages as present for the grace: no member may divide their queues meanwhile."""
+        popped = self._engine.handle.any_store.state.popped.copy()
+        holders = {
+            (group, run.client)
+            for (group, _, _), queue in popped.items()
+            for run in queue.runs
+            if run.client and run.until_ms > now_ms
+        }
+        for group, client_id in holders:
+            self._poppers.expect(group, client_id)
+
+        def miss() -> None:
+            for group, client_id in holders:
+                self._poppers.missed(group, client_id)
+            for group in {group for group, _ in holders}:
+                left(group)
+
+        if holders:
+            asyncio.get_running_loop().call_later(grace_s, miss)
+
+    def enter(self, group: str, client_id: str, stream: PopClientStream) -> None:
+        """Record a consumer that takes. Raises `GroupConflict` while members of the group divide its queues."""
+        if (group, client_id) in stream.clients:
+            return
+        members = self._engine.groups.members(group).client_ids
+        if members:
+            raise GroupConflict(
+                f"members of group {group!r} divide its queues, such as {members[0]}: consumers that receive messages "
+                "one by one need another group, or have to wait until the members have left"
+            )
+        if len(stream.clients) >= MAX_CLIENTS:
+            text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+        check_new_group(self._engine, group)
+        stream.clients.add((group, client_id))
+        self._poppers.came(group, client_id)
+
+    def subscribe(
+        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
+    ) -> frozenset[int]:
+        """Record the filter of a consumer for a topic; return the hashes of the wanted tags, the same for all."""
+        self.enter(group, client_id, stream)
+        key = (group, client_id, take.topic)
+        known = stream.subscribed.get(key)
+        if known is not None and known[0] == take.filter:
+            return known[1]
+        characters = stream.characters + len(take.filter) - len(known[0] if known else "")
+        if (known is None and len(stream.subscribed) >= MAX_TOPICS) or characters > MAX_FILTERS:
+            text = f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+        tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, frozenset(take.tag_hashes))
+        stream.subscribed[key], stream.characters = (take.filter, tags), characters
+        return tags
+
+
+_OUTCOMES = {
+    broker_pb2.POP_OUTCOME_DONE: PopOutcome.DONE,
+    broker_pb2.POP_OUTCOME_FREE: PopOutcome.FREE,
+    broker_pb2.POP_OUTCOME_EXTEND: PopOutcome.EXTEND,
+    broker_pb2.POP_OUTCOME_RETURN: PopOutcome.RETURN,
+}
+
+
+def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
+    """Return the step for a settle, after which the queue `may_divide` into more runs."""
+    queue = state.queue(settle.topic, settle.queue_id)
+    outcome = _OUTCOMES.get(settle.outcome)
+    if outcome is None:
+        raise InvalidArgument(f"{settle.outcome} is no outcome: messages are done, freed, kept or given back")
+    if len(settle.spans) % 2 or not settle.spans:
+        raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
+    if outcome is PopOutcome.EXTEND and settle.duration_ms < MIN_INVISIBLE_MS:
+        raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
+    turns = iter(settle.spans)
+    spans = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+    until_ms = clock.after_ms(settle.duration_ms)
+    if outcome is PopOutcome.FREE and not settle.duration_ms:
+        until_ms = 0
+    return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms, may_divide))

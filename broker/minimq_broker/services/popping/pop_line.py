@@ -1,0 +1,439 @@
+"""Takes of one group from one topic: waiting takes are served in turn, from the queues that may have messages.
+
+Of FIFO topics it looks up the lanes of the next messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import lmdb
+
+from minimq_broker.core.facts import Topic
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_lanes import NEVER, Stretch
+from minimq_broker.core.popping.pop_requests import Take
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopAnswers
+from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
+from minimq_broker.store.rows import ReadLimits
+from minimq_common.batch.records import read_lane
+from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
+from minimq_common.model import Permission
+from minimq_proto.v1 import broker_pb2
+
+#: A client continues with the queue whose batch it has: each is sent to few clients. So that no queue waits for long,
+#: a take goes to the one that was begun longest ago each time that so many messages have come, for so many seconds.
+_TURN = 1_000
+_TURN_S = 0.1
+#: Delay before another check of a queue whose messages could not be delivered, in ms.
+_REST_MS = 20
+#: Retry delay for consumers of a deleted group, in seconds.
+_AGAIN_S = 0.1
+#: Batches that one look passes over.
+_STEP_ROWS = 250
+
+
+@dataclass(slots=True, eq=False)
+class WaitingTake:
+    """A take without an answer yet."""
+
+    id: int
+    #: The consumer; "" if the messages stay with their handle when it is gone.
+    client: str
+    most: int
+    max_bytes: int
+    invisible_ms: int
+    until: float
+    have: frozenset[int]
+    tags: frozenset[int]
+    ahead: bool
+    #: When it came, by the clock of redeliveries.
+    asked_ms: int
+    answers: PopAnswers
+    timer: asyncio.TimerHandle | None = field(default=None, init=False)
+
+    @classmethod
+    def of(
+        cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
+    ) -> WaitingTake:
+        """Return a take as it comes from a client."""
+        return cls(
+            take.id,
+            "" if take.unbound else client_id,
+            take.max_messages,
+            take.max_bytes,
+            take.invisible_ms,
+            asyncio.get_running_loop().time() + take.wait_ms / 1000,
+            frozenset(take.have),
+            tags,
+            take.ahead,
+            asked_ms,
+            answers,
+        )
+
+
+class PopLine:
+    """The takes of one group from one topic. Belongs to the event loop.
+
+    It knows which queues may have messages, so its cost does not depend on their number.
+    """
+
+    def __init__(
+        self, engine: Engine, group: str, topic: Topic, clock: PopClock, may_begin: Callable[[], bool]
+    ) -> None:
+        self._engine = engine
+        self._group = group
+        self._topic = topic
+        self._clock = clock
+        self._may_begin = may_begin
+        self._loop = asyncio.get_running_loop()
+        self._waiting: OrderedDict[WaitingTake, None] = OrderedDict()
+        #: Takes whose wait is over while another one is served, which may leave messages for them.
+        self._late: dict[WaitingTake, None] = {}
+        #: Queues that may have messages, the next one first; the others have none until their time in `_due`.
+        self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(range(topic.queues))
+        self._due: dict[int, int] = {}
+        self._earliest_ms: float = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+        #: Messages that pending takes may receive, and the number of these takes, by queue.
+        self._asked: Counter[int] = Counter()
+        self._under_way: Counter[int] = Counter()
+        self._returning = 0
+        #: The first stored offset of queues, as long as the log begins there.
+        self._firsts: dict[int, int] = {}
+        self._cuts: tuple[object, int] = None, -1
+        #: The queue that each stream takes from.
+        self._near: WeakKeyDictionary[PopAnswers, int] = WeakKeyDictionary()
+        self._turn = _TURN
+        self._turn_until = 0.0
+        self._is_over = False
+        self._lanes = NextLanes(engine)
+
+    @property
+    def topic(self) -> Topic:
+        """The latest known settings of the topic."""
+        return self._topic
+
+    # ---- what happens --------------------------------------------------------------------------------
+
+    def take(self, take: WaitingTake) -> PopStep | None:
+        """Return the step by which a take asks a queue; None if the take waits, or is answered already."""
+        if take.ahead and self._topic.fifo:  # what becomes of older messages may void what was taken ahead
+            take.answers.add(broker_pb2.PopResult(id=take.id))
+            return None
+        if not self._waiting and (queue_id := self._next(take.answers)) is not None:
+            return self._step(take, queue_id)
+        self._waiting[take] = None
+        if take.until <= self._loop.time():
+            self._late[take] = None
+            self._serve()
+        else:
+            take.timer = self._loop.call_at(take.until, self._expire, take)
+            self._arm()
+        return None
+
+    def cancel(self, take: WaitingTake) -> None:
+        """Answer a waiting take at once, without messages."""
+        if take in self._waiting:
+            self._leave(take)
+            take.answers.add(broker_pb2.PopResult(id=take.id))
+
+    def taken(self, take: WaitingTake, step: PopStep, job: PopJob) -> None:
+        """Process the result of a take: it is answered, or waits on."""
+        queue_id = step.key.queue_id
+        self._asked[queue_id] -= take.most
+        self._under_way[queue_id] -= 1
+        self._ready[queue_id] = None
+        error = job.error or step.error
+        if error is not None:
+            take.answers.fail(take.id, error)
+        elif step.runs:
+            has_more = not self._topic.fifo and self._has(queue_id)
+            take.answers.add(
+                DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
+            )
+        elif step.makes_room or step.asks_again:
+            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, has_more=step.asks_again)
+            take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
+        elif self._is_over or take.answers.is_closed or take.ahead:
+            take.answers.add(broker_pb2.PopResult(id=take.id))
+        else:  # another one was faster
+            if self._has(queue_id):
+                self._rest(queue_id, self._clock.now_ms() + _REST_MS)
+            self._waiting[take] = None
+            self._waiting.move_to_end(take, last=False)
+            if take.until <= self._loop.time():
+                self._late[take] = None
+            else:
+                take.timer = self._loop.call_at(take.until, self._expire, take)
+        if not self._is_over:
+            self._serve()
+
+    def wake(self, queue_id: int) -> None:
+        """Note that a queue may have messages."""
+        if queue_id >= self._topic.queues:  # the topic has got more of them
+            topic = self._engine.state.topics.get(self._topic.name)
+            if topic is not None and topic.topic_id == self._topic.topic_id:
+                self._topic = topic
+        if queue_id < self._topic.queues:
+            self._ready[queue_id] = None
+            if self._waiting:
+                self._serve()
+
+    def join(self, queue_id: int) -> None:
+        """Note that a batch for a queue is on its way to the disk: the next waiting take joins its commit."""
+        take = next(iter(self._waiting), None)
+        may_join = take is not None and not take.tags and take not in self._late and not self._topic.fifo
+        if take is not None and may_join and queue_id < self._topic.queues:
+            with suppress(MiniMQError, lmdb.Error):  # it is served later, or told
+                self._ask(take, queue_id, AS_WRITTEN)
+
+    def returning(self) -> None:
+        """Note that messages are being returned: until they are, no take is answered with nothing."""
+        self._returning += 1
+
+    def returned(self, queue_id: int) -> None:
+        """Note that they are returned."""
+        self._returning -= 1
+        self._ready[queue_id] = None
+        if not self._is_over:
+            self._serve()
+
+    def look_again(self) -> None:
+        """Handle a possible change of the topic. Raises the error if there is no queue left to take from."""
+        state = self._engine.state
+        topic = state.topic(self._topic.name)
+        state.check_allowed(topic, Permission.READ)
+        if topic.topic_id != self._topic.topic_id:
+            raise TopicNotFound(f"topic {topic.name!r} was deleted and created again: retry")
+        if (self._group, topic.topic_id) not in state.started:
+            raise SystemBusy(f"group {self._group!r} was deleted, and starts over", retry_after_s=_AGAIN_S)
+        self._topic = topic
+        self._ready.update(dict.fromkeys(range(topic.queues)))
+        self._serve()
+
+    def end(self, error: MiniMQError | None) -> None:
+        """Answer all takes, including those that are requeued: with an error, or with nothing."""
+        self._is_over = True
+        for take in [*self._waiting]:
+            self._leave(take)
+            if error is None:
+                take.answers.add(broker_pb2.PopResult(id=take.id))
+            else:
+                take.answers.fail(take.id, error)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # ---- serving -------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while self._waiting:
+            take = next(iter(self._waiting))
+            if (queue_id := self._next(take.answers)) is None:
+                break
+            self._ask(take, queue_id)
+        if self._late and not self._returning and not any(self._under_way.values()):
+            for take in [*self._late]:
+                self._leave(take)
+                take.answers.add(broker_pb2.PopResult(id=take.id))
+        self._arm()
+
+    def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
+        step = self._step(take, queue_id)
+        self._leave(take)
+        if end is not None:
+            step.stored = step.stored[0], end
+        job = PopJob(self._group, (step,), self._clock.now_ms(), done=partial(self.taken, take, step))
+        try:
+            self._engine.writes.pop(job)
+        except MiniMQError as error:
+            self._asked[queue_id] -= take.most
+            self._under_way[queue_id] -= 1
+            take.answers.fail(take.id, error)
+
+    def _leave(self, take: WaitingTake) -> None:
+        del self._waiting[take]
+        self._late.pop(take, None)
+        if take.timer is not None:
+            take.timer.cancel()
+            take.timer = None
+
+    def _expire(self, take: WaitingTake) -> None:
+        take.timer = None
+        if take in self._waiting:
+            self._late[take] = None
+            self._serve()
+
+    def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
+        queue = QueueKey(self._topic.topic_id, queue_id)
+        key = PopKey(self._group, *queue)
+        stored = self._stored(queue)
+        unwanted, lanes = (0, 0), None
+        if take.tags or self._topic.fifo:
+            popped = self._engine.state.popped.get(key)
+            first = max(stored[0], self._engine.state.committed.get(key, 0) if popped is None else popped.next)
+            unwanted = self._unwanted(queue, take.tags, first) if take.tags else (0, 0)
+            lanes = self._lanes.of(queue, first, stored[1]) if self._topic.fifo else None
+        until_ms = self._clock.after_ms(take.invisible_ms)
+        self._asked[queue_id] += take.most
+        self._under_way[queue_id] += 1
+        self._turn -= take.most
+        present = self._engine.tables.poppers.present(self._group)
+        wanted = Take(
+            take.client,
+            take.most,
+            until_ms,
+            unwanted,
+            not self._may_begin(),
+            take.ahead,
+            lanes,
+            present,
+            take.asked_ms,
+        )
+        return PopStep(take.id, key, wanted, stored)
+
+    def _stored(self, queue: QueueKey) -> tuple[int, int]:
+        store = self._engine.store
+        if (store.log, store.log.cuts) != self._cuts:
+            self._cuts = store.log, store.log.cuts
+            self._firsts.clear()
+        first = self._firsts.get(queue.queue_id)
+        if first is not None:
+            return first, store.queue_end(queue).offset
+        stored = store.bounds(queue)
+        if stored[0] < stored[1]:
+            self._firsts[queue.queue_id] = stored[0]
+        return stored
+
+    def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
+        with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
+            batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
+            return at, max(at, batches[0].base_offset if batches else behind)
+        return 0, 0
+
+    # ---- which queues --------------------------------------------------------------------------------
+
+    def _next(self, answers: PopAnswers) -> int | None:
+        now = self._clock.now_ms()
+        if self._earliest_ms <= now:
+            self._wake_due(now)
+        ready = self._ready
+        if self._turn > 0 or self._loop.time() < self._turn_until:
+            near = self._near.get(answers, -1)
+            if near in ready and near < self._topic.queues and self._has(near):
+                return near
+        else:
+            self._turn, self._turn_until = _TURN, self._loop.time() + _TURN_S
+        while ready:
+            queue_id = next(iter(ready))
+            if queue_id < self._topic.queues and self._has(queue_id):
+                ready.move_to_end(queue_id)
+                self._near[answers] = queue_id
+                return queue_id
+            del ready[queue_id]  # it comes back with what is under way, or with what arrives
+            popped = self._engine.state.popped.get((self._group, self._topic.topic_id, queue_id))
+            if popped is not None and popped.due_ms > now and not self._under_way[queue_id]:
+                self._rest(queue_id, popped.due_ms)
+        return None
+
+    def _has(self, queue_id: int) -> bool:
+        engine, queue = self._engine, QueueKey(self._topic.topic_id, queue_id)
+        state, end = engine.state, engine.store.queue_end(queue).offset
+        popped = state.popped.get((self._group, *queue))
+        if popped is None:
+            return end - self._asked[queue_id] > state.committed.get((self._group, *queue), 0)
+        if popped.due_ms <= self._clock.now_ms():
+            return not self._under_way[queue_id]
+        return end - self._asked[queue_id] > popped.next and popped.takes_new and self._may_begin()
+
+    def _rest(self, queue_id: int, due_ms: int) -> None:
+        self._ready.pop(queue_id, None)
+        if due_ms == NEVER:
+            return
+        self._due[queue_id] = min(due_ms, self._due.get(queue_id, due_ms))
+        self._earliest_ms = min(self._earliest_ms, due_ms)
+
+    def _wake_due(self, now_ms: int) -> None:
+        for queue_id, due_ms in [*self._due.items()]:
+            if due_ms <= now_ms:
+                del self._due[queue_id]
+                self._ready[queue_id] = None
+        self._earliest_ms = min(self._due.values(), default=math.inf)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and self._earliest_ms < math.inf:
+            wait_s = max(0.0, (self._earliest_ms - self._clock.now_ms() + 1) / 1000)
+            self._timer = self._loop.call_later(min(wait_s, 3600.0), self._serve)
+
+
+#: Batches and bytes of one lookup, which is made while fewer stretches than that are known.
+_LOOK_BATCHES = 256
+_LOOK_BYTES = 1 << 20
+#: Queues whose lanes are kept.
+_MAX_QUEUES = 100
+
+
+class NextLanes:
+    """Looks up the lanes of the next batches of queues for one group: each batch once, many batches at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[QueueKey, tuple[Stretch, ...]] = {}
+
+    def of(self, queue: QueueKey, first: int, end: int) -> tuple[Stretch, ...]:
+        """Return the lanes of messages from an offset on, without a gap; none at the end of the queue."""
+        known = self._known.get(queue, ())
+        if known and known[0].first <= first <= known[-1].end:
+            known = tuple(stretch for stretch in known if stretch.end > first)
+        else:
+            known = ()
+        at = known[-1].end if known else first
+        if len(known) < _LOOK_BATCHES and at < end:
+            known += self._looked_up(queue, at, end)
+        if len(self._known) >= _MAX_QUEUES:
+            self._known.clear()
+        self._known[queue] = known
+        return known
+
+    def _looked_up(self, queue: QueueKey, at: int, end: int) -> tuple[Stretch, ...]:
+        store = self._engine.store
+        found: list[Stretch] = []
+        try:
+            batches, _ = store.search(queue, at, ReadLimits(end - at, _LOOK_BYTES, max_rows=_LOOK_BATCHES))
+            lanes = [(batch.base_offset, batch.base_offset + batch.count, read_lane(batch.data)) for batch in batches]
+        except (MiniMQError, lmdb.Error, struct.error):  # who gets them is told
+            lanes = []
+        for first, behind, lane in lanes or [(at, self._behind(queue, at, end), 0)]:
+            if first > at:
+                found.append(Stretch(at, first, 0))  # they are lost: who gets them is told
+                at = first
+            if found and lane == found[-1].lane:
+                found[-1] = Stretch(found[-1].first, behind, lane)
+            else:
+                found.append(Stretch(at, behind, lane))
+            at = behind
+        return tuple(found)
+
+    def _behind(self, queue: QueueKey, at: int, end: int) -> int:
+        try:
+            row = self._engine.store.log.row_at(queue, at)
+        except (MiniMQError, lmdb.Error, struct.error):
+            row = None
+        if row is None:
+            return at + 1
+        return min(end, row.base_offset if row.base_offset > at else row.last_offset + 1)

@@ -1,0 +1,407 @@
+"""Delivery of messages one by one: a request settles some messages and requests others, in one job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+import grpc.aio
+
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.offsets import Beginning, GroupBeginnings
+from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
+from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, settle_step
+from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
+from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.model import Permission
+from minimq_common.names import check_client_id, check_group
+from minimq_common.security.caller import current_caller
+from minimq_common.wire.bound_check import check_bounds
+from minimq_proto.v1 import broker_pb2
+
+log = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[broker_pb2.PopRequest, broker_pb2.PopResponse]
+
+#: Maximum number of pending takes and settles of one stream, and of spans in flight to the disk: limits the memory that
+#: clients can use.
+MAX_UNDER_WAY = 4_096
+MAX_SPANS_UNDER_WAY = 50_000
+#: Runs of all popped queues, about 240 bytes each; beyond it, only messages that were delivered before are redelivered.
+MAX_RUNS_IN_ALL = 500_000
+#: How long a count of runs is used, in seconds.
+_COUNTED_FOR_S = 1.0
+#: Retry delay of a client at a limit, in seconds.
+_COME_BACK_S = 0.1
+#: Outcomes after which others may get the messages.
+_LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
+
+
+class PopService:
+    """The `Pop` call of the broker; anew with each role."""
+
+    def __init__(
+        self, engine: Engine, starts: GroupBeginnings, grace_s: float, may_join: Callable[[str, str], None]
+    ) -> None:
+        self._may_join = may_join
+        self._engine = engine
+        self._starts = starts
+        self._grace_s = grace_s
+        self._poppers = engine.tables.poppers
+        self._clients = PopClients(engine)
+        self.clock = PopClock(engine.newest_ms() or 0)
+        self._reader = PopReader(engine, self.clock, self._settle_for)
+        self._lines: dict[tuple[str, int], PopLine] = {}
+        #: The same by topic.
+        self._lines_of: dict[int, dict[str, PopLine]] = {}
+        self._spans_under_way = 0
+        self._counted_at = -_COUNTED_FOR_S
+        self._is_full = False
+        self._is_retired = False
+        self._clients.expect_holders(self.clock.now_ms(), grace_s, self._leave)
+
+    def retire(self) -> None:
+        """Stop releasing and serving: another role has begun."""
+        self._is_retired = True
+        self._listen(False)
+        for line in self._lines.values():
+            line.end(None)
+        self._lines.clear()
+        self._lines_of.clear()
+
+    def _listen(self, wanted: bool) -> None:
+        """Hear of batches only while there are lines: of most brokers nobody ever pops."""
+        arrivals, writes = self._engine.arrivals, self._engine.writes
+        if wanted and self._arrived not in arrivals.listeners:
+            arrivals.listeners.append(self._arrived)
+            writes.listeners.append(self._arriving)
+        elif not wanted and self._arrived in arrivals.listeners:
+            arrivals.listeners.remove(self._arrived)
+            writes.listeners.remove(self._arriving)
+
+    # ---- streams -----------------------------------------------------------------------------------
+
+    async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
+        """Answer takes and settles until the client closes its side and the last one is answered."""
+        engine = self._engine
+        answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, current_caller().sent)
+        stream = PopClientStream(answers)
+        try:
+            await engine.streams.serve(self._receive(requests, stream), "pop-receiver", answers)
+        finally:
+            for task in stream.tasks:
+                task.cancel()
+            for client in stream.clients:
+                self._poppers.parted(*client)
+                died = client not in stream.leaving
+                grace_s = self._grace_s if died else 0.0
+                asyncio.get_running_loop().call_later(grace_s, self._gone, *client, died)
+
+    async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopClientStream) -> None:
+        answers = stream.answers
+        try:
+            async for request in requests:
+                answers.expected += max(1, len(request.settles) + len(request.takes))
+                if (pause := self._accept(request, stream)) is not None:
+                    await pause
+                await answers.fewer(MAX_WAITING)
+        finally:
+            for cancel in [*answers.cancels.values()]:  # who goes gets nothing more
+                cancel()
+
+    def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
+        try:
+            asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
+            if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
+                text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
+                raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+            check_bounds(request)
+            current_caller().check(request)
+            if not (request.settles or request.takes or request.cancels or request.leaves):
+                raise InvalidArgument("a request has to take messages, settle some or cancel takes")
+            group, client_id = check_group(request.group), check_client_id(request.client_id)
+            self._engine.writes.check()
+            if not (request.settles or request.takes):
+                stream.answers.expected -= 1  # it has no answer
+            self._enter_or_leave(group, client_id, request, stream)
+            for number in request.cancels:
+                if (cancel := stream.answers.cancels.get(number)) is not None:
+                    cancel()
+            steps = self._settles(group, request, stream)
+            if beginnings := self._undecided(group, request):
+                self._hand_in(group, steps, (), self._returning(steps), stream)
+                begun = asyncio.create_task(
+                    self._begin(group, client_id, request, beginnings, stream), name="pop-begin"
+                )
+                stream.tasks.add(begun)
+                begun.add_done_callback(stream.tasks.discard)
+                return begun
+            self._take(group, client_id, request.takes, steps, stream)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
+            self._refuse(request, error, stream)
+        return None
+
+    def _enter_or_leave(
+        self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopClientStream
+    ) -> None:
+        is_alone = not (request.settles or request.takes)
+        is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
+        if is_back or (is_alone and request.cancels):
+            self._clients.enter(group, client_id, stream)
+        is_new = request.takes and not is_back and (group, client_id) not in stream.clients
+        if is_new and self._poppers.is_away(group, client_id):  # a new process in place of one that died
+            self._free(group, Leave(client_id))
+        if request.leaves and (group, client_id) in stream.clients:
+            stream.leaving.add((group, client_id))
+
+    def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
+        self._note(error, request.group)
+        numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
+        for number in numbers:
+            stream.answers.fail(max(0, number), error)
+
+    def _note(self, error: Exception, group: str) -> None:
+        if isinstance(error, MiniMQError):
+            self._engine.refusals.note(error)
+        else:
+            log.error("pop: failed group=%s", group, exc_info=error)
+
+    def _hand_in(
+        self,
+        group: str,
+        settles: Sequence[PopStep],
+        takes: Sequence[tuple[PopLine, WaitingTake, PopStep]],
+        lines: Sequence[tuple[PopLine, int]],
+        stream: PopClientStream,
+    ) -> None:
+        steps = [*settles, *(step for _, _, step in takes)]
+        if not steps:
+            return
+        spans = sum(len(step.what.spans) for step in settles if isinstance(step.what, Settle))
+
+        def done(job: PopJob) -> None:
+            self._spans_under_way -= spans
+            for step in settles:
+                self._settled(step, job, stream)
+            self._returned(lines)
+            for line, take, step in takes:
+                if job.error is None:
+                    self._tell_missed(step)
+                line.taken(take, step, job)
+
+        job = PopJob(group, steps, self.clock.now_ms(), done=done)
+        try:
+            self._engine.writes.pop(job)
+        except MiniMQError as error:
+            job.error = error
+            done(job)
+
+    # ---- takes -------------------------------------------------------------------------------------
+
+    def _undecided(self, group: str, request: broker_pb2.PopRequest) -> list[broker_pb2.PopTake]:
+        state = self._engine.state
+        found = []
+        for take in request.takes:
+            topic = state.topics.get(take.topic)
+            if topic is not None and (group, topic.topic_id) not in state.started:
+                found.append(take)
+        return found
+
+    async def _begin(
+        self,
+        group: str,
+        client_id: str,
+        request: broker_pb2.PopRequest,
+        takes: Sequence[broker_pb2.PopTake],
+        stream: PopClientStream,
+    ) -> None:
+        try:
+            self._clients.enter(group, client_id, stream)
+            for take in takes:
+                await self._starts.decide(group, take.topic, Beginning(take.start))
+            self._take(group, client_id, request.takes, (), stream)
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._note(error, group)
+            for take in request.takes:
+                stream.answers.fail(take.id, error)
+
+    def _take(
+        self,
+        group: str,
+        client_id: str,
+        takes: Sequence[broker_pb2.PopTake],
+        settles: Sequence[PopStep],
+        stream: PopClientStream,
+    ) -> None:
+        asked = []
+        lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
+        for take in takes:
+            try:
+                line, tags = self._line(group, client_id, take, stream)
+                waiting = WaitingTake.of(take, client_id, tags, stream.answers, self.clock.now_ms())
+                # Also of one that does not wait: it may stand behind others, and who has given it up returns all of it.
+                stream.answers.cancels[take.id] = partial(line.cancel, waiting)
+                step = line.take(waiting)
+                if step is not None:
+                    asked.append((line, waiting, step))
+            except MiniMQError as error:
+                self._note(error, group)
+                stream.answers.fail(take.id, error)
+        self._hand_in(group, settles, asked, lines, stream)
+
+    def _line(
+        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
+    ) -> tuple[PopLine, frozenset[int]]:
+        state = self._engine.state
+        topic = state.topic(take.topic)
+        state.check_allowed(topic, Permission.READ)
+        tags = self._clients.subscribe(group, client_id, take, stream)
+        line = self._lines.get((group, topic.topic_id))
+        if line is None:
+            line = PopLine(self._engine, group, topic, self.clock, self.may_begin)
+            self._lines[group, topic.topic_id] = line
+            self._lines_of.setdefault(topic.topic_id, {})[group] = line
+            self._listen(True)
+        return line, tags
+
+    def may_begin(self) -> bool:
+        """Return whether messages may be delivered for the first time: all queues together have few enough runs."""
+        now = time.monotonic()
+        if now - self._counted_at >= _COUNTED_FOR_S:
+            self._counted_at = now
+            runs = sum(map(len, self._engine.state.popped.copy().values()))
+            if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
+                log.warning("pop: only delivered messages are redelivered, until some are settled runs=%d", runs)
+            self._is_full = runs >= MAX_RUNS_IN_ALL
+        return not self._is_full
+
+    # ---- settles -----------------------------------------------------------------------------------
+
+    def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
+        steps = []
+        for settle in request.settles:
+            try:
+                if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
+                    text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
+                    raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pop-spans")
+                steps.append(settle_step(self._engine.state, group, settle, self.clock, self.may_begin()))
+                self._spans_under_way += len(settle.spans) // 2
+            except MiniMQError as error:
+                self._note(error, group)
+                stream.answers.fail(settle.id, error)
+        return steps
+
+    def _settled(self, step: PopStep, job: PopJob, stream: PopClientStream) -> None:
+        error = job.error or step.error
+        if error is not None:
+            self._note(error, job.group)
+            stream.answers.fail(step.id, error)
+            return
+        self.wake_after(step)
+        flat = [number for first, end in step.expired for number in (first, end - first)]
+        stream.answers.add(broker_pb2.PopResult(id=step.id, expired=flat))
+
+    def wake_after(self, step: PopStep) -> None:
+        """Wake the line of a queue after a settle, which may have released messages or made room for others."""
+        key = step.key
+        if not self._is_retired and (line := self._lines.get((key.group, key.topic_id))) is not None:
+            line.wake(key.queue_id)
+
+    def _returning(self, steps: Sequence[PopStep]) -> list[tuple[PopLine, int]]:
+        found = []
+        for step in steps:
+            line = self._lines.get((step.key.group, step.key.topic_id))
+            if line is not None and (not isinstance(step.what, Settle) or step.what.outcome in _LEAVING):
+                line.returning()
+                found.append((line, step.key.queue_id))
+        return found
+
+    def _returned(self, lines: Sequence[tuple[PopLine, int]]) -> None:
+        for line, queue_id in lines:
+            line.returned(queue_id)
+
+    def _settle_for(self, key: PopKey, settle: Settle) -> None:
+        self._hand_in_alone(key.group, [PopStep(0, key, settle)])
+
+    def _hand_in_alone(self, group: str, steps: Sequence[PopStep]) -> None:
+        lines = self._returning(steps)
+
+        def done(job: PopJob) -> None:
+            self._returned(lines)
+            for step in job.steps:
+                self.wake_after(step)  # its line may be another one by now, if all consumers were gone for a moment
+
+        try:
+            self._engine.writes.pop(PopJob(group, steps, self.clock.now_ms(), done=done))
+        except MiniMQError as error:  # at the end of the role; else the deadline comes
+            self._returned(lines)
+            log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)
+
+    def _tell_missed(self, step: PopStep) -> None:
+        if step.missed:
+            self._engine.counters.pops_missed += step.missed
+            queue = self._engine.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
+            text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
+            log.warning(text, step.key.group, queue, step.missed)
+
+    # ---- what others do ----------------------------------------------------------------------------
+
+    def _arrived(self, queue: QueueKey | None) -> None:
+        if queue is not None:
+            for line in [*self._lines_of.get(queue.topic_id, {}).values()]:
+                line.wake(queue.queue_id)
+            return
+        for (group, topic_id), line in [*self._lines.items()]:
+            try:
+                line.look_again()
+            except MiniMQError as error:
+                self._drop_line(group, topic_id, error)
+
+    def _arriving(self, job: AppendJob) -> None:
+        topic = self._engine.handle.any_store.state.topics.get(job.topic)
+        if topic is not None and job.transaction is None:
+            for line in self._lines_of.get(topic.topic_id, {}).values():
+                line.join(job.queue_id)
+
+    def _drop_line(self, group: str, topic_id: int, error: MiniMQError | None) -> None:
+        line = self._lines.pop((group, topic_id))
+        lines = self._lines_of[topic_id]
+        del lines[group]
+        if not lines:
+            del self._lines_of[topic_id]
+        if not self._lines:
+            self._listen(False)
+        line.end(error)
+
+    def _gone(self, group: str, client_id: str, died: bool) -> None:
+        if self._is_retired or not self._poppers.went(group, client_id):
+            return
+        self._free(group, Leave(client_id, died))
+        self._leave(group)
+
+    def _free(self, group: str, gone: Leave) -> None:
+        steps = []
+        state = self._engine.handle.any_store.state
+        for topic_id, queue_id in [*state.index.queues(group)]:
+            popped = state.popped.get((group, topic_id, queue_id))
+            if popped is not None and popped.freed(gone):
+                steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))
+        if steps:
+            log.info("pop: consumer lost group=%s client=%s queues=%d", group, gone.client, len(steps))
+            self._hand_in_alone(group, steps)
+
+    def _leave(self, group: str) -> None:
+        if not self._is_retired and not self._poppers.of_group(group):
+            for topic_id in [topic for name, topic in self._lines if name == group]:
+                self._drop_line(group, topic_id, None)
+            for member in self._poppers.leave(group):
+                self._may_join(group, member)

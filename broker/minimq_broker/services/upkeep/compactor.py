@@ -1,0 +1,189 @@
+"""The compactor: carries out rounds of compaction beside everything else, in small steps with long pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from minimq_broker.core.facts import TopicCompaction
+from minimq_broker.core.state import State
+from minimq_broker.core.upkeep.compaction_need import TopicBytes, needs_compaction
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.upkeep.compaction_file import load_record, save_record
+from minimq_broker.store.upkeep.compaction_round import CompactionRound
+from minimq_broker.store.upkeep.topic_sizes import TopicSizes
+from minimq_common.errors import SystemBusy
+from minimq_common.outage_log import OutageLog
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+
+log = logging.getLogger(__name__)
+
+#: Work of one step, in seconds: it keeps the threads that serve clients waiting.
+_STEP_S = 0.004
+#: The longest pause between two looks, in seconds, and the shortest pause between two steps.
+_PAUSE_S = 0.002
+#: Bytes of memory for each key of a round, about.
+_KEY_BYTES = 160
+
+
+@dataclass(frozen=True, slots=True)
+class CompactorOptions:
+    """Options of the compactor.
+
+    Attributes:
+        interval_s: seconds between two looks.
+        memory_bytes: that a round uses for keys.
+        share: of the time of one processor that it uses, above 0 to 1.
+    """
+
+    interval_s: float
+    memory_bytes: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A round, and what it is of: after a truncation or a copy that is another one."""
+
+    store: MessageStore
+    state: State
+    round: CompactionRound
+
+
+class Compactor:
+    """Looks after compacted topics, from `start` to `stop`. What touches the disk runs on another thread."""
+
+    def __init__(
+        self,
+        handle: StoreHandle,
+        counters: Counters,
+        options: CompactorOptions,
+        lowest_needed: Callable[[], int],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._handle, self._counters = handle, counters
+        self._interval_s, self._share = options.interval_s, options.share
+        self._most_keys = max(options.memory_bytes // _KEY_BYTES, 1)
+        self._lowest_needed, self._clock_ms = lowest_needed, clock_ms
+        self._task: asyncio.Task[None] | None = None
+        self._outage = OutageLog(log)
+        self._sizes: dict[int, TopicSizes] = {}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._task = asyncio.create_task(self._run(), name="compactor")
+
+    async def stop(self) -> None:
+        """End after the current step. Idempotent."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                while await self._look():
+                    pass
+            except SystemBusy as error:
+                log.info("compaction: not now reason=%s", error)
+            except Exception as error:  # noqa: BLE001 - it has to continue
+                self._outage.crashed("compaction: failed, will try again error=%s", repr(error), cause=error)
+            else:
+                self._outage.worked("compaction: goes on")
+
+    async def _look(self) -> bool:
+        work = await asyncio.to_thread(self._begin, self._lowest_needed())
+        if work is None:
+            return False
+        try:
+            while not work.round.is_over:
+                began = time.perf_counter()
+                if not await asyncio.to_thread(self._step, work):
+                    return False
+                spent = time.perf_counter() - began
+                await asyncio.sleep(max(_PAUSE_S, spent * (1 / self._share - 1)))
+            return work.round.has_gone_on and not work.round.is_given_up
+        finally:
+            await asyncio.to_thread(self._end, work)
+
+    def _begin(self, needed_from: int) -> _Work | None:
+        with self._handle.reading() as store:
+            state = store.state
+            topics = {topic.topic_id: topic.compaction for topic in state.topics.copy().values() if topic.compaction}
+            if not topics:
+                return None
+            record, now = load_record(store.log.path), self._clock_ms()
+            limit = min(store.needed_from, store.confirmed, needed_from)
+            sizes = [self._bytes(store, topic_id, rules, record.position, limit) for topic_id, rules in topics.items()]
+            if not needs_compaction(record, sizes, now):
+                return None
+            begun = CompactionRound(
+                store.log,
+                topics,
+                record,
+                limit=limit,
+                now_ms=now,
+                most_keys=self._most_keys,
+                segment_bytes=store.options.segment_bytes,
+                mark=state.delays.saved_mark,
+            )
+            return _Work(store, state, begun)
+
+    def _bytes(
+        self, store: MessageStore, topic_id: int, rules: TopicCompaction, compacted_to: int, limit: int
+    ) -> TopicBytes:
+        segments = store.log.segments
+        clean = dirty = 0
+        for segment, following in pairwise(segments):
+            sizes = self._sizes.get(segment.start)
+            if sizes is None or sizes.segment is not segment:
+                sizes = self._sizes[segment.start] = TopicSizes(segment, store.options.segment_bytes)
+            size = sum(size for _, size in sizes.slices(topic_id))
+            if following.start <= compacted_to:
+                clean += size
+            elif following.start <= limit:
+                dirty += size
+        starts = {segment.start for segment in segments}
+        self._sizes = {start: sizes for start, sizes in self._sizes.items() if start in starts}
+        return TopicBytes(rules, clean, dirty)
+
+    def _step(self, work: _Work) -> bool:
+        with self._handle.reading() as store:
+            if store is not work.store or store.state is not work.state:
+                return False
+            try:
+                work.round.step(_STEP_S)
+            except DAMAGE:
+                work.round.give_up()  # whoever reads it reports it
+                raise
+            if work.round.is_over and not work.round.is_given_up:
+                self._finish(store, work.round)
+            return True
+
+    def _finish(self, store: MessageStore, done: CompactionRound) -> None:
+        save_record(store.log.path, done.done())
+        self._counters.compaction_rounds += 1
+        self._counters.compacted_messages += done.messages
+        self._counters.compaction_removed += done.removed
+        log.info(
+            "compaction: done position=%d segments=%d messages=%d removed=%d",
+            done.done().position,
+            done.rewritten,
+            done.messages,
+            done.removed,
+            extra=ALWAYS_WRITTEN,
+        )
+
+    def _end(self, work: _Work) -> None:
+        if not work.round.is_over:
+            work.round.give_up()

@@ -1,0 +1,215 @@
+"""Finding messages, on a thread, a short time for each call; and the groups that have read one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+
+import lmdb
+
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_runs import RunState
+from minimq_broker.core.state import QueueKey
+from minimq_broker.core.upkeep import batch_search
+from minimq_broker.core.upkeep.batch_search import Search
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.store_handle import uncancellable
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.rows import ReadLimits
+from minimq_common.errors import CorruptEntry, InvalidArgument, OffsetOutOfRange, SystemBusy
+from minimq_common.model import Permission
+from minimq_common.security.access_rule import Resource
+from minimq_common.security.caller import current_caller
+from minimq_common.slices import slices
+from minimq_proto.v1 import find_pb2
+
+#: Calls that look or wait for their turn; one looks at a time.
+MAX_FINDS = 32
+#: How long one call looks, in seconds of CPU and in all, and how many bytes of batches it returns: the last one may
+#: overshoot them.
+_CALL_CPU_S = 0.025
+_CALL_S = 0.1
+_ANSWER_BYTES = 1 << 20
+#: Batches between two looks at the clock, after which other threads have their turn.
+_STEP_ROWS = 100
+_PAUSE_S = 0.0001
+#: Most unreadable places that one call tells.
+_MOST_UNREADABLE = 64
+_COME_BACK_S = 0.1
+_ALL = 1 << 62
+
+
+class FindService:
+    """The `Find` call of the broker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+        self._asked = 0
+
+    async def find(self, request: find_pb2.FindRequest) -> find_pb2.FindResponse:
+        """Look for a bounded time. Raises `TopicNotFound`, `QueueNotFound`, `NoPermission`, `SystemBusy`."""
+        search = _search_of(request)
+        if self._asked >= MAX_FINDS:
+            error = SystemBusy(
+                f"{MAX_FINDS} searches are under way at this broker", retry_after_s=_COME_BACK_S, limit="finds"
+            )
+            self._engine.refusals.note(error)
+            raise error
+        self._asked += 1
+        try:
+            async with self._turn:  # those that wait get it in their order, each for one call
+                state = self._engine.state
+                queue = state.queue(request.topic, request.queue_id)
+                state.check_allowed(state.topic(request.topic), Permission.READ)
+                answer = await uncancellable(asyncio.to_thread(self._look, queue, request, search))
+        finally:
+            self._asked -= 1
+        self._engine.counters.messages_searched += answer.next_offset - answer.offset
+        answer.from_slave = self._engine.handle.is_slave
+        answer.is_compacted = state.is_compacted(queue)
+        return answer
+
+    def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:
+        with self._engine.handle.reading() as store:
+            return _Look(store, queue, request, search).run()
+
+
+class _Look:
+    """One call that looks: where it is, and what it has found."""
+
+    def __init__(self, store: MessageStore, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> None:
+        self._store = store
+        self._queue = queue
+        self._search = search
+        first, end = store.bounds(queue)
+        self._at = max(request.offset, first)
+        if request.since_ms:
+            self._at = max(self._at, store.offset_at(queue, request.since_ms))
+        self._end = min(request.end_offset, end) if request.end_offset else end
+        if request.before_ms and not request.end_offset:
+            self._end = min(self._end, self._behind(store.offset_at(queue, request.before_ms)))
+        self._answer = find_pb2.FindResponse(offset=min(self._at, self._end), max_offset=end)
+        self._bytes_left = _ANSWER_BYTES
+
+    def _behind(self, offset: int) -> int:
+        row = self._store.log.row_at(self._queue, offset)
+        return offset if row is None else row.last_offset + 1
+
+    def run(self) -> find_pb2.FindResponse:
+        """Look until the time is over, or there is enough to tell."""
+        answer, until, cpu_until = self._answer, time.monotonic() + _CALL_S, time.thread_time() + _CALL_CPU_S
+        while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MOST_UNREADABLE:
+            self._step()
+            if time.thread_time() >= cpu_until or time.monotonic() >= until:
+                break
+            time.sleep(_PAUSE_S)
+        answer.next_offset, answer.end_offset = min(self._at, self._end), self._end
+        return answer
+
+    def _step(self) -> None:
+        limits = ReadLimits(_ALL, self._bytes_left, max_rows=_STEP_ROWS, may_hold=self._search)
+        try:
+            batches, next_offset = self._store.search(self._queue, self._at, limits)
+        except CorruptEntry as error:
+            self._pass_over(error.next_offset, error.message)
+            return
+        except (lmdb.Error, struct.error) as error:
+            self._pass_over(None, str(error))
+            return
+        for batch in batches:
+            if batch.base_offset >= self._end:
+                break
+            self._answer.batches.add(
+                base_offset=batch.base_offset,
+                store_timestamp_ms=batch.stored_ms,
+                position=batch.position,
+                count=batch.count,
+                batch=batch.data,
+            )
+            self._bytes_left -= len(batch.data)
+        if next_offset <= self._at:  # or it would be looked for again and again
+            self._pass_over(None, "nothing is found there")
+        else:
+            self._at = next_offset
+
+    def _pass_over(self, next_offset: int | None, reason: str) -> None:
+        behind = self._end if next_offset is None or next_offset <= self._at else min(next_offset, self._end)
+        self._answer.unreadable.add(offset=self._at, end_offset=behind, reason=reason)
+        self._at = behind
+
+
+def _search_of(request: find_pb2.FindRequest) -> Search:
+    kind = request.WhichOneof("wanted")
+    if kind == "message":
+        search = batch_search.number_search(request.message.producer_id, request.message.sequence)
+    elif kind == "key" and request.key:
+        search = batch_search.key_search(request.key)
+    elif kind == "property_value" and request.property_value:
+        search = batch_search.value_search(request.property_value)
+    else:
+        raise InvalidArgument("a search needs a key, the number of a message, or the value of a property")
+    return batch_search.verified(search) if request.verify else search
+
+
+#: Groups that are looked at before it is the turn of others.
+_AT_ONCE = 50
+
+_PROGRESS = {
+    RunState.FREE: find_pb2.MESSAGE_PROGRESS_RETURNED,
+    RunState.OUT: find_pb2.MESSAGE_PROGRESS_IN_FLIGHT,
+    RunState.DONE: find_pb2.MESSAGE_PROGRESS_SETTLED,
+}
+
+
+class TraceService:
+    """The `TraceMessage` call of the broker."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def trace(self, request: find_pb2.TraceMessageRequest) -> find_pb2.TraceMessageResponse:
+        """Return the progress of each group that the caller may see."""
+        state = self._engine.state
+        queue = state.queue(request.topic, request.queue_id)
+        end = self._engine.store.queue_end(queue).offset
+        if request.offset >= end:
+            raise OffsetOutOfRange(
+                f"offset {request.offset} of queue {request.topic}/{queue.queue_id} is not stored yet: the next "
+                f"message gets {end}"
+            )
+        answer = find_pb2.TraceMessageResponse(from_slave=self._engine.handle.is_slave)
+        caller = current_caller()
+        async for part in slices(sorted(state.index.groups(queue.topic_id)), _AT_ONCE):
+            answer.groups.extend(
+                self._progress(group, queue, request.offset) for group in part if caller.sees(Resource.GROUP, group)
+            )
+        return answer
+
+    def _progress(self, group: str, queue: QueueKey, offset: int) -> find_pb2.GroupProgress:
+        popped = self._engine.state.popped.get((group, *queue))
+        if popped is not None:
+            return _popped_progress(group, popped, offset)
+        committed = self._engine.offsets.committed(group, queue)
+        status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
+        is_read = committed is not None and offset < committed
+        return find_pb2.GroupProgress(
+            group=group,
+            progress=find_pb2.MESSAGE_PROGRESS_READ if is_read else find_pb2.MESSAGE_PROGRESS_WAITING,
+            client_id="" if is_read else status.owner,
+            committed_offset=committed or 0,
+        )
+
+
+def _popped_progress(group: str, popped: PopQueue, offset: int) -> find_pb2.GroupProgress:
+    progress = find_pb2.GroupProgress(group=group, committed_offset=popped.done)
+    if offset < popped.done:
+        progress.progress = find_pb2.MESSAGE_PROGRESS_SETTLED
+    run = next((each for each in popped.runs if each.first <= offset < each.end), None)
+    if run is not None:
+        progress.progress = _PROGRESS[run.state]
+        progress.client_id, progress.tries = run.client, run.tries
+        progress.until_ms = run.until_ms if run.state is not RunState.DONE else 0
+    return progress

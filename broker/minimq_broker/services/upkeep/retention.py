@@ -1,0 +1,240 @@
+"""Retention: deletes the oldest segments when they are too old, too many, or when the disk needs them back.
+
+Segments of which something is still needed are rewritten instead, and so are those with much garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import math
+import struct
+from collections.abc import Callable
+
+import lmdb
+
+from minimq_broker.core.upkeep.retention import (
+    AGED_AT_ONCE,
+    Expired,
+    Reason,
+    SegmentFacts,
+    early_bytes,
+    expired,
+    is_outdated,
+)
+from minimq_broker.core.upkeep.rewriting_plan import NO_REST, SegmentRest, is_worthwhile
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.upkeep.rewriter import LogStretch, Rewriter, stretch_of
+from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.segment import Segment
+from minimq_common.errors import StoreError, StoreFull, SystemBusy
+from minimq_common.outage_log import OutageLog
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+
+log = logging.getLogger(__name__)
+
+#: Pause before the next look as long as it is not known what is needed, since the state is not saved yet, in seconds.
+_SOON_S = 1.0
+_FAILED = "retention: failed, will try again error=%s"
+
+
+class Retention:
+    """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread."""
+
+    def __init__(
+        self,
+        handle: StoreHandle,
+        counters: Counters,
+        check_interval_s: float,
+        lowest_needed: Callable[[], int],
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._handle, self._counters = handle, counters
+        self._interval_s = check_interval_s
+        self._lowest_needed = lowest_needed
+        self._clock_ms = clock_ms
+        self._stopping = False
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self._stopping or self._wake.is_set())
+        self._outage = OutageLog(log)
+        #: Size of the log after something was deleted early, which may go on with what it has grown since.
+        self._kept_bytes = 0
+        #: Whether it is known what of old segments is needed.
+        self._knows = False
+        #: Segments whose age could not be read, so that it is logged once.
+        self._unreadable: set[int] = set()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.create_task(self._run(), name="retention")
+
+    async def stop(self) -> None:
+        """End after the current deletion. Idempotent."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    def look_now(self) -> None:
+        """Check at once: the disk gets fuller than it should be. Any thread may call this."""
+        if self._task is not None and not self._stopping:
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _run(self) -> None:
+        while not self._stopping:
+            try:
+                await self._look()
+                self._outage.worked("retention: goes on")
+            except SystemBusy as error:
+                log.info("retention: not now reason=%s", error)
+            except (OSError, lmdb.Error, StoreError) as error:
+                self._outage.failed(_FAILED, error, cause=error, level=logging.ERROR)
+            except Exception as error:  # noqa: BLE001 - it has to continue: without it the disk runs full
+                self._outage.crashed(_FAILED, repr(error), cause=error)
+            try:
+                async with asyncio.timeout(self._interval_s if self._knows else min(self._interval_s, _SOON_S)):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    async def _look(self) -> None:
+        await asyncio.to_thread(self._look_at_topics)
+        found = await asyncio.to_thread(self._find, self._lowest_needed())
+        if sum(item.reason is Reason.AGE for item in found) >= AGED_AT_ONCE:
+            log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
+        no_room: StoreFull | None = None
+        for item in found:
+            if self._stopping:
+                return
+            if not item.is_removed:
+                try:
+                    if not await self._rewrite(item.segment.start, item.reason):
+                        return
+                except StoreFull as error:  # there may be room for another one, which makes room for this one
+                    no_room = no_room or error
+                    continue
+            elif not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
+                return
+            self._count(item)
+        if no_room is not None:
+            raise no_room
+        garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
+        if garbage is not None and not self._stopping:
+            await self._rewrite(garbage, None)
+
+    async def _rewrite(self, start: int, reason: Reason | None) -> bool:
+        stretch = await asyncio.to_thread(self._stretch, start, reason)
+        return stretch is not None and await self._rewriter.rewrite(stretch)
+
+    def _stretch(self, start: int, reason: Reason | None) -> LogStretch | None:
+        with self._handle.reading() as store:
+            return stretch_of(store, start, reason, lambda segment, end: self._rest(store, segment, end))
+
+    def _find_garbage(self, needed_from: int) -> int | None:
+        with self._handle.reading() as store:
+            before_ms = self._clock_ms() - math.ceil(store.options.rewrite_after_s * 1000)
+            free_to = min(store.old.rewritable_to, needed_from)
+            for segment, following in itertools.pairwise(store.log.segments):
+                if following.start > free_to:
+                    break
+                rest = self._rest(store, segment, following.start)
+                size = min(segment.used_bytes, following.start - segment.start)
+                if not is_worthwhile(size, rest.garbage_bytes, store.options.segment_bytes):
+                    continue
+                if (segment.newest_ms() or 0) <= before_ms:
+                    return segment.start
+            return None
+
+    def _look_at_topics(self) -> None:
+        with self._handle.reading() as store:
+            store.old.look(self._clock_ms())
+            self._knows = store.old.needed.known_to >= 0
+
+    def _delete(self, item: Expired, needed_from: int) -> bool:
+        with self._handle.reading() as store:
+            is_oldest = store.log.segments[0].start == item.segment.start
+            is_deleted = is_oldest and store.remove_first(needed_from)
+            if is_deleted:
+                log.log(
+                    logging.WARNING if item.reason is Reason.DISK else logging.INFO,
+                    "retention: deleted segment=%d bytes=%d reason=%s log_start=%d",
+                    item.segment.start,
+                    item.segment.size_bytes,
+                    item.reason,
+                    store.log.start,
+                    extra=ALWAYS_WRITTEN,
+                )
+            return is_deleted
+
+    def _count(self, item: Expired) -> None:
+        if item.reason is Reason.DISK:
+            self._counters.bytes_deleted_early += item.segment.size_bytes - item.kept_bytes
+            self._kept_bytes = self._handle.store.log.disk_bytes
+        if item.is_removed:
+            self._counters.segments_deleted += 1
+            self._counters.bytes_deleted += item.segment.size_bytes
+
+    def _find(self, needed_from: int) -> list[Expired]:
+        with self._handle.reading() as store:
+            now, rules = self._clock_ms(), store.options.retention
+            excess = store.disk.excess_bytes()
+            segments = store.log.segments
+            ends = [*(segment.start for segment in segments[1:]), store.state.position]
+            facts = [self._facts(store, segment, end) for segment, end in zip(segments, ends, strict=True)]
+            if is_outdated(facts[-1], now, rules):
+                try:
+                    store.call(lambda: self._seal(store))
+                except StoreFull as error:  # what is deleted below may make room
+                    log.warning("retention: no segment sealed, will try again error=%s", error)
+            free_to = min(store.old.rewritable_to, needed_from)
+            used = sum(each.size_bytes for each in facts)
+            self._kept_bytes = min(self._kept_bytes, used)
+            early = early_bytes(excess, facts, used - self._kept_bytes)
+            self._note_others(bool(excess) and not early, excess)
+            return expired(facts, now, rules, free_to=free_to, excess_bytes=early)
+
+    def _note_others(self, fill: bool, excess: int) -> None:
+        if fill and not self._counters.disk_filled_by_others:
+            log.warning(
+                "retention: deletes nothing early, since others fill the disk excess=%d: free space, or the broker "
+                "will refuse messages",
+                excess,
+            )
+        self._counters.disk_filled_by_others = fill
+
+    def _seal(self, store: MessageStore) -> None:
+        commit_log, position = store.log, store.end
+        facts = self._facts(store, commit_log.active, position)
+        if is_outdated(facts, self._clock_ms(), store.options.retention):
+            commit_log.roll(position)
+            log.info("retention: sealed segment=%d, all its messages are over age", facts.start)
+
+    def _facts(self, store: MessageStore, segment: Segment, end: int) -> SegmentFacts:
+        about = segment.path.stat()
+        try:
+            newest = segment.newest_ms()
+        except (lmdb.Error, struct.error, StoreError) as error:  # if damaged, it must not keep later segments forever
+            newest = about.st_mtime_ns // 1_000_000
+            if segment.start not in self._unreadable:
+                self._unreadable.add(segment.start)
+                log.error("retention: goes by the time of the file segment=%d error=%s", segment.start, error)
+        rest = self._rest(store, segment, end) if segment.sealed else NO_REST
+        return SegmentFacts(segment.start, end, about.st_size, newest, rest)
+
+    def _rest(self, store: MessageStore, segment: Segment, end: int) -> SegmentRest:
+        try:
+            return store.old.needed.rest(segment, end)
+        except DAMAGE as error:
+            if segment.start not in self._unreadable:
+                self._unreadable.add(segment.start)
+                log.error(
+                    "retention: dead letters alone are kept of a damaged segment=%d error=%s", segment.start, error
+                )
+            return store.old.needed.rest_of_damaged(segment)

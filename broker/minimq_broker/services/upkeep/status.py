@@ -1,0 +1,123 @@
+"""The broker itself: its report, and its permission for all topics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from minimq_broker.core.changes import AdminChange
+from minimq_broker.core.facts import PermissionSet
+from minimq_broker.core.upkeep.disk import DiskLevel
+from minimq_broker.services.access import AccessService
+from minimq_broker.services.administration import log_change
+from minimq_broker.services.engine import Engine
+from minimq_broker.services.topics import check_permission
+from minimq_proto.v1 import broker_pb2
+
+_DISK_LEVEL = {
+    DiskLevel.NORMAL: broker_pb2.DISK_LEVEL_NORMAL,
+    DiskLevel.WARN: broker_pb2.DISK_LEVEL_WARN,
+    DiskLevel.DELETE_EARLY: broker_pb2.DISK_LEVEL_DELETE_EARLY,
+    DiskLevel.REFUSE: broker_pb2.DISK_LEVEL_REFUSE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of this broker."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    version: str
+    started_ms: int
+
+
+class StatusService:
+    """The calls of the broker that concern it as a whole."""
+
+    def __init__(self, engine: Engine, identity: Identity, replication: Replication, access: AccessService) -> None:
+        self._engine = engine
+        self._identity = identity
+        self._replication = replication
+        self._access = access
+
+    async def describe(self, _: broker_pb2.GetStatusRequest) -> broker_pb2.GetStatusResponse:
+        """Return the report of this broker."""
+        identity, counters = self._identity, self._engine.counters
+        status = broker_pb2.GetStatusResponse(
+            cluster=identity.cluster,
+            broker_name=identity.broker_name,
+            broker_id=identity.broker_id,
+            version=identity.version,
+            started_ms=identity.started_ms,
+            messages_in=counters.messages_in,
+            messages_out=counters.messages_out,
+            segments_deleted=counters.segments_deleted,
+            bytes_deleted=counters.bytes_deleted,
+            bytes_deleted_early=counters.bytes_deleted_early,
+            disk_filled_by_others=counters.disk_filled_by_others,
+            store_failed=self._engine.handle.log_status.has_failed,
+            replication=self._replication.tell(),
+            access_version=self._access.rank.version,
+            access_digest=self._access.rank.digest,
+            access_only_reports=self._access.only_reports,
+        )
+        if not self._engine.handle.is_closed:
+            self._tell_store(status)
+        return status
+
+    def _tell_store(self, status: broker_pb2.GetStatusResponse) -> None:
+        store = self._engine.store
+        disk, level = store.disk.latest
+        status.MergeFrom(
+            broker_pb2.GetStatusResponse(
+                log_start=store.log.start,
+                log_end=store.state.position,
+                segments=len(store.log.segments),
+                disk_bytes=store.log.disk_bytes,
+                commits=store.figures.commits,
+                permission=store.state.permission,
+                disk_used_bytes=disk.used_bytes,
+                disk_free_bytes=disk.free_bytes,
+                disk_level=_DISK_LEVEL[level],
+                retention_ms=store.options.retention.max_age_ms,
+                retention_bytes=store.options.retention.max_bytes,
+                stamps_ahead_ms=self._engine.stamps_ahead_ms,
+                clock_ahead_ms=round(self._engine.clock_ahead_s() * 1000),
+            )
+        )
+
+    async def promote(self, request: broker_pb2.PromoteRequest) -> broker_pb2.PromoteResponse:
+        """Become the master of the replicas. Raises as `Replication.promote` does."""
+        before = self._replication.tell()
+        term = await self._replication.promote(unclean=request.unclean)
+        if term != before.term:
+            how = "unclean promotion" if request.unclean else "promotion"
+            old, new = f"master {before.master_id}, term {before.term}", f"master {before.replica_id}, term {term}"
+            log_change(AdminChange(how, self._identity.broker_name, old, new))
+        return broker_pb2.PromoteResponse(term=term)
+
+    async def probe(self, _: broker_pb2.ProbeRequest) -> broker_pb2.ProbeResponse:
+        """Answer once the writer has processed all earlier jobs: not at all while the disk hangs."""
+        await self._engine.writes.record(lambda _: None, alone=False)
+        return broker_pb2.ProbeResponse()
+
+    async def set_permission(self, request: broker_pb2.SetPermissionRequest) -> broker_pb2.SetPermissionResponse:
+        """Set what may be done with all topics. Durable when this returns. Raises `InvalidArgument`."""
+        fact = PermissionSet(check_permission(request.permission))
+        await self._engine.writes.record(lambda _: fact)
+        return broker_pb2.SetPermissionResponse(data_version=self._engine.tables.answered_version)
+
+
+class Replication(Protocol):
+    """The place of a broker among its replicas."""
+
+    def tell(self) -> broker_pb2.ReplicationStatus:
+        """Return the replication status of the broker and its replicas."""
+
+    def slave_for_readers(self) -> int:
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
+
+    async def promote(self, *, unclean: bool) -> int:
+        """Become the master, and return the term."""

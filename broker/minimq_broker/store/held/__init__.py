@@ -1,0 +1,1 @@
+"""Batches that are stored and not yet visible, and dead letters."""

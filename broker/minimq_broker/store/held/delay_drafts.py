@@ -1,0 +1,200 @@
+"""The decisions about delayed batches in one group commit."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from minimq_broker.core.facts import Topic
+from minimq_broker.core.held.delays import (
+    MAX_DELAY_MS,
+    BatchDelayed,
+    BatchesRecalled,
+    Delay,
+    DelaysSetBack,
+    DueKey,
+    DueSkipped,
+    RecalledBatch,
+    RecallOutcome,
+)
+from minimq_broker.core.producers import Place
+from minimq_broker.core.state import BatchApplied, QueueKey
+from minimq_broker.core.upkeep.disk import DiskLevel
+from minimq_broker.store.disk import Disk
+from minimq_broker.store.entry import EntryKind, delayed_batch, delayed_entry
+from minimq_broker.store.held.due_index import DueIndex, StoredDue, row_in
+from minimq_broker.store.held.due_rows import DueRow, due_key_in, is_recall
+from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
+from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
+from minimq_common.batch.records import read_header
+from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
+
+if TYPE_CHECKING:
+    from minimq_broker.store.commit_group import CommitGroup
+
+log = logging.getLogger(__name__)
+
+#: When a sender that was refused may come back, in seconds.
+_COME_BACK_S = 1.0
+
+#: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
+_LOOKED_AT = 10_000
+_DAY_MS = 86_400_000
+#: A message may be this late in ms after the clock was set back by less. By more, the mark is set back as well.
+_LATE_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLimits:
+    """Limits on delayed batches."""
+
+    longest_ms: int = MAX_DELAY_MS
+    #: Returns why none may be stored now, None when one may.
+    refusal: Callable[[], StoreFull | None] = lambda: None
+
+
+def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
+    """Return why no batch may be delayed now, None when one may: they fill the disk, and nothing can be deleted."""
+    use, level = disk.latest
+    if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
+        return None
+    return StoreFull(
+        f"the disk of the broker is {use.ratio:.1%} full, and delayed messages keep its oldest data: no more are "
+        "accepted until some are due: send without a delay, or give the broker a larger disk",
+        retry_after_s=_COME_BACK_S,
+    )
+
+
+class DelayDrafts:
+    """The changes of one group commit to delayed batches."""
+
+    def __init__(self, group: CommitGroup, limits: DelayLimits) -> None:
+        self._group, self._state, self._limits = group, group.state, limits
+        #: After what the group publishes.
+        self._published = group.state.delays.published
+        #: What the group recalls.
+        self._recalled: set[DueKey] = set()
+
+    # ---- taking in ----------------------------------------------------------------------------------
+
+    def check(self, job: AppendJob, topic: Topic) -> None:
+        """Raise `InvalidArgument` for a delayed batch in a transaction, or of a FIFO topic."""
+        if job.transaction is not None:
+            raise InvalidArgument("a message of a transaction cannot be delayed: send it by itself, or without a delay")
+        if topic.fifo:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is a FIFO topic, whose messages keep their order: they cannot be delayed"
+            )
+
+    def due_ms(self, delay: Delay) -> int | None:
+        """Return when a batch is due, in ms since 1970; None when it is due now."""
+        now_ms = self._group.now_ms
+        due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
+        if due_ms > now_ms + self._limits.longest_ms:
+            raise InvalidArgument(
+                f"a message may be delayed by {self._limits.longest_ms / _DAY_MS:g} days at most at this broker "
+                f"(--max-delay), not by {(due_ms - now_ms) / _DAY_MS:.1f}"
+            )
+        if due_ms <= now_ms:
+            return None
+        ahead_ms = self._published.due_ms - due_ms
+        return self._published.due_ms + 1 if 0 <= ahead_ms <= _LATE_MS else due_ms
+
+    def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:
+        """Write a batch that waits for a queue."""
+        if (refusal := self._limits.refusal()) is not None:
+            raise refusal
+        header, now_ms = job.header, self._group.now_ms
+        if due_ms <= self._published.due_ms:  # the clock was set back, or that of another master was ahead
+            fact = DelaysSetBack(now_ms, self._group.end)
+            self._group.add(fact)
+            self._published = self._published.set_back(fact)
+        key = DueKey(due_ms, self._group.end)
+        place = Place(*queue, key.id, now_ms, due_ms)
+        numbers = header.producer_id, header.sequence, header.settled_before
+        entry = delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable)
+        self._group.append(entry, BatchDelayed(key, header.count, place, is_recallable, *numbers))
+        return place
+
+    # ---- publishing ---------------------------------------------------------------------------------
+
+    def publish(self, job: DueJob, index: DueIndex) -> None:
+        """Write the next batches that are due to their queues, but for those that are not to be published."""
+        size = 0
+        recalled = passed = None
+        for looked, stored in enumerate(index.walk(self._published.key, self._group.now_ms + 1)):
+            key = due_key_in(stored[0])
+            if is_recall(stored[0]):
+                recalled = passed = key  # its batch may be gone with its segment
+                continue
+            if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
+                job.has_more = True
+                break
+            if self._published.covers(key):
+                passed = key
+                continue
+            if key == recalled or key in self._recalled:
+                job.recalled += 1
+                passed = key
+                continue
+            row = row_in(stored[2], *stored[:2])
+            name = None if row is None else self._state.topic_name(row.topic_id)
+            if row is not None and name is None:
+                job.dropped += 1
+                passed = key
+                continue
+            self._publish(job, key, stored, None if name is None else self._state.topics[name], row)
+            size += 0 if row is None else row.size
+            passed = None
+        if passed is not None:
+            self._skip(DueSkipped(*passed))
+
+    def _publish(self, job: DueJob, key: DueKey, stored: StoredDue, topic: Topic | None, row: DueRow | None) -> None:
+        entry = stored[2].entry_at(key.id)
+        try:
+            data, delayed = delayed_batch(entry or b"", key)
+        except CorruptEntry as error:
+            log.error("store: a delayed batch is lost due=%d id=%d error=%s", *key, error.message)
+            job.lost += 1
+            self._skip(DueSkipped(*key, *((0, 0) if row is None else (row.topic_id, row.messages))))
+            return
+        assert topic is not None  # its row has it, or was made of its entry
+        # Queues may have been hidden since; a permission that was taken away does not matter.
+        queue = QueueKey(topic.topic_id, delayed.place.queue_id % topic.write_queues)
+        place = self._group.put(queue, data, read_header(data), EntryKind.DUE, key)
+        effect = BatchApplied(queue, self._group.ends[queue], place, due=key)
+        self._group.effects.append((effect, self._group.end, place.stored_ms))
+        self._published = self._published.moved(key)
+        job.messages += delayed.messages
+        job.late_ms.append(place.stored_ms - key.due_ms)
+
+    def _skip(self, fact: DueSkipped) -> None:
+        self._group.add(fact)
+        self._published = self._published.moved(DueKey(fact.due_ms, fact.id))
+
+    # ---- recalling ----------------------------------------------------------------------------------
+
+    def recall(self, job: RecallJob, index: DueIndex) -> None:
+        """Take batches of a topic back if they wait. Raises `TopicNotFound`."""
+        topic_id = self._state.topic(job.topic).topic_id
+        found: list[RecalledBatch] = []
+        for key in job.keys:
+            row = index.find(key)
+            outcome = self._outcome(key, topic_id, row, index)
+            job.outcomes.append(outcome)
+            if outcome is RecallOutcome.RECALLED and row is not None:
+                found.append(RecalledBatch(*key, row.messages))
+                self._recalled.add(key)
+        if found:
+            self._group.add(BatchesRecalled(topic_id, tuple(found)))
+
+    def _outcome(self, key: DueKey, topic_id: int, row: DueRow | None, index: DueIndex) -> RecallOutcome:
+        if row is not None and row.topic_id != topic_id:
+            return RecallOutcome.TOO_LATE
+        if key in self._recalled or index.is_recalled(key, self._published.key):
+            return RecallOutcome.ALREADY_RECALLED
+        if row is None or self._published.covers(key):
+            return RecallOutcome.TOO_LATE
+        return RecallOutcome.RECALLED if row.is_recallable else RecallOutcome.NOT_RECALLABLE

@@ -1,0 +1,182 @@
+"""Jobs for popped queues, and their decisions in one group commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_requests import Leave, Settle, Take
+from minimq_broker.core.popping.pop_runs import PopMoved, Run, handle_epoch
+from minimq_broker.core.state import QueueEnd, QueueKey, State
+from minimq_broker.store.jobs import Job
+from minimq_broker.store.log_reader import LogReader
+from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
+
+if TYPE_CHECKING:
+    from minimq_broker.store.commit_group import CommitGroup
+
+#: Stands for the end of a queue after the batches of the same commit.
+AS_WRITTEN = -1
+
+
+@dataclass(slots=True, eq=False)
+class PopStep:
+    """A request of a consumer about one queue.
+
+    Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
+    were redelivered before a late settle; the number of messages that were deleted unsettled; whether the consumer has
+    to settle what it has before it gets more; whether it has to ask again, to show that it is alive.
+    """
+
+    id: int
+    key: PopKey
+    what: Take | Settle | Leave
+    #: First offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with what the same
+    #: commit writes, so that both are on disk or neither is.
+    stored: tuple[int, int] = (0, 0)
+    error: MiniMQError | None = field(default=None, init=False)
+    runs: list[Run] = field(default_factory=list, init=False)
+    expired: list[tuple[int, int]] = field(default_factory=list, init=False)
+    missed: int = field(default=0, init=False)
+    makes_room: bool = field(default=False, init=False)
+    asks_again: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class PopJob(Job):
+    """The settles and takes of one request of a consumer, in order; recorded by one fact.
+
+    Results: those of the steps, and the epoch of the deliveries.
+    """
+
+    group: str
+    steps: Sequence[PopStep]
+    #: Time of the decision, in ms since 1970.
+    now_ms: int
+    epoch: int = field(default=0, init=False)
+
+    pops = True
+
+    @property
+    def size(self) -> int:
+        """Bytes that the job holds in memory, roughly."""
+        spans = sum(len(step.what.spans) for step in self.steps if isinstance(step.what, Settle))
+        return 256 * len(self.steps) + 100 * spans
+
+    def decide(self, group: CommitGroup, log: LogReader) -> None:
+        """Record what moves; a refused step has its `error` set."""
+        moved = group.pops.decide(self, handle_epoch(group.state.term, group.end))
+        if moved is not None:
+            group.add(moved)
+
+
+class PopDrafts:
+    """The popped queues that one group commit changes, as they will be after it."""
+
+    def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
+        self._state = state
+        self._ends = ends
+        self._drafts: dict[PopKey, PopDraft] = {}
+
+    def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
+        """Return the fact that follows from a job; None if nothing changes. A refused step has its `error` set."""
+        job.epoch = epoch
+        touched: dict[PopKey, PopDraft] = {}
+        for step in job.steps:
+            try:
+                self._decide(step, job, touched)
+            except MiniMQError as error:
+                step.error = error
+        moved = [changes for draft in touched.values() if (changes := draft.changes()) is not None]
+        return PopMoved(job.group, tuple(moved)) if moved else None
+
+    def decide_whole(self, job: PopJob, *, strict: bool) -> PopMoved | None:
+        """Return the fact that follows from a job of settles, each of which counts for all of its messages."""
+        keys = {step.key for step in job.steps}
+        before = {key: self._drafts[key].queue.copy(job.now_ms) for key in keys if key in self._drafts}
+        try:
+            for step in job.steps:
+                if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what, job.now_ms):
+                    raise _not_held(step)
+            moved = self.decide(job, 0)
+            for step in job.steps:
+                if step.error is not None:
+                    raise step.error
+                if step.expired:
+                    raise _not_held(step)
+        except MiniMQError:
+            for key in keys:
+                self._drafts.pop(key, None)
+            self._drafts |= {key: PopDraft(key, queue) for key, queue in before.items()}
+            raise
+        return moved
+
+    def _has_all(self, key: PopKey, settle: Settle, now_ms: int) -> bool:
+        is_known = key in self._state.popped or key in self._drafts
+        return is_known and self._draft(key, now_ms).queue.has_all(settle)
+
+    def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
+        key, what = step.key, step.what
+        if self._state.topic_name(key.topic_id) is None:
+            raise TopicNotFound("the topic was deleted while its messages were received: retry")
+        if not isinstance(what, Take) and key not in self._state.popped and key not in self._drafts:
+            if isinstance(what, Settle):  # the group was reset or deleted: nothing is in flight
+                step.expired = list(what.spans)
+            return
+        draft = touched[key] = self._draft(key, job.now_ms)
+        step.missed = draft.drop_before(step.stored[0])
+        match what:
+            case Take():
+                self._take(step, what, job, draft)
+            case Settle():
+                step.expired = draft.settle(what)
+            case Leave():
+                step.runs = draft.free(what)
+
+    def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
+        def has_some(*, lost_only: bool) -> bool:
+            return take.client != "" and any(
+                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in self._queues(step.key.group)
+            )
+
+        if any(queue.has_expired_since(take.asked_ms, job.now_ms) for queue in self._queues(step.key.group)):
+            step.asks_again = True  # its process may stand still, too, or be the one that does
+            return
+        is_alone = has_some(lost_only=True)
+        end = self._readable_end(step)
+        found = None if is_alone else draft.take(take, job.now_ms, end, job.epoch, lambda: has_some(lost_only=False))
+        step.makes_room = found is None
+        step.runs = found or []
+
+    def _queues(self, group: str) -> Iterator[PopQueue]:
+        for topic_id, queue_id in self._state.index.queues(group):
+            key = PopKey(group, topic_id, queue_id)
+            if (draft := self._drafts.get(key)) is not None:
+                yield draft.queue
+            elif (queue := self._state.popped.get(key)) is not None:
+                yield queue
+
+    def _readable_end(self, step: PopStep) -> int:
+        if step.stored[1] != AS_WRITTEN:
+            return step.stored[1]
+        queue = QueueKey(step.key.topic_id, step.key.queue_id)
+        return (self._ends.get(queue) or self._state.end(queue)).offset
+
+    def _draft(self, key: PopKey, now_ms: int) -> PopDraft:
+        draft = self._drafts.get(key)
+        if draft is None:
+            queue = self._state.popped.get(key)
+            begun = PopQueue(self._state.committed.get(key, 0)) if queue is None else queue.copy(now_ms)
+            draft = self._drafts[key] = PopDraft(key, begun)
+        return draft
+
+
+def _not_held(step: PopStep) -> Fenced:
+    return Fenced(
+        f"messages of queue {step.key.queue_id} do not belong to this consumer of group {step.key.group!r} any more: "
+        "their invisible duration was over, and others have got them; nothing of the transaction is stored"
+    )

@@ -1,0 +1,1 @@
+"""Keeping a data directory whole and small."""

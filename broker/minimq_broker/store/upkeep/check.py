@@ -1,0 +1,265 @@
+"""Verification of a whole data directory: every checksum, every index row, every offset."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.core.producers import Place, ProducerTable
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.entry import (
+    IN_QUEUE,
+    EntryHeader,
+    EntryKind,
+    atomic_size,
+    effect,
+    payload_of,
+    read_fact,
+    read_header,
+)
+from minimq_broker.store.first_position import missing_before
+from minimq_broker.store.held.due_check import DueCheck
+from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.popping.popped_replay import PoppedReplay
+from minimq_broker.store.popping.popped_rows import popped_findings
+from minimq_broker.store.rows import Row, last_offset_in, row_of
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment_files import is_segment
+from minimq_common.batch import records as batch
+from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
+from minimq_common.files.lmdb_files import check_file
+from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.words import count_of
+
+
+@dataclass
+class Report:
+    """The findings of a check."""
+
+    findings: list[str] = field(default_factory=list)
+    entries: int = 0
+    messages: int = 0
+    segments: int = 0
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        entries = count_of(self.entries, "entry", "entries")
+        seen = f"{count_of(self.segments, 'segment')}, {entries}, {count_of(self.messages, 'message')}"
+        return f"damaged: {count_of(len(self.findings), 'finding')} in {seen}" if self.findings else f"clean: {seen}"
+
+
+def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable[Segment]] = iter) -> Report:
+    """Verify a data directory that no broker has open."""
+    directory = DataDirectory(path, create=False)
+    report = Report()
+    try:
+        directory.check_whole()
+        damaged = _check_pages(directory, report)
+        strange = _check_names(directory, report)
+        _check_owner(directory, report)
+        with closing(
+            CommitLog(
+                directory.log_path,
+                0,
+                UNOBSERVED,
+                readonly=True,
+                without=damaged | strange,
+            )
+        ) as log:
+            saved = _saved(directory.state_path, damaged)
+            walk = _LogWalk(report, saved, is_whole=log.complete_from == 0)
+            for segment in watch(log.segments):
+                walk.segment_or_finding(segment)
+            if directory.state_path.name not in damaged:
+                _check_checkpoint(directory.state_path, log, walk, report, is_whole=not damaged)
+    finally:
+        directory.close()
+    return report
+
+
+def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
+    damaged: set[str] = set()
+    for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
+        try:
+            if path.exists():
+                check_file(path, deep=True)
+        except (PageDamage, OSError) as error:
+            report.findings.append(f"{path.name}: it cannot be read: {error}")
+            damaged.add(path.name)
+    return damaged
+
+
+def _check_names(directory: DataDirectory, report: Report) -> set[str]:
+    files = sorted(directory.log_path.glob("*.mdb"))
+    strange = {file.name for file in files if not is_segment(file)}
+    report.findings += [f"{name}: it is not named like a segment: move it away" for name in sorted(strange)]
+    starts = [int(file.stem) for file in files if file.name not in strange]
+    try:
+        if starts and (missing := missing_before(directory.log_path, starts[0])):
+            report.findings.append(f"{directory.log_path.name}: {missing}")
+    except StoreError as error:
+        report.findings.append(error.message)
+    return strange
+
+
+def _check_owner(directory: DataDirectory, report: Report) -> None:
+    try:
+        if directory.owner_path.exists():
+            directory.owner()
+    except StoreError as error:
+        report.findings.append(error.message)
+
+
+def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report, *, is_whole: bool) -> None:
+    try:
+        with closing(Checkpoint(path, readonly=True)) as checkpoint:
+            state = checkpoint.load()
+            saved = state.position
+            found = [*popped_findings(state, checkpoint.popped())]
+            if not report.findings and not found:  # otherwise facts may be missing
+                found += [*walk.popped.findings(checkpoint.popped()), *walk.delays.findings()]
+            report.findings += [f"checkpoint: {finding}" for finding in found]
+        if is_whole and not log.start <= saved <= log.end:
+            report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
+    except StoreError as error:
+        report.findings.append(f"checkpoint: {error.message}")
+    except lmdb.Error as error:
+        report.findings.append(f"the end of the log cannot be read: {error}")
+
+
+def _saved(path: Path, damaged: set[str]) -> State:
+    try:
+        if path.name not in damaged and path.exists():
+            with closing(Checkpoint(path, readonly=True)) as checkpoint:
+                return checkpoint.load()
+    except (StoreError, lmdb.Error):
+        pass  # found when the checkpoint is verified
+    return State()
+
+
+class _LogWalk:
+    """A walk through the log, segment after segment."""
+
+    def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
+        self.popped = PoppedReplay(saved, is_whole=is_whole)
+        self.delays = DueCheck(saved, is_whole=is_whole)
+        self._report = report
+        self._saved = saved
+        self._name_of = saved.name_of
+        self._next_offset: dict[QueueKey, int] = {}
+        #: Queues whose next batches may have been left out by a rewriting.
+        self._thinned: set[QueueKey] = set()
+        self._stored_ms: dict[QueueKey, int] = {}
+        #: As bounded as that of a broker, so that it finds what the broker was bound to find.
+        self._producers = ProducerTable()
+        self.position = -1
+        self._atomic_end = 0
+
+    def segment_or_finding(self, segment: Segment) -> None:
+        """Verify a segment; one that cannot be read to its end hides nothing of the others."""
+        try:
+            self.segment(segment)
+        except (lmdb.Error, struct.error) as error:
+            self._find(segment, self.position, f"what follows cannot be read: {error}")
+
+    def segment(self, segment: Segment) -> None:
+        self._report.segments += 1
+        if self.position not in (-1, segment.start):
+            self._find(segment, self.position, f"a gap: the next segment starts at {segment.start}")
+        self.position = segment.start
+        if segment.rewritten_to:
+            self.popped = PoppedReplay(self._saved, is_whole=False)  # facts are missing
+            self.delays.lacks_entries()
+            self._thinned.update(self._next_offset)
+        self._verify_rows(segment, dict(self._entries(segment)))
+        for position, text in self.delays.row_findings(segment):
+            self._find(segment, position, text)
+        if segment.rewritten_to:
+            if self.position > segment.rewritten_to:
+                self._find(segment, self.position, f"it is said to end at {segment.rewritten_to}")
+            self.position = segment.rewritten_to
+            self._thinned.update(self._next_offset)
+        if self._atomic_end > self.position:  # a commit has written it, to one segment
+            self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
+
+    def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
+        for queue, key, value in segment.stored_rows():
+            last = last_offset_in(key)
+            row = expected.pop((queue, last), None)
+            if row is None or (key, value) != row.pack(queue):
+                position = -1 if row is None else row.position
+                self._find(segment, position, f"the index row of queue {self._name_of(queue)} offset {last} is wrong")
+        for (queue, last), row in expected.items():
+            self._find(segment, row.position, f"queue {self._name_of(queue)} offset {last} has no index row")
+
+    def _entries(self, segment: Segment) -> list[tuple[tuple[QueueKey, int], Row]]:
+        rows = []
+        for position, entry in segment.entries():
+            self._report.entries += 1
+            if position < self.position or (position > self.position and not segment.rewritten_to):
+                self._find(segment, position, f"a gap: expected an entry at {self.position}")
+            self.position = position + len(entry)
+            try:
+                header = read_header(entry, position)
+                data = bytes(payload_of(entry, header))
+                self.delays.note(effect(entry, position), position, len(entry))
+                if header.kind in IN_QUEUE:
+                    rows.append(self._row(position, header, data, len(entry)))
+                    self._verify(header, data)
+                    if segment.rewritten_to:
+                        self._thinned.add(header.queue)
+                if header.kind == EntryKind.BATCH:
+                    self._verify_number(header, data)
+                elif header.kind in (EntryKind.STAGED, EntryKind.DELAYED):
+                    batch.RecordBatch(data).check_values()
+                elif header.kind == EntryKind.FACT:
+                    self.popped.apply(read_fact(memoryview(data), position), position)
+                    self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
+            except MiniMQError as error:
+                self._find(segment, position, error.message)
+        return rows
+
+    def _row(self, position: int, header: EntryHeader, data: bytes, size: int) -> tuple[tuple[QueueKey, int], Row]:
+        about = batch.read_header(data)
+        self._report.messages += about.count
+        row = row_of(header, about, position, size)
+        return (header.queue, row.last_offset), row
+
+    def _verify(self, header: EntryHeader, data: bytes) -> None:
+        queue, first = header.queue, header.base_offset
+        expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
+        self._next_offset[queue] = first + batch.read_header(data).count
+        self._stored_ms[queue] = header.stored_ms
+        is_thinned = queue in self._thinned
+        self._thinned.discard(queue)
+        if first < expected or (first > expected and not is_thinned):
+            raise CorruptEntry(f"queue {self._name_of(queue)} goes on at offset {first} where {expected} was expected")
+        if header.stored_ms < stored_ms:
+            raise CorruptEntry(f"queue {self._name_of(queue)} offset {first} was stored before the batch ahead of it")
+        batch.RecordBatch(data).check_values()
+
+    def _verify_number(self, header: EntryHeader, data: bytes) -> None:
+        about = batch.read_header(data)
+        if not about.producer_id:
+            return
+        place = Place(*header.queue, header.base_offset, header.stored_ms)
+        former = self._producers.find((about.producer_id, place.topic_id), about.sequence)
+        self._producers.add(about.producer_id, about.sequence, about.settled_before, place, self.position)
+        if former is not None:
+            raise CorruptEntry(
+                f"queue {self._name_of(header.queue)} offset {header.base_offset} is batch {about.sequence} of "
+                f"producer {about.producer_id:016x} again, which is in queue {former.queue_id} at offset "
+                f"{former.base_offset}"
+            )
+
+    def _find(self, segment: Segment, position: int, text: str) -> None:
+        self._report.findings.append(f"{segment.path.name}: position {position}: {text}")

@@ -1,0 +1,170 @@
+"""The entries that a compaction leaves of those of a stretch of the log.
+
+Batches of compacted topics lose the messages that newer ones replace. Where nothing stands between batches of a queue
+that may not be moved, they are joined into one: so readers get few batches instead of many small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from minimq_broker.core.facts import TopicCompaction
+from minimq_broker.core.held.compaction_record import CompactionRecord
+from minimq_broker.core.state import QueueKey
+from minimq_broker.core.upkeep.compacted_batch import BatchPart, compacted
+from minimq_broker.core.upkeep.newest_keys import NO_KEY, NewestKeys, are_tombstones, key_names
+from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind, batch_entry, payload_of
+from minimq_common.batch.records import CODEC_ZSTD, RecordBatch
+from minimq_common.errors import CorruptBatch, InvalidArgument
+
+#: Bytes of batches that wait to be joined, of all queues together.
+_MOST_WAITING = 32 << 20
+#: A frame that was made with a high level may become larger with a low one.
+_LEVELS = (1, 6, 19)
+
+
+class _Source(NamedTuple):
+    """An entry with a batch of a compacted topic, and how much of that remains."""
+
+    position: int
+    header: EntryHeader
+    entry: bytes
+    part: BatchPart
+    left: int
+    left_bytes: int
+
+
+class CompactionChoice:
+    """Decides about the entries of a stretch of the log, in their order; see `Rewriting`. Used by one thread."""
+
+    def __init__(
+        self,
+        topics: Mapping[int, TopicCompaction],
+        newest: NewestKeys,
+        end: int,
+        record: CompactionRecord,
+        now_ms: int,
+    ) -> None:
+        self._topics, self._newest, self._end = topics, newest, end
+        self._record, self._now_ms = record, now_ms
+        self.messages = self.removed = self.tombstones = 0
+        self.held: set[QueueKey] = set()
+        #: Batches that wait to be joined with the next of their queue.
+        self._waiting: dict[QueueKey, list[_Source]] = {}
+        self._waiting_bytes = 0
+        #: Where the next entry is put.
+        self._cursor = 0
+
+    def __call__(self, position: int, header: EntryHeader, entry: memoryview) -> list[tuple[int, bytes]]:
+        """Return the entries that take the place of this one, and of those before it that wait no longer."""
+        source = self.source(position, header, entry)
+        if source is None:
+            return [*self.rest(), (position, bytes(entry))]
+        found = []
+        # What was compacted before an earlier round is not moved to where it seems to have been compacted earlier.
+        if self._waiting_bytes > _MOST_WAITING or self._is_at_round(position):
+            found = self.rest()
+        if not self._waiting:
+            self._cursor = position
+        waiting = self._waiting.setdefault(header.queue, [])
+        if waiting and not self._joins(waiting, source):
+            found += self._placed(waiting)
+            waiting.clear()
+        waiting.append(source)
+        self._waiting_bytes += len(source.entry)
+        return found
+
+    def rest(self) -> list[tuple[int, bytes]]:
+        """Return the entries that take the place of all that wait."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        if len(waiting) == 1:
+            [sources] = waiting.values()
+            if len(sources) == 1:  # it need not be moved
+                self._cursor = sources[0].position
+        return [placed for sources in waiting.values() for placed in self._placed(sources)]
+
+    def has_work(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
+        """Tell whether a message of an entry would be removed."""
+        source = self.source(position, header, entry)
+        return source is not None and not all(source.part.remains)
+
+    def source(self, position: int, header: EntryHeader, entry: memoryview) -> _Source | None:
+        """Return the batch in an entry, opened; None if it stays as it is."""
+        rules = self._topics.get(header.queue.topic_id)
+        if rules is None or header.kind not in IN_QUEUE or position >= self._end:
+            return None
+        try:
+            records = RecordBatch(bytes(payload_of(entry, header)))
+            records.check_values()
+        except (CorruptBatch, InvalidArgument):  # it is for readers to tell of it
+            return None
+        offsets = [header.base_offset + number for number in records.numbers()]
+        names = key_names(records)
+        remains = self._newest.remain(header.queue, names, offsets)
+        since_ms = self._record.since_ms(position, self._now_ms)
+        part = BatchPart(header.base_offset, header.stored_ms, since_ms, records, remains)
+        tombstones = are_tombstones(records)
+        if any(tombstones):
+            self._let_vanish(header.queue, part, names, tombstones, rules.tombstone_ms)
+        return _Source(position, header, bytes(entry), part, part.count, part.left_bytes)
+
+    def _let_vanish(
+        self, queue: QueueKey, part: BatchPart, names: list[bytes], tombstones: list[bool], stay_ms: int
+    ) -> None:
+        assert isinstance(part.remains, list)
+        is_held = queue in self.held or tuple(queue) in self._record.held
+        origins = part.records.origins
+        for place, number in enumerate(part.records.numbers()):
+            if not tombstones[place] or not part.remains[place] or names[place] == NO_KEY:
+                continue
+            has_origin = origins is not None and origins.origins
+            since_ms = origins.origin(number).compacted_ms if origins and has_origin else part.compacted_ms
+            part.remains[place] = is_held or since_ms + stay_ms > self._now_ms
+
+    def _is_at_round(self, position: int) -> bool:
+        earlier = next((sources[0].position for sources in self._waiting.values()), position)
+        return self._record.since_ms(earlier, self._now_ms) != self._record.since_ms(position, self._now_ms)
+
+    def _joins(self, waiting: Collection[_Source], source: _Source) -> bool:
+        size = sum(each.left_bytes for each in waiting) + source.left_bytes
+        return source.part.joins(
+            [each.part for each in waiting], size, sum(each.left for each in waiting) + source.left
+        )
+
+    def _placed(self, sources: list[_Source]) -> list[tuple[int, bytes]]:
+        placed = []
+        for entry in self._entries(sources):
+            placed.append((self._cursor, entry))
+            self._cursor += len(entry)
+        for source in sources:
+            remains = source.part.remains
+            self.messages += len(remains)
+            self.removed += len(remains) - sum(remains)
+            tombstones = are_tombstones(source.part.records)
+            self.tombstones += sum(map(min, tombstones, remains))
+        return placed
+
+    def _entries(self, sources: list[_Source]) -> list[bytes]:
+        if len(sources) > 1:
+            first, last = sources[0].header, sources[-1].header
+            data = compacted([source.part for source in sources])
+            entry = batch_entry(first.queue, first.base_offset, last.stored_ms, data, EntryKind.PUBLISHED)
+            if len(entry) <= sum(len(source.entry) for source in sources):
+                return [entry]
+        return [self._alone(source) for source in sources]
+
+    def _alone(self, source: _Source) -> bytes:
+        if all(source.part.remains):
+            return source.entry
+        header = source.header
+        kind = EntryKind.BATCH if header.kind is EntryKind.BATCH else EntryKind.PUBLISHED
+        is_compressed = source.part.records.header.codec == CODEC_ZSTD
+        for level in _LEVELS if is_compressed else _LEVELS[:1]:
+            data = compacted([source.part], level)
+            entry = batch_entry(header.queue, header.base_offset, header.stored_ms, data, kind)
+            if len(entry) <= len(source.entry):
+                return entry
+        self.held.add(header.queue)
+        source.part.remains[:] = [True] * len(source.part.remains)  # type: ignore[index]
+        return source.entry

@@ -1,0 +1,60 @@
+"""The file beside the segments in which a replica keeps how far it has compacted them. Without it, it begins anew."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import google_crc32c
+import msgspec
+
+from minimq_broker.core.held.compaction_record import CompactionRecord
+from minimq_broker.store.data_dir import sync_directory
+
+log = logging.getLogger(__name__)
+
+#: Behind a CRC-32C.
+COMPACTED = "compacted"
+_CRC_BYTES = 4
+_MAX_BYTES = 4 << 20
+
+
+def load_record(folder: Path) -> CompactionRecord:
+    """Return the record of a folder; an empty one if there is none that can be read."""
+    try:
+        with (folder / COMPACTED).open("rb") as file:
+            data = file.read(_MAX_BYTES)
+        crc, body = data[:_CRC_BYTES], data[_CRC_BYTES:]
+        if int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little") != crc:
+            raise ValueError("it does not match its CRC-32C")
+        return msgspec.msgpack.decode(body, type=CompactionRecord)
+    except FileNotFoundError:
+        return CompactionRecord()
+    except (OSError, ValueError) as error:
+        log.warning("compaction: begins anew path=%s reason=%s", folder / COMPACTED, error)
+        return CompactionRecord()
+
+
+def save_record(folder: Path, record: CompactionRecord) -> None:
+    """Write a record in place of the former one, synced. Raises `OSError`."""
+    body = msgspec.msgpack.encode(record)
+    new = folder / f"{COMPACTED}.new"
+    try:
+        with new.open("wb") as file:
+            file.write(int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little") + body)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(folder / COMPACTED)
+        sync_directory(folder)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+        raise
+
+
+def forget_rounds(folder: Path) -> None:
+    """Let all of the log count as not compacted yet."""
+    if (folder / COMPACTED).exists():
+        save_record(folder, msgspec.structs.replace(load_record(folder), rounds=()))

@@ -1,0 +1,240 @@
+"""A readable listing of the content of a data directory."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import msgspec
+
+from minimq_broker.core.popping.pop_lanes import NEVER
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_runs import RunState
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.entry import (
+    IN_QUEUE,
+    EntryHeader,
+    EntryKind,
+    delay_of,
+    due_key_of,
+    payload_of,
+    read_fact,
+    read_header,
+    transaction_of,
+)
+from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.recovery import recover
+from minimq_common.batch import records as batch
+from minimq_common.errors import StoreError
+from minimq_common.model import Permission
+from minimq_common.moments import moment
+from minimq_common.words import count_of
+
+
+def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
+    """Yield lines about a data directory that no broker has open."""
+    with _opened(path) as (log, state):
+        yield from _lines(_about(log, state))
+        if entries:
+            yield from map(_line, _entries(log))
+
+
+def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
+    """Return the same as values that JSON can hold. Raises as `inspect_directory` does."""
+    with _opened(path) as (log, state):
+        about = _about(log, state)
+        return {**about, "entries": list(_entries(log))} if entries else about
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[CommitLog, State]]:
+    directory = DataDirectory(path, create=False)
+    try:
+        directory.check_whole()
+        with (
+            closing(CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True)) as log,
+            closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
+        ):
+            yield log, recover(checkpoint, log)
+    except (lmdb.Error, struct.error) as error:
+        raise StoreError(f"{path} cannot be read: {error}: run minimq-broker check {path}") from None
+    finally:
+        directory.close()
+
+
+def _about(log: CommitLog, state: State) -> dict[str, Any]:
+    topics = sorted(state.topics.values(), key=lambda topic: topic.name)
+    names = {topic.topic_id: topic.name for topic in topics}
+    return {
+        "log": {
+            "start": log.start,
+            "end": log.end,
+            "disk_bytes": log.disk_bytes,
+            "segments": [
+                {
+                    "file": segment.path.name,
+                    "start": segment.start,
+                    "used_bytes": segment.used_bytes,
+                    "rewritten": bool(segment.rewritten_to),
+                }
+                for segment in log.segments
+            ],
+        },
+        "term": state.term,
+        "transactions": [
+            {"transaction": name, "number": number, "unpublished": count}
+            for name, number, count in state.transactions.endings()
+        ],
+        "delayed": {
+            "published_to": state.delays.mark._asdict(),
+            "waiting": [
+                {"topic": names.get(topic_id, topic_id), "batches": waiting.batches, "messages": waiting.messages}
+                for topic_id, waiting in sorted(state.delays.by_topic.items())
+            ],
+        },
+        "topics": [
+            {
+                "topic": topic.name,
+                "id": topic.topic_id,
+                "read_queues": topic.read_queues,
+                "write_queues": topic.write_queues,
+                "permission": (Permission(topic.permission).name or "").lower().replace("_", "-"),
+                "fifo": topic.fifo,
+                "retention_ms": topic.retention.max_age_ms,
+                "retention_bytes": topic.retention.max_bytes,
+                "compacted": bool(topic.key_queues),
+                "queues": [_queue(QueueKey(topic.topic_id, number), log, state) for number in range(topic.queues)],
+            }
+            for topic in topics
+        ],
+        "groups": [
+            {"group": group, "topic": names.get(topic_id, topic_id), "queue": queue_id, "offset": offset}
+            for (group, topic_id, queue_id), offset in sorted(state.committed.items())
+        ],
+        "popped": [
+            {"group": group, "topic": names.get(topic_id, topic_id), "queue": queue_id, **_popped(queue)}
+            for (group, topic_id, queue_id), queue in sorted(state.popped.items())
+        ],
+    }
+
+
+def _popped(queue: PopQueue) -> dict[str, Any]:
+    unsettled = [run for run in queue.runs if run.state is not RunState.DONE]
+    due_ms = min((run.until_ms for run in unsettled if run.state is RunState.OUT), default=NEVER)
+    return {
+        "settled_to": queue.done,
+        "handed_out_to": queue.next,
+        "pieces": len(queue),
+        "unsettled": sum(run.count for run in unsettled),
+        "in_flight": queue.held,
+        "most_tries": max((run.tries for run in unsettled), default=0),
+        "next_deadline": None if due_ms == NEVER else moment(due_ms).isoformat(timespec="milliseconds"),
+    }
+
+
+def _queue(queue: QueueKey, log: CommitLog, state: State) -> dict[str, int]:
+    end = state.end(queue).offset
+    first = log.first_offset(queue)
+    return {"queue": queue.queue_id, "min_offset": end if first is None else first, "max_offset": end}
+
+
+def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
+    for position, entry in log.entries():
+        header = read_header(entry, position)
+        about: dict[str, Any] = {"position": position, "stored_at": _moment(header.stored_ms)}
+        payload = payload_of(entry, header)
+        if header.kind == EntryKind.FACT:
+            about["fact"] = msgspec.to_builtins(read_fact(payload, position))
+        else:
+            about["kind"] = header.kind.name.lower()
+            about["topic_id"], about["queue"] = header.queue
+            about |= _batch(header, batch.read_header(payload))
+        if header.kind == EntryKind.STAGED:
+            about["transaction"], about["number"] = transaction_of(entry, position)
+        elif header.kind == EntryKind.DELAYED:
+            due_ms, about["recallable"] = delay_of(entry, position)
+            about |= {"due_at": _moment(due_ms), "due_ms": due_ms, "id": position}
+        elif header.kind == EntryKind.DUE:
+            key = due_key_of(entry, position)
+            about |= {"due_at": _moment(key.due_ms), **key._asdict()}
+        yield about
+
+
+def _moment(at_ms: int) -> str:
+    try:
+        return moment(at_ms).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError):  # behind all years that there are
+        return str(at_ms)
+
+
+def _batch(header: EntryHeader, sent: batch.Header) -> dict[str, Any]:
+    about: dict[str, Any] = {}
+    if header.kind in IN_QUEUE:
+        about["min_offset"] = header.base_offset
+        about["max_offset"] = header.base_offset + sent.count
+    else:
+        about["messages"] = sent.count
+    if sent.producer_id:
+        about["producer"], about["sequence"] = f"{sent.producer_id:016x}", sent.sequence
+    return about
+
+
+def _lines(about: dict[str, Any]) -> Iterator[str]:
+    log = about["log"]
+    segments = log["segments"]
+    size = f"{count_of(len(segments), 'segment')}, {log['disk_bytes']} bytes on disk"
+    yield f"log: positions {log['start']} to {log['end']}, {size}"
+    for segment in segments:
+        rewritten = ", rewritten" if segment["rewritten"] else ""
+        yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used{rewritten}"
+    yield f"term: {about['term']}"
+    for topic in about["topics"]:
+        counts = f"{count_of(topic['read_queues'], 'read queue')} and {count_of(topic['write_queues'], 'write queue')}"
+        yield f"topic {topic['topic']}: id {topic['id']}, {counts}, permission {topic['permission']}"
+        for queue in topic["queues"]:
+            yield f"  queue {queue['queue']}: offsets {queue['min_offset']} to {queue['max_offset']}"
+    for item in about["groups"]:
+        yield f"group {item['group']}: {item['topic']}/{item['queue']} at {item['offset']}"
+    for item in about["popped"]:
+        pieces = f"{count_of(item['unsettled'], 'unsettled message')} in {count_of(item['pieces'], 'piece')}"
+        until = f", the next deadline {item['next_deadline']}" if item["next_deadline"] else ""
+        yield (
+            f"work queue of group {item['group']}: {item['topic']}/{item['queue']} settled to {item['settled_to']}, "
+            f"handed out to {item['handed_out_to']}, {pieces}, {item['in_flight']} in flight, "
+            f"at most {count_of(item['most_tries'], 'try', 'tries')}{until}"
+        )
+    yield from _waiting_lines(about)
+
+
+def _waiting_lines(about: dict[str, Any]) -> Iterator[str]:
+    for item in about["delayed"]["waiting"]:
+        messages = f"{count_of(item['messages'], 'message')} in {count_of(item['batches'], 'batch', 'batches')}"
+        yield f"delayed messages of topic {item['topic']}: {messages} waiting"
+    for item in about["transactions"]:
+        left = count_of(item["unpublished"], "batch", "batches")
+        yield f"transaction {item['transaction']}: ended {item['number']}, {left} to publish"
+
+
+def _line(entry: dict[str, Any]) -> str:
+    begin = f"{entry['position']} {entry['stored_at']}"
+    if "fact" in entry:
+        fact = dict(entry["fact"])
+        return f"{begin} {fact.pop('type')} {' '.join(f'{name}={value}' for name, value in fact.items())}"
+    line = f"{begin} {entry['kind']} topic id {entry['topic_id']} queue {entry['queue']}"
+    if entry["kind"] == "delayed":
+        line += f" messages {entry['messages']} due {entry['due_at']} id {entry['id']}"
+        line += " recallable" if entry["recallable"] else ""
+    elif "transaction" in entry:
+        line += f" messages {entry['messages']} transaction {entry['transaction']} number {entry['number']}"
+    else:
+        line += f" offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
+    if entry["kind"] == "due":
+        line += f" due {entry['due_at']} id {entry['id']}"
+    return f"{line} producer {entry['producer']} sequence {entry['sequence']}" if "producer" in entry else line

@@ -1,0 +1,193 @@
+"""The rebuild of a damaged segment file from its readable entries, before LMDB follows its pages."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.disk import is_full
+from minimq_broker.store.entry import IN_QUEUE, EntryKind, effect, payload_of, read_header
+from minimq_broker.store.held.due_rows import AnyDueRow, due_rows_of
+from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
+from minimq_broker.store.rows import Row, row_of
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment_tables import LOG_TABLE
+from minimq_broker.store.upkeep.rewritten_mark import mark_in
+from minimq_common.batch import records as batch
+from minimq_common.errors import CorruptEntry, StoreFull
+from minimq_common.files.lmdb_files import rows_in, rows_said_in
+from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.words import count_of
+
+log = logging.getLogger(__name__)
+
+_POSITION_BYTES = 8
+#: Where the looked-at segments begin when none was looked at: behind all.
+NOT_LOOKED = 1 << 63
+#: Bytes that one transaction writes.
+_WRITTEN_BYTES = 8 << 20
+#: Maximum number of gaps that an error lists.
+_TOLD_GAPS = 5
+
+
+def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tuple[dict[int, str], int]:
+    """Rebuild damaged segments before any of them is opened.
+
+    The last one is always verified, earlier ones from the newest on, while that is quick: the others are verified
+    later, while the broker runs.
+    """
+    lost: dict[int, str] = {}
+    looked_from = NOT_LOOKED
+    until = time.monotonic() + look_s
+    end: int | None = None
+    for file in reversed(files):
+        if end is not None and time.monotonic() > until:
+            break
+        try:
+            check_pages_of(file)
+        except DamagedPages as error:
+            if missing := repair_segment(file, end, segment_bytes, error.reason):
+                lost[int(file.stem)] = f"lost are {missing}"
+        looked_from = end = int(file.stem)
+    return lost, looked_from
+
+
+def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
+    """Rebuild a segment from its readable entries, with new index rows; return what is lost; "" if nothing."""
+    remedy = "restore the data directory from a copy of it"
+    if end is None and path.stat().st_size == 0 and _ends_before(path):
+        remedy = f"delete it if an older release was killed while it made it, or {remedy}"
+    refused = DamagedFile(f"{path} is damaged: {damage}: {remedy}")
+    start, rewritten_to = int(path.stem), mark_in(path)
+    try:
+        found = sorted((position, len(entry)) for position, entry in _entries(path))
+        kept = _apart(found, start, rewritten_to) if rewritten_to else _linked(found, start, end)
+        said = rows_said_in(path, LOG_TABLE)
+        is_whole = len(kept) == said
+    except PageDamage:
+        raise refused from None
+    if rewritten_to:
+        lost = "" if is_whole else f"{said - len(kept)} of {count_of(said, 'entry', 'entries')}"
+    else:
+        lost = _missing(kept, start, end)
+    if end is None and (lost or not is_whole):
+        raise refused
+    made = path.with_name(f"{path.stem}.new")
+    aside: Path | None = None
+    try:
+        remove_lmdb(made)
+        _copy(path, made, dict(kept), segment_bytes, rewritten_to)
+        if lost:
+            aside = free_name(path)
+            aside.hardlink_to(path)
+        lock_file(path).unlink(missing_ok=True)
+        made.replace(path)
+        remove_lmdb(made)
+        sync_directory(path.parent)
+    except (OSError, lmdb.Error) as error:
+        if is_full(error, path.parent):
+            raise StoreFull(f"no space is left on the disk to rebuild {path}, which is damaged: free some") from None
+        raise
+    log.error(
+        "store: a damaged segment was rebuilt segment=%d reason=%s lost=%s former=%s",
+        start,
+        damage,
+        lost or "nothing",
+        aside or "deleted",
+    )
+    return lost
+
+
+def _ends_before(path: Path) -> bool:
+    start = int(path.stem)
+    former = max((file for file in path.parent.glob("*.mdb") if int(file.stem) < start), default=None)
+    try:
+        ends = () if former is None else (position + len(entry) for position, entry in _entries(former))
+        return max(ends, default=0) == start
+    except PageDamage:
+        return False
+
+
+def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
+    for key, entry in rows_in(path, LOG_TABLE):
+        if len(key) == _POSITION_BYTES:
+            position = int.from_bytes(key, "big")
+            try:
+                read_header(memoryview(entry), position)
+            except CorruptEntry:
+                continue
+            yield position, entry
+
+
+def _linked(found: list[tuple[int, int]], start: int, end: int | None) -> list[tuple[int, int]]:
+    begins = {start if end is None else end, *(position for position, _ in found)}
+    ends = {start, *(position + size for position, size in found)}
+    kept: list[tuple[int, int]] = []
+    at = start
+    for position, size in found:
+        if position >= at and (position in ends or position + size in begins):
+            kept.append((position, size))
+            at = position + size
+    return kept
+
+
+def _apart(found: list[tuple[int, int]], start: int, end: int) -> list[tuple[int, int]]:
+    kept: list[tuple[int, int]] = []
+    at = start
+    for position, size in found:
+        if at <= position and position + size <= end:
+            kept.append((position, size))
+            at = position + size
+    return kept
+
+
+def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
+    gaps: list[str] = []
+    at = start
+    for position, size in [*kept, *([] if end is None else [(end, 0)])]:
+        if position != at:
+            gaps.append(f"{at} to {position}")
+        at = position + size
+    more = f" and {len(gaps) - _TOLD_GAPS} more" if len(gaps) > _TOLD_GAPS else ""
+    return f"log positions {', '.join(gaps[:_TOLD_GAPS])}{more}" if gaps else ""
+
+
+def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewritten_to: int) -> None:
+    segment = Segment(made, int(path.stem), segment_bytes)
+    try:
+        entries: list[tuple[int, bytes]] = []
+        rows: list[tuple[QueueKey, Row]] = []
+        due: list[AnyDueRow] = []
+        size = 0
+
+        def write() -> None:
+            segment.write(sorted(entries), rows, due)
+            entries.clear()
+            rows.clear()
+            due.clear()
+
+        for position, entry in _entries(path):
+            if kept.get(position) != len(entry):
+                continue
+            header = read_header(memoryview(entry), position)
+            if header.kind in IN_QUEUE:
+                about = batch.read_header(payload_of(memoryview(entry), header))
+                rows.append((header.queue, row_of(header, about, position, len(entry))))
+            elif header.kind in (EntryKind.DELAYED, EntryKind.FACT):
+                due += due_rows_of(effect(memoryview(entry), position), position, len(entry))
+            entries.append((position, entry))
+            size += len(entry)
+            if size >= _WRITTEN_BYTES:
+                write()
+                size = 0
+        write()
+        if rewritten_to:
+            segment.mark_rewritten(rewritten_to)
+    finally:
+        segment.close()

@@ -1,0 +1,182 @@
+"""The rewriting of sealed segments: one file with the entries that are still needed takes the place of several.
+
+Entries keep their log positions, so that all that refers to them stays true: what is left out leaves a gap, and the log
+is complete only from behind the last rewritten segment on. Facts are left out, since the state is saved. Delays
+that wait stay, and so do recalls until the batch is due. Each replica rewrites by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import lmdb
+
+from minimq_broker.core.held.delays import NO_KEY, BatchesRecalled, DelaysSetBack, DueKey
+from minimq_broker.core.state import QueueKey
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.entry import EntryHeader, EntryKind, opened, payload_of, read_fact, read_header
+from minimq_broker.store.held.due_index import DueIndex
+from minimq_broker.store.held.due_rows import AnyDueRow
+from minimq_broker.store.lmdb_file import DAMAGE, remove_lmdb
+from minimq_broker.store.rows import Row
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.upkeep.copy import verified, writing
+from minimq_common.errors import StoreError
+
+#: Entries with their log positions. They come in the order of their positions, and none overlaps another one.
+Placed = list[tuple[int, bytes]]
+#: Says what stands at a log position from now on: the entry that is passed, another one of the same queue and offsets
+#: that is not longer, or nothing; or entries that take the place of this one and of some before it. It is asked in
+#: order about all entries but facts, and delayed batches that wait.
+Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | Placed | None]
+
+
+#: Two may make a segment with the same start: one of them will get its place.
+_numbers = itertools.count()
+
+
+class Rewriting:
+    """Makes one segment of adjacent ones, in small steps. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        segments: Sequence[Segment],
+        end: int,
+        choice: Choice,
+        mark: DueKey = NO_KEY,
+        rest: Callable[[], Placed] = list,
+        *,
+        salvages: bool = False,
+    ) -> None:
+        self.start, self.end = segments[0].start, end
+        self.former = tuple(segments)
+        self.read_bytes = self.kept_bytes = self.lost = 0
+        self._log, self._choice, self._salvages = log, choice, salvages
+        self._index, self._mark = DueIndex(log), mark
+        self._waiting = [*segments]
+        self._rest = rest
+        #: Where the last entry of the new segment ends.
+        self._made_end = self.start
+        self._position = self.start
+        self._path = rewritten_path(log.path, self.start)
+        room = sum(segment.used_bytes for segment in segments)
+        with writing(log.path):
+            remove_lmdb(self._path)
+            self._made = Segment(self._path, self.start, room)
+
+    @property
+    def at(self) -> Segment:
+        """The segment whose entries are looked at next."""
+        return self._waiting[0] if self._waiting else self.former[-1]
+
+    def step(self, max_bytes: int, max_entries: int) -> bool:
+        """Take over the next entries, verified and synced; return whether there may be more."""
+        if not self._waiting:
+            return False
+        found: Placed = []
+        with closing(self._waiting[0].entries(self._position)) as entries:
+            while max_bytes > 0 and max_entries > 0:
+                item = self._next(entries)
+                if item is None:
+                    self._waiting.pop(0)
+                    break
+                position, entry = item
+                self._position = position + len(entry)
+                max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
+                self.read_bytes += len(entry)
+                try:
+                    found += self._taken(position, entry)
+                except DAMAGE:
+                    if not self._salvages:
+                        raise
+                    self.lost += 1
+                if found:
+                    self._check_end(found[-1], self._position)
+        if not self._waiting:
+            found += self._rest()
+        self._put(found)
+        return bool(self._waiting)
+
+    def _next(self, entries: Iterator[tuple[int, memoryview]]) -> tuple[int, memoryview] | None:
+        try:
+            return next(entries, None)
+        except DAMAGE:
+            if not self._salvages:
+                raise
+            self.lost += 1
+            return None
+
+    def _taken(self, position: int, entry: memoryview) -> Placed:
+        header = read_header(entry, position)
+        chosen: memoryview | bytes | Placed | None = None
+        if self._has_to_stay(position, header, entry):
+            chosen = [*self._rest(), (position, bytes(entry))]
+        elif header.kind != EntryKind.FACT:
+            chosen = self._choice(position, header, entry)
+        if self._salvages and chosen is not None:
+            opened(bytes(entry), position)
+        if isinstance(chosen, list):
+            return chosen
+        return [] if chosen is None else [(position, bytes(chosen))]
+
+    def _has_to_stay(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
+        if header.kind == EntryKind.DELAYED:
+            return self._index.needs(position, entry, self._mark)
+        if header.kind != EntryKind.FACT:
+            return False
+        fact = read_fact(payload_of(entry, header), position)
+        if isinstance(fact, DelaysSetBack):  # without it, what follows seems to be published out of order
+            return True
+        recalled = fact.batches if isinstance(fact, BatchesRecalled) else ()
+        return any((each.due_ms, each.id) > self._mark for each in recalled)
+
+    def _check_end(self, last: tuple[int, bytes], end: int) -> None:
+        position, entry = last
+        if position + len(entry) > end:
+            room = end - position
+            raise StoreError(f"there are {room} bytes at position {position}, which cannot be replaced by {len(entry)}")
+
+    def _put(self, found: list[tuple[int, bytes]]) -> None:
+        for position, entry in found:
+            if position < self._made_end:
+                raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self._made_end}")
+            self._made_end = position + len(entry)
+        if not found:
+            return
+        rows: list[tuple[QueueKey, Row]] = []
+        due: list[AnyDueRow] = []
+        for position, data in found:
+            _, its_rows, its_due = verified([data], position)
+            rows += its_rows
+            due += its_due
+        with writing(self._log.path):
+            self._made.write(found, rows, due)
+        self.kept_bytes += sum(len(data) for _, data in found)
+
+    def put_in_place(self) -> bool:
+        """Let the new segment take the place of the former ones once all is taken over; return whether it did.
+
+        It does not when one of them was removed or repaired meanwhile. Current readers of the former ones finish.
+        """
+        with writing(self._log.path):
+            self._made.mark_rewritten(self.end)
+            self._close()
+            return self._log.replace(self.former, self._path)
+
+    def give_up(self) -> None:
+        """Close and delete the new segment, unless it has its place by now. Idempotent."""
+        self._close()
+        remove_lmdb(self._path)
+
+    def _close(self) -> None:
+        with suppress(lmdb.Error):
+            self._made.close()
+
+
+def rewritten_path(folder: Path, start: int) -> Path:
+    """Return a new name for a rewritten segment before it has its place; what a start finds of it is deleted."""
+    return folder / f"{start:020d}.new-rewriting-{next(_numbers)}"

@@ -1,0 +1,199 @@
+"""From which offset on the messages of topics are shown, by their own rules and the age that the broker keeps.
+
+What is shown no more is deleted when its segment is rewritten or removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from minimq_broker.core.facts import Topic
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.upkeep.topic_sizes import TopicSizes
+from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX
+from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+
+log = logging.getLogger(__name__)
+
+
+#: Topics of which nothing goes but by rules of their own: dead letters, and what became of them.
+_KEPT = (DEAD_LETTER_PREFIX, DONE_PREFIX)
+
+
+def is_kept(name: str) -> bool:
+    """Tell whether a topic outlives the retention of the broker."""
+    return name.startswith(_KEPT)
+
+
+class _Floor(NamedTuple):
+    """The first offset of a queue that is shown."""
+
+    #: Itself; 0 if all are shown.
+    offset: int
+    #: Its log position; `NOTHING_NEEDED` if nothing is shown.
+    position: int
+    #: When it may be too old.
+    until_ms: int
+    #: Log position before which the next look finds nothing that is shown.
+    seen: int
+
+
+class TopicRetention:
+    """Finds the first shown offsets of one log. Used by one thread at a time."""
+
+    def __init__(
+        self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0, dead_letters: RetentionRules = FOR_EVER
+    ) -> None:
+        #: Dead letters that were deleted since the start, and the disk that the others take.
+        self.dead_letters_deleted = self.dead_letter_bytes = 0
+        self.rules: dict[int, RetentionRules] = {}
+        self.gone_before: dict[int, int] = {}
+        self._log = log
+        self._segment_bytes = segment_bytes
+        self._max_age_ms = max_age_ms
+        self._dead_letters = dead_letters
+        self._sizes: dict[int, TopicSizes] = {}
+        #: The floors that were found last: nothing before them is shown.
+        self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
+        self._truncations = 0
+
+    def look(self, state: State, now_ms: int) -> None:
+        """Show from now on what the rules of the topics keep."""
+        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(self._rules(topic)))}
+        self.rules = {topic_id: self._rules(topic) for topic_id, topic in topics.items()}
+        self._forget_sizes()
+        if self._truncations != self._log.truncations:  # offsets may be those of other messages now
+            self._truncations, self._found = self._log.truncations, {}
+        former, self._found = self._found, {}
+        floors: dict[QueueKey, int] = {}
+        self.gone_before = {}
+        for topic in (*topics.values(), *self._aged(state, now_ms)):
+            end, rules = NOTHING_NEEDED, self._rules(topic)
+            if not rules.max_age_ms and not is_kept(topic.name):
+                rules = RetentionRules(self._max_age_ms, rules.max_bytes)
+            least = self._cut_by_size(topic.topic_id, rules.max_bytes)
+            for number in range(topic.queues):
+                queue = QueueKey(topic.topic_id, number)
+                found = former.get((queue, rules))
+                if found is None or least or now_ms >= found.until_ms:
+                    found = self._floor(queue, rules, now_ms, least, found)
+                if found is None:
+                    continue
+                self._found[queue, rules] = found
+                if topic.name.startswith(DEAD_LETTER_PREFIX) and (before := former.get((queue, rules))) is not None:
+                    self._tell_deleted(topic.name, number, found.offset - before.offset)
+                end = min(end, found.position)
+                if found.offset:
+                    floors[queue] = min(found.offset, state.end(queue).offset)
+            if topic.topic_id in self.rules:
+                self.gone_before[topic.topic_id] = end
+        self._log.show_from(floors)
+        self.dead_letter_bytes = self._kept_bytes(state)
+
+    def _rules(self, topic: Topic) -> RetentionRules:
+        has_own = any(_numbers(topic.retention)) or not is_kept(topic.name)
+        return topic.retention if has_own else self._dead_letters
+
+    def _tell_deleted(self, topic: str, queue_id: int, count: int) -> None:
+        if count > 0:
+            self.dead_letters_deleted += count
+            group = topic.removeprefix(DEAD_LETTER_PREFIX)
+            text = "retention: dead letters deleted group=%s queue=%d count=%d"
+            log.warning(text, group, queue_id, count, extra=ALWAYS_WRITTEN)
+
+    def _kept_bytes(self, state: State) -> int:
+        kept = {topic.topic_id for topic in state.topics.copy().values() if is_kept(topic.name)}
+        found = 0
+        for segment in self._log.segments if kept else ():
+            try:
+                sizes = self.sizes(segment)
+                there = kept & sizes.topics if segment.sealed else kept
+                found += sum(sizes.size_of(topic_id) for topic_id in there)
+            except DAMAGE:  # which readers report
+                continue
+        return found
+
+    def _aged(self, state: State, now_ms: int) -> Iterator[Topic]:
+        """Yield the topics without rules of their own that have messages in segments where some may be over age.
+
+        Topics of groups go with their segments, such as messages that wait for another try; dead letters stay.
+        """
+        rules, ids = RetentionRules(self._max_age_ms), set[int]()
+        for segment in self._log.segments if self._max_age_ms else ():
+            try:
+                ids |= self.sizes(segment).topics if segment.sealed else frozenset(segment.topics())
+                newest_ms = segment.newest_ms()
+            except DAMAGE:
+                continue
+            if newest_ms is not None and not rules.is_over_age(newest_ms, now_ms):
+                break  # all behind it is younger
+        for topic in state.topics.copy().values():
+            if topic.topic_id in ids - self.rules.keys() and not topic.compaction and not topic.name.startswith("%"):
+                yield topic
+
+    def sizes(self, segment: Segment) -> TopicSizes:
+        """Return the sizes of topics in a segment."""
+        found = self._sizes.get(segment.start)
+        if found is None or found.segment is not segment:
+            found = self._sizes[segment.start] = TopicSizes(segment, self._segment_bytes)
+        return found
+
+    def _forget_sizes(self) -> None:
+        there = {segment.start: segment for segment in self._log.segments}
+        self._sizes = {start: sizes for start, sizes in self._sizes.items() if there.get(start) is sizes.segment}
+
+    def _floor(
+        self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, former: _Floor | None
+    ) -> _Floor | None:
+        """Find the floor of a queue, at the former one or behind; None if a segment is damaged, which readers report.
+
+        Messages before the log position `least` are not shown either.
+        """
+        oldest_ms = now_ms - rules.max_age_ms + 1 if rules.max_age_ms else 0
+        until_ms = now_ms + rules.max_age_ms
+        # What was behind the former floor may have been deleted; what is before it stays hidden.
+        floor = _Floor(0, NOTHING_NEEDED, until_ms, 0) if former is None else former._replace(until_ms=until_ms)
+        segments = self._log.segments
+        starts = [segment.start for segment in segments]
+        for segment in segments[max(bisect_right(starts, floor.seen) - 1, 0) :]:
+            try:
+                last = segment.row_before(queue, 1 << 63)
+                if last is None:
+                    continue
+                if last.position < least or rules.is_over_age(last.stored_ms, now_ms):
+                    floor = _Floor(last.last_offset + 1, NOTHING_NEEDED, until_ms, last.position)
+                    continue
+                first = max(segment.offset_at(queue, oldest_ms) or 0, segment.offset_from(queue, least) or 0)
+                row = segment.row_at(queue, first)
+            except DAMAGE:
+                return None
+            if row is not None:
+                return _Floor(row.base_offset, row.position, row.stored_ms + rules.max_age_ms, row.position)
+        return floor
+
+    def _cut_by_size(self, topic_id: int, max_bytes: int) -> int:
+        kept_from = 0
+        for start, size in self._slices(topic_id) if max_bytes else ():
+            if max_bytes <= 0:
+                return kept_from
+            max_bytes -= size
+            kept_from = start
+        return 0
+
+    def _slices(self, topic_id: int) -> Iterator[tuple[int, int]]:
+        for segment in reversed(self._log.segments):
+            try:
+                yield from self.sizes(segment).slices(topic_id)
+            except DAMAGE:  # it counts for nothing
+                continue
+
+
+def _numbers(rules: RetentionRules) -> tuple[int, int]:
+    return rules.max_age_ms, rules.max_bytes

@@ -1,0 +1,1 @@
+"""Consumers that call a listener."""

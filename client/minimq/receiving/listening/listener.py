@@ -1,0 +1,357 @@
+"""Listeners and their results."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import operator
+import reprlib
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from minimq.arguments import is_async
+from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptors
+from minimq.receiving.listening.redelivery import origin_of
+from minimq.receiving.received import ReceivedMessage
+from minimq.sending.requests.replier import Replier
+from minimq.sending.requests.reply import Reply
+from minimq.transport.client_log import client_logger
+from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
+from minimq_common.model import MessageQueue
+
+log = client_logger(__name__)
+
+#: Messages, and keys of each, that the log names, and the maximum length of a key.
+_NAMED = 5
+#: Maximum length of the name of an error in the reason of a dead letter.
+_SHOWN_NAME = 100
+_short = reprlib.Repr()
+_short.maxlist, _short.maxstring = _NAMED, 80
+
+
+#: Seconds for which `close` waits for running calls without a word.
+QUIET_CLOSE_S = 1.0
+WAITS_FOR_CALLS = "consumer: closes, and waits up to %.0f s for %s of the listener group=%s"
+WAITS_NO_LONGER = "consumer: closes, and waits no longer for %s of the listener group=%s"
+
+
+class ConsumeResult(Enum):
+    """The result of a listener: all messages succeeded, or all are to be retried."""
+
+    SUCCESS = "success"
+    RETRY_LATER = "retry-later"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """A result that selects the messages of the call to retry, and their delay.
+
+    Attributes:
+        first: index of the first message to retry; those before it have succeeded. The number of messages means that
+            all have.
+        level: index of the delay in `retry_delays_s`; with None, the number of tries so far selects it. In an orderly
+            consumer the delay is always `suspend_s`.
+        indexes: instead of `first`, the indexes of exactly the messages to retry; all others have succeeded. An orderly
+            consumer retries all messages from the lowest index on, since nothing may overtake it.
+
+    Raises:
+        InvalidArgument: a number is negative or not whole, or both `first` and `indexes` are given.
+    """
+
+    first: int = 0
+    level: int | None = None
+    indexes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.indexes is not None:
+            if self.first:
+                raise InvalidArgument(f"{self!r}: give either first or indexes")
+            if not isinstance(self.indexes, Iterable):
+                raise InvalidArgument(f"{self!r}: indexes must be a sequence of whole numbers from 0 on")
+            # As a tuple: the caller may change the list.
+            object.__setattr__(self, "indexes", tuple(self._whole(number) for number in self.indexes))
+        object.__setattr__(self, "first", self._whole(self.first))
+        if self.level is not None:
+            object.__setattr__(self, "level", self._whole(self.level))
+
+    def _whole(self, number: object) -> int:
+        try:
+            whole = -1 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]
+        except TypeError:
+            whole = -1
+        if whole < 0:
+            raise InvalidArgument(f"{self!r}: {number!r} is not a whole number from 0 on")
+        return whole
+
+
+#: The result of a listener: for all messages of the call, or a list with a result for each of them.
+ListenerResult = ConsumeResult | RetryLater | Reply | Sequence[ConsumeResult | Reply]
+
+#: Called with messages of one queue and one topic, in order.
+Listener = Callable[[list[ReceivedMessage]], ListenerResult]
+AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult]]
+
+
+class Verdict(NamedTuple):
+    """The normalized result of a call.
+
+    Attributes:
+        again: indexes of the messages to retry, sorted; all others have succeeded.
+        level: of their delay; None if the number of tries decides.
+        reason: the reason of the failure, for dead letters.
+        error: what the listener has raised.
+        is_final: no retry will help: those messages are dead letters at once.
+    """
+
+    again: Sequence[int]
+    level: int | None = None
+    reason: str = "listener answered RETRY_LATER"
+    error: BaseException | None = None
+    is_final: bool = False
+
+    def tell(self, call: ConsumerCall) -> None:
+        """Note it in a call."""
+        call.failed, call.error = self.again, self.error
+        if self.again:
+            call.reason = self.reason
+
+
+class ListenerCalls(NamedTuple):
+    """The mode in which a listener is called."""
+
+    threads: int
+    batch_size: int
+    #: One call at a time for each queue, in order.
+    in_order: bool
+
+
+def check_may_start(topics: Collection[str], *, has_started: bool) -> None:
+    """Raise `InvalidArgument` unless a push consumer has a subscription and was not started before."""
+    if has_started:
+        raise InvalidArgument("the consumer was started before: start it once")
+    if not topics:
+        raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
+
+
+def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:
+    """Return the verdict of a result for a number of messages. An invalid result is not a success."""
+    if answer is ConsumeResult.SUCCESS or (isinstance(answer, Reply) and mistake is None):
+        return Verdict(())
+    if mistake is not None:
+        return Verdict(range(messages), reason="listener gave no valid answer")
+    if isinstance(answer, list | tuple):
+        failed = [index for index, each in enumerate(answer) if each is ConsumeResult.RETRY_LATER]
+        return Verdict(range(failed[0], messages) if in_order and failed else failed)
+    if not isinstance(answer, RetryLater):
+        return Verdict(range(messages))
+    if answer.indexes is None:
+        return Verdict(range(answer.first, messages), answer.level)
+    again = sorted(set(answer.indexes))
+    return Verdict(range(again[0], messages) if in_order and again else again, answer.level)
+
+
+def _mistake_in_list(results: Sequence[object], messages: int) -> str | None:
+    if len(results) != messages:
+        return f"the call had {messages} messages, and the list has {len(results)} results: return one for each"
+    if all(isinstance(each, Reply | ConsumeResult) for each in results):
+        return None
+    return "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
+
+
+def mistake_in(answer: object, messages: int) -> str | None:
+    """Return the mistake in a result for a number of messages; None if it is valid."""
+    if isinstance(answer, Reply) and messages > 1:
+        return f"the call had {messages} messages: return a list with a reply for each, or use batch_size=1"
+    if isinstance(answer, list | tuple):
+        return _mistake_in_list(answer, messages)
+    if not isinstance(answer, ConsumeResult | RetryLater | Reply):
+        return "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER, RetryLater(...) or Reply(...)"
+    if isinstance(answer, RetryLater) and answer.first > messages:
+        return f"the call had {messages} messages, so first can be {messages} at most, which means that all succeeded"
+    if isinstance(answer, RetryLater) and max(answer.indexes or (0,)) >= messages:
+        return f"the indexes of the {messages} messages of the call end at {messages - 1}"
+    return None
+
+
+def described(messages: Sequence[ReceivedMessage]) -> str:
+    """Return a description of messages for the log: the first few, each with its offset, id and keys."""
+    texts = []
+    for message in messages[:_NAMED]:
+        queue, offset = origin_of(message)
+        place = f"offset {offset}" if queue == str(message.queue) else f"offset {offset} of {queue}"
+        keys = f" keys {_short.repr(list(message.keys))}" if message.keys else ""
+        texts.append(f"{place} id {message.message_id}{keys}")
+    more = f", and {len(messages) - _NAMED} more" if len(messages) > _NAMED else ""
+    return f"[{'; '.join(texts)}]{more}"
+
+
+class _Adapter:
+    """A listener as the consumer calls it: every call has a verdict."""
+
+    def __init__(self, group: str, replier: Replier, interceptors: ReceiveInterceptors, *, in_order: bool) -> None:
+        self._interceptors = interceptors
+        self._group = group
+        self._replier = replier
+        self._in_order = in_order
+        #: The kinds of invalid results that were logged.
+        self._logged: set[type] = set()
+
+    def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Log an error of the listener; return its verdict."""
+        log.error(
+            "consumer: the listener failed group=%s topic=%s queue=%s call=%d messages=%s",
+            self._group,
+            messages[0].topic,
+            queue,
+            messages[0].reconsume_times + 1,
+            described(messages),
+            exc_info=error,
+        )
+        return Verdict(
+            range(len(messages)),
+            reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}",
+            # Of several messages nobody knows which has the body; each comes back alone.
+            is_final=isinstance(error, MalformedBody) and len(messages) == 1,
+            error=error,
+        )
+
+    def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:
+        if answer is ConsumeResult.SUCCESS:
+            return Verdict(())
+        mistake = mistake_in(answer, len(messages))
+        found = verdict(answer, len(messages), mistake, in_order=self._in_order)
+        if mistake is None and isinstance(answer, Reply | list | tuple):
+            replies = (answer,) if isinstance(answer, Reply) else answer
+            try:
+                self._reply(messages, replies, set(found.again))
+            except MiniMQError as error:
+                mistake, found = error.message, Verdict(range(len(messages)), reason="listener gave no valid answer")
+        if mistake is not None:
+            self._log_mistake(answer, mistake)
+        return found
+
+    def _reply(self, messages: Sequence[ReceivedMessage], replies: Sequence[object], again: Container[int]) -> None:
+        prepared = [
+            (message, self._replier.prepare(message, reply))
+            for index, (message, reply) in enumerate(zip(messages, replies, strict=True))
+            if isinstance(reply, Reply) and index not in again
+        ]
+        for message, made in prepared:
+            if made is not None:
+                self._replier.send(message, made)
+
+    def _log_mistake(self, answer: object, mistake: str) -> None:
+        if inspect.iscoroutine(answer):
+            answer.close()
+        if type(answer) not in self._logged:
+            self._logged.add(type(answer))
+            log.error(
+                "consumer: the listener has answered %r, which counts as RETRY_LATER: %s group=%s",
+                answer,
+                mistake,
+                self._group,
+            )
+
+
+class ListenerAdapter(_Adapter):
+    """A plain listener. Thread-safe if the listener is.
+
+    Args:
+        listener: the function of the user.
+        group: the consumer group, for the log.
+        replier: sends the replies that the listener returns.
+        interceptors: stand around each call.
+        in_order: nothing may overtake a message that is retried.
+
+    Raises:
+        InvalidArgument: it is not a plain function.
+    """
+
+    def __init__(
+        self, listener: Listener, group: str, replier: Replier, interceptors: ReceiveInterceptors, *, in_order: bool
+    ) -> None:
+        super().__init__(group, replier, interceptors, in_order=in_order)
+        given: object = listener
+        if not callable(given) or is_async(given):
+            raise InvalidArgument(
+                f"the listener is {listener!r}: it must be a plain function; minimq.aio.PushConsumer takes coroutine "
+                "functions"
+            )
+        self._listener = listener
+
+    def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Call the listener."""
+        if not self._interceptors:
+            return self._ask(queue, messages)
+        with self._interceptors.process(messages) as call:
+            found = self._ask(queue, messages)
+            found.tell(call)
+        return found
+
+    def _ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        try:
+            answer: object = self._listener(list(messages))
+        except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
+            return self.failed(error, queue, messages)
+        return self._verdict(answer, messages)
+
+
+class AsyncListenerAdapter(_Adapter):
+    """A listener that is awaited on the loop of the user.
+
+    Args:
+        listener: the function of the user.
+        group: the consumer group, for the log.
+        replier: sends the replies that the listener returns.
+        interceptors: stand around each call.
+        in_order: nothing may overtake a message that is retried.
+
+    Raises:
+        InvalidArgument: it is not a coroutine function.
+    """
+
+    def __init__(
+        self,
+        listener: AsyncListener,
+        group: str,
+        replier: Replier,
+        interceptors: ReceiveInterceptors,
+        *,
+        in_order: bool,
+    ) -> None:
+        super().__init__(group, replier, interceptors, in_order=in_order)
+        if not is_async(listener):
+            raise InvalidArgument(
+                f"the listener is {listener!r}: it must be a coroutine function; minimq.PushConsumer takes plain ones"
+            )
+        self._listener = listener
+
+    async def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Call the listener.
+
+        Raises:
+            asyncio.CancelledError: the task that calls this is cancelled.
+            SystemExit, KeyboardInterrupt: raised by the listener to end the program.
+        """
+        if not self._interceptors:
+            return await self._ask(queue, messages)
+        with self._interceptors.process(messages) as call:
+            found = await self._ask(queue, messages)
+            found.tell(call)
+        return found
+
+    async def _ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        try:
+            answer: object = await self._listener(list(messages))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self.failed(error, queue, messages)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever else it raises is the user's: "later"
+            return self.failed(error, queue, messages)
+        return self._verdict(answer, messages)

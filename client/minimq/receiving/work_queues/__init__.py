@@ -1,0 +1,1 @@
+"""Work queues: messages are taken one by one, and settled."""

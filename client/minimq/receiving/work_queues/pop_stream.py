@@ -1,0 +1,285 @@
+"""The stream to one broker by which a consumer takes messages and settles them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from minimq.connection.connection import Connection
+from minimq.connection.stream import Stream
+from minimq.receiving.work_queues.popped import OpenedBatches, Span, merged
+from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.wire.protocol_bounds import MAX_SETTLES, MAX_SPANS
+from minimq_common.wire.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
+
+
+class SettleKey(NamedTuple):
+    """Messages of one delivery with the same outcome, which can be settled together."""
+
+    topic: str
+    queue_id: int
+    epoch: int
+    outcome: broker_pb2.PopOutcome.ValueType
+    duration_ms: int
+
+
+class SettleAnswer(Protocol):
+    """Takes the answer to a settle: the messages that were redelivered, or an error. A future is one."""
+
+    def done(self) -> bool:
+        """Return whether nobody waits for it any more."""
+
+    def set_result(self, result: list[Span], /) -> None:
+        """Take the messages that were redelivered."""
+
+    def set_exception(self, exception: MiniMQError, /) -> None:
+        """Take the error."""
+
+
+class _Waiter(NamedTuple):
+    """A caller that settles messages."""
+
+    spans: Sequence[Span]
+    answer: SettleAnswer
+
+
+class PopStream:
+    """Takes and settles at one broker, for one group. Lives on the event loop of the connection.
+
+    Settles are sent with the next take, or by themselves while no other settle is under way; those that come meanwhile
+    go together.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        address: str,
+        group: str,
+        client_id: str,
+        on_end: Callable[[PopStream], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._group, self._client_id = group, client_id
+        self.address = address
+        self.began_at = self._loop.time()
+        self._on_end = on_end
+        self.is_known = False
+        self._ids = itertools.count(1)
+        self._takes: dict[int, asyncio.Future[broker_pb2.PoppedMessages]] = {}
+        self._topics: dict[int, str] = {}
+        self._waiting: dict[SettleKey, list[_Waiter]] = {}
+        #: Halves of those whose settle was refused: it may be the fault of one.
+        self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
+        self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
+        self._is_flushing = False
+        self._error: MiniMQError | None = None
+        self.opened = OpenedBatches()
+        self._answered = asyncio.Event()
+        self._over = asyncio.Event()
+        self._stream: Stream[broker_pb2.PopRequest, broker_pb2.PopResponse] = Stream(
+            connection, address, lambda stub: stub.Pop, self._respond, self._ended
+        )
+
+    @property
+    def ended(self) -> bool:
+        """True if the stream is over, so that a new one is needed."""
+        return self._error is not None
+
+    async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
+        """Return messages. If this is cancelled, those that come nevertheless go to others."""
+        self._check()
+        self.is_known = True
+        take.id = next(self._ids)
+        answer: asyncio.Future[broker_pb2.PoppedMessages] = self._loop.create_future()
+        self._takes[take.id] = answer
+        self._topics[take.id] = take.topic
+        self._send(self._next_settles(), [take])
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if take.id in self._takes:
+                self._cancel_take(take.id)
+            elif not answer.cancelled() and answer.exception() is None:
+                self.give_back(take.topic, answer.result())
+            raise
+
+    def hello(self) -> None:
+        """Tell the broker that the consumer is there, without a take or a settle."""
+        self.is_known = True
+        self._cancel_take(next(self._ids))
+
+    async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
+        """Settle messages, wait until that is on disk, and return those that were redelivered since."""
+        self._check()
+        answer: asyncio.Future[list[Span]] = self._loop.create_future()
+        self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
+        if not self._settling and not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)  # once all who are about to settle something have said so
+        return await answer
+
+    def begin_settle(self, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
+        """Settle messages without a wait; the stream is there."""
+        self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
+        if not self._settling and not self._is_flushing:
+            self._flush()
+
+    def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
+        """Return messages for which nobody here waits any more. Does not wait."""
+        if popped.runs and not self.ended:
+            key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
+            spans = [(run.first, run.first + run.count) for run in popped.runs]
+            answer: asyncio.Future[list[Span]] = self._loop.create_future()
+            answer.add_done_callback(_look_at)  # nobody waits for it
+            self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
+            self._flush()
+
+    async def close(self, timeout_s: float) -> None:
+        """Say that the consumer goes, and wait until the broker has heard it.
+
+        The stream stays until all takes are answered: messages that come meanwhile go back. As something that the
+        consumer had they would be freed by the broker, and this would be a try.
+        """
+        if self.ended:
+            return
+        for number, answer in self._takes.items():
+            if not answer.done():
+                answer.set_exception(Closed("the consumer is closed"))
+                self._cancel_take(number)
+        self._flush()
+        self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._takes or self._waiting or self._suspects or self._settling:
+                    self._answered.clear()
+                    await self._answered.wait()
+                self._stream.finish()
+                await self._over.wait()
+        except TimeoutError:
+            self._stream.cancel()
+
+    def cancel(self) -> None:
+        """End at once."""
+        self._stream.cancel()
+
+    # ---- requests ------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
+        request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, settles=settles, takes=takes)
+        self._stream.send(request)
+
+    def _cancel_take(self, number: int) -> None:
+        self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        while (self._waiting or self._suspects) and not self.ended and (settles := self._next_settles()):
+            self._send(settles)
+
+    def _next_settles(self) -> list[broker_pb2.PopSettle]:
+        found: list[broker_pb2.PopSettle] = []
+        while self._suspects and len(self._settling) < MAX_SETTLES:
+            found.append(self._settle(*self._suspects.popleft()))
+        while self._waiting and len(found) < MAX_SETTLES:
+            key = next(iter(self._waiting))
+            waiters = self._waiting.pop(key)
+            number, count = 1, len(waiters[0].spans)
+            while number < len(waiters) and count + len(waiters[number].spans) <= MAX_SPANS:
+                count += len(waiters[number].spans)
+                number += 1
+            if number < len(waiters):
+                self._waiting[key] = waiters[number:]
+            found.append(self._settle(key, waiters[:number]))
+        return found
+
+    def _settle(self, key: SettleKey, waiters: list[_Waiter]) -> broker_pb2.PopSettle:
+        spans = merged(span for waiter in waiters for span in waiter.spans)
+        settle = broker_pb2.PopSettle(
+            id=next(self._ids),
+            topic=key.topic,
+            queue_id=key.queue_id,
+            epoch=key.epoch,
+            spans=[number for first, end in spans for number in (first, end - first)],
+            outcome=key.outcome,
+            duration_ms=key.duration_ms,
+        )
+        self._settling[settle.id] = key, waiters
+        return settle
+
+    # ---- answers -------------------------------------------------------------------------------------
+
+    def _respond(self, response: broker_pb2.PopResponse) -> None:
+        for result in response.results:
+            failure = from_failure(result.failure) if result.HasField("failure") else None
+            if result.id in self._takes:
+                self._taken(result, failure)
+            elif result.id in self._settling:
+                self._settled(result, failure)
+        if (self._waiting or self._suspects) and not self._settling:
+            self._flush()
+        self._answered.set()
+
+    def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
+        answer, topic = self._takes.pop(result.id), self._topics.pop(result.id)
+        if answer.done():  # it was cancelled
+            self.give_back(topic, result.popped)
+        elif failure is not None:
+            answer.set_exception(failure)
+        else:
+            answer.set_result(result.popped)
+
+    def _settled(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
+        key, waiters = self._settling.pop(result.id)
+        if failure is not None and len(waiters) > 1:
+            half = len(waiters) // 2
+            self._suspects += [(key, waiters[:half]), (key, waiters[half:])]
+            return
+        turns = iter(result.expired)
+        expired = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+        for waiter in waiters:
+            if waiter.answer.done():
+                continue
+            if failure is not None:
+                waiter.answer.set_exception(failure)
+            else:
+                waiter.answer.set_result(_common(waiter.spans, expired) if expired else [])
+
+    def _ended(self, error: MiniMQError | None) -> None:
+        self._error = error or Unavailable(f"broker {self.address} ended the connection")
+        self._over.set()
+        self._answered.set()
+        waiters = [waiter for part in self._waiting.values() for waiter in part]
+        waiters += [waiter for _, part in self._settling.values() for waiter in part]
+        waiters += [waiter for _, part in self._suspects for waiter in part]
+        answers: list[SettleAnswer | asyncio.Future[broker_pb2.PoppedMessages]]
+        answers = [*self._takes.values(), *(waiter.answer for waiter in waiters)]
+        self._waiting, self._settling, self._takes, self._topics = {}, {}, {}, {}
+        self._suspects.clear()
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(self._error)
+                if isinstance(answer, asyncio.Future):
+                    answer.exception()  # seen, if nobody waits
+        self._on_end(self)
+
+
+def _look_at(answer: asyncio.Future[list[Span]]) -> None:
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:
+    return [
+        (max(first, start), min(end, stop))
+        for first, end in spans
+        for start, stop in others
+        if max(first, start) < min(end, stop)
+    ]

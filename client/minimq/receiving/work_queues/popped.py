@@ -1,0 +1,230 @@
+"""Messages of work queues, the batches in which they come, and the receipts by which they are settled."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq_common.errors import InternalError, InvalidArgument, Unavailable
+from minimq_common.handle_text import from_text, to_text
+from minimq_common.model import MessageQueue
+from minimq_common.wire.protocol_bounds import MAX_HAVE
+
+#: Characters of a text that an error shows.
+_SHOWN = 40
+
+
+#: The first offset, and the one behind the last.
+Span = tuple[int, int]
+
+
+class _Parts(msgspec.Struct, frozen=True, array_like=True):
+    group: str
+    topic: str
+    broker_name: str
+    queue_id: int
+    offset: int
+    epoch: int
+
+
+class ReceiptHandle(NamedTuple):
+    """One delivery of one message.
+
+    Attributes:
+        group: the consumer group.
+        queue: the queue of the message.
+        offset: its offset there.
+        epoch: of the delivery.
+    """
+
+    group: str
+    queue: MessageQueue
+    offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        queue = self.queue
+        return to_text(_Parts(self.group, queue.topic, queue.broker_name, queue.queue_id, self.offset, self.epoch))
+
+    @classmethod
+    def parse(cls, text: str) -> ReceiptHandle:
+        """Return the handle of a text. Raises `InvalidArgument` if the text is none."""
+        try:
+            parts = from_text(text, _Parts)
+        except ValueError:
+            raise InvalidArgument(
+                f"{text[:_SHOWN]!r} is no receipt handle, or a part of one: give it as the `handle` of the message was"
+            ) from None
+        queue = MessageQueue(parts.topic, parts.broker_name, parts.queue_id)
+        return cls(parts.group, queue, parts.offset, parts.epoch)
+
+
+#: Bytes of the batches that are kept because further messages of them may come.
+_MOST_BYTES = 32 << 20
+
+
+class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
+    """A message of a work queue. Settle it: acknowledge, release or reject it.
+
+    Attributes:
+        tries: number of its consumption attempts, including this one.
+    """
+
+    tries: int
+    epoch: int
+    group: str
+
+    @property
+    def receipt(self) -> ReceiptHandle:
+        """The receipt handle of this delivery of the message."""
+        return ReceiptHandle(self.group, self.queue, self.queue_offset, self.epoch)
+
+    @property
+    def handle(self) -> str:
+        """The receipt handle as text, by which any process of the group can settle the message."""
+        return str(self.receipt)
+
+    @property
+    def reconsume_times(self) -> int:
+        """Number of earlier deliveries of the message."""
+        return self.tries - 1
+
+
+class OpenedBatch:
+    """An open batch, whose messages may be delivered in several parts."""
+
+    def __init__(self, batch: ReceivedBatch, size: int) -> None:
+        self.batch = batch
+        self.size = size
+        self._bodies, self._tags = batch.bodies_and_tags(0)
+
+    def is_at(self, stored: EncodedBatch) -> bool:
+        """Tell whether it holds the offsets of a batch as it came."""
+        return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
+
+    def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
+        """Return the messages from `first` to before `end`, as far as the batch has them."""
+        base, records = self.batch.base_offset, self.batch.records
+        part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
+        columns = (
+            iter(records.numbers(max(first - base, 0))),
+            iter(self._bodies[part]),
+            iter(self._tags[part]),
+            repeat(tries),
+            repeat(epoch),
+            repeat(group),
+        )
+        messages: list[PoppedMessage] = []
+        for shared in self.batch.parts(part.start, part.stop):
+            messages += map(PoppedMessage, shared, *columns)
+        return messages
+
+
+class OpenedBatches:
+    """The latest batches of one stream, by log position, so that each comes once however many parts are taken of it."""
+
+    def __init__(self) -> None:
+        self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
+        self._size = 0
+
+    def kept(self) -> dict[int, OpenedBatch]:
+        """Return the batches that are kept, by log position."""
+        return dict(self._opened)
+
+    def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
+        """Return a batch, opened. Raises as `ReceivedBatch`."""
+        opened = kept.get(stored.position) or self._opened.get(stored.position)
+        if opened is not None and not opened.is_at(stored):
+            # Compaction has put another batch there.
+            opened = None
+            if gone := self._opened.pop(stored.position, None):
+                self._size -= gone.size
+            if not stored.data:
+                raise Unavailable(f"a batch of queue {queue} was compacted meanwhile: its messages are taken again")
+        if opened is None:
+            if not stored.data:
+                raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")
+            opened = OpenedBatch(ReceivedBatch(queue, stored), len(stored.data))
+            self._opened[stored.position] = opened
+            self._size += opened.size
+            while len(self._opened) > 1 and (len(self._opened) > MAX_HAVE or self._size > _MOST_BYTES):
+                self._size -= self._opened.popitem(last=False)[1].size
+        elif stored.position in self._opened:
+            self._opened.move_to_end(stored.position)
+        return opened
+
+
+def gaps(first: int, end: int, messages: Sequence[PoppedMessage]) -> list[tuple[int, int]]:
+    """Return the spans of offsets from `first` to before `end` that compaction has left without a message."""
+    offsets = [first - 1, *[message.queue_offset for message in messages], end]
+    return [(before + 1, after) for before, after in pairwise(offsets) if before + 1 < after]
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Return spans in order, merged where they touch or overlap."""
+    found: list[Span] = []
+    for first, end in sorted(spans):
+        if found and first <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((first, end))
+    return found
+
+
+#: A message that was received, or its handle as text; or some of them.
+Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
+
+#: Spans of offsets by queue and epoch.
+Receipts = dict[tuple[MessageQueue, int], list[Span]]
+
+
+def receipts_of(what: Receivables, group: str) -> Receipts:
+    """Return the receipts of messages. Raises `InvalidArgument` if a value is no message or handle of the group."""
+    found: Receipts = {}
+    for receipt, count in _runs(each_of(what)):
+        if receipt.group != group:
+            raise InvalidArgument(
+                f"a handle of group {receipt.group!r} cannot be settled by a consumer of group {group!r}"
+            )
+        found.setdefault((receipt.queue, receipt.epoch), []).append((receipt.offset, receipt.offset + count))
+    return found
+
+
+def each_of(what: object) -> Iterable[Any]:
+    """Return the values of an iterable, or the value if it is none, in an iterable."""
+    return what if isinstance(what, Iterable) and not isinstance(what, str | bytes) else [what]
+
+
+def united(parts: Iterable[Receipts]) -> Receipts:
+    """Return the receipts of all parts together."""
+    found: Receipts = {}
+    for part in parts:
+        for key, spans in part.items():
+            found.setdefault(key, []).extend(spans)
+    return found
+
+
+def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
+    first: PoppedMessage | None = None
+    following = 0
+    for item in items:
+        if isinstance(item, PoppedMessage):
+            if first is not None:
+                if item.index == following and item.batch is first.batch and item.epoch == first.epoch:
+                    following += 1
+                    continue
+                yield first.receipt, following - first.index
+            first, following = item, item.index + 1
+        elif isinstance(item, str):
+            yield ReceiptHandle.parse(item), 1
+        else:
+            raise InvalidArgument(
+                f"{type(item).__name__} cannot be settled: give a message that was received, or its handle"
+            )
+    if first is not None:
+        yield first.receipt, following - first.index

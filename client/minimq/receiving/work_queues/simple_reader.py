@@ -1,0 +1,496 @@
+"""A consumer that receives messages one by one, on the loop of its connection; both simple consumers are its faces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from minimq.arguments import check_count, waiting_s
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.connection.loop_thread import CLOSED
+from minimq.filtering.message_filter import MessageFilter
+from minimq.filtering.tag_filter import TagExpression
+from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
+from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
+from minimq.receiving.listening.delivery_outcomes import Failed, RetrySender
+from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
+from minimq.receiving.received import EncodedBatch
+from minimq.receiving.work_queues.gathered_acks import GatheredAcks
+from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
+from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage, Receivables, Span, gaps, merged, receipts_of
+from minimq.receiving.work_queues.prefetch import HELD_S, Prefetch
+from minimq.receiving.work_queues.settler import Settler
+from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
+from minimq.transport.client_log import client_logger
+from minimq.transport.closing import Closing
+from minimq.transport.home_process import HomeProcess
+from minimq.transport.start_position import start_position
+from minimq_common.errors import (
+    Closed,
+    CorruptBatch,
+    DeadlineExceeded,
+    InvalidArgument,
+    MiniMQError,
+    Unavailable,
+)
+from minimq_common.model import MessageQueue
+from minimq_common.names import check_group, check_topic
+from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
+from minimq_proto.v1 import broker_pb2
+
+log = client_logger(__name__)
+
+T = TypeVar("T")
+
+#: Bytes of batches that one take brings, about.
+_MAX_BYTES = 4 << 20
+#: How long a broker holds a take while there is nothing, in seconds.
+_LONGEST_WAIT_S = 20.0
+#: Seconds that `close` waits for brokers.
+_CLOSE_S = 5.0
+#: More than any number of deliveries.
+_ANY_TRIES = 1 << 31
+#: Seconds after which an answer of the event loop is overdue.
+_LATE_S = 5.0
+#: When a broker that has failed is asked again, in seconds.
+_AGAIN_S = 0.1
+
+
+class Settlement(NamedTuple):
+    """The outcome of messages, and a duration in ms."""
+
+    outcome: broker_pb2.PopOutcome.ValueType
+    duration_ms: int
+
+
+class Reception(list[PoppedMessage]):
+    """The messages of one `receive`, on their way to its caller."""
+
+    #: The caller was interrupted: whatever comes goes to others. Belongs to the event loop.
+    is_abandoned = False
+
+
+class SimpleReader:
+    """Takes messages and settles them. Coroutines run on the event loop of `client.connection`."""
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None,
+        group: str,
+        client_id: str | None,
+        options: SimpleOptions,
+        before_take: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        check_text("group", group)
+        self.group = check_group(group)
+        self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
+        self._options = options
+        self._before_take = before_take
+        self._invisible_ms = invisible_ms(options.invisible_s)
+        self._start = start_position(options.start)
+        self._process = HomeProcess("consumer")
+        self.client = ClusterClient(nameserver, credentials=options.credentials)
+        self._filters: dict[str, MessageFilter] = {}
+        #: Errors that the next calls raise.
+        self._errors: list[MiniMQError] = []
+        self._dead_letters = RetrySender(
+            self.client, group=group, levels=1, max_tries=0, timeout_s=options.request_timeout_s
+        )
+        self._burying = asyncio.Lock()
+        #: What goes on although nobody waits for it.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.filtered_messages = 0
+        self._is_closed = False
+        self._closing = Closing()
+        self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
+        self._prefetch = Prefetch(
+            self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back_soon
+        )
+        self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
+        self._acks = GatheredAcks(self.client.connection, self.settler.acknowledge)
+
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+        """Take from a topic as well."""
+        self.check_open()
+        filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
+        self._filters = check_subscriptions(filters)
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
+        self.check()
+        self.client.check_open()
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that are subscribed to."""
+        return [*self._filters]
+
+    def check(self) -> None:
+        """Raise `Closed` after `close`, and in a fork."""
+        self._process.check()
+        if self._is_closed:
+            raise Closed("the consumer is closed")
+
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._is_closed
+
+    def _duration_ms(self, invisible_s: float | None) -> int:
+        return self._invisible_ms if invisible_s is None else invisible_ms(invisible_s)
+
+    # ---- receiving ---------------------------------------------------------------------------------
+
+    async def receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
+        """Receive messages, those of one queue; see `SimpleConsumer.receive`."""
+        await self._receive(max_messages, invisible_s, timeout_s, into)
+        if into.is_abandoned:
+            self._give_back_soon(into)
+
+    async def _receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
+        self.check()
+        check_count("max_messages", max_messages)
+        if not self._filters:
+            raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
+        duration_ms = self._duration_ms(invisible_s)
+        most = min(max_messages, MAX_TAKEN)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + waiting_s(timeout_s)
+        while True:
+            if self._errors:
+                raise self._errors.pop(0)
+            if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
+                return
+            await self.settler.in_hand.turn(until)
+            # First: should the next message kill the process, those that were acknowledged are not redelivered.
+            await self._acks.hurry()
+            taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
+            if taken.messages:
+                into += taken.messages
+                self._prefetch.received(taken, most)
+                return
+            if loop.time() >= until:
+                if failure is not None:
+                    raise failure
+                return
+            if failure is not None:
+                await asyncio.sleep(min(_AGAIN_S, max(0.0, until - loop.time())))
+
+    def receive_prefetched(
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception
+    ) -> bool:
+        """Receive what was prefetched, on any thread; return False if `receive` has to be asked."""
+        self.check_open()
+        check_count("max_messages", max_messages)
+        waiting_s(timeout_s)
+        if self._errors or (invisible_s is not None and self._duration_ms(invisible_s) != self._invisible_ms):
+            return False
+        return self._prefetch.receive(max_messages, into)
+
+    async def _take_ahead(self, count: int) -> TakeResult:
+        duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
+        await self._acks.hurry()
+        now = asyncio.get_running_loop().time()
+        return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
+
+    def abandon(self, messages: Reception) -> None:
+        """Return the messages of an interrupted `receive`, also those that come later. On any thread."""
+        self.client.connection.call_soon(self._abandon, messages)
+
+    def _abandon(self, messages: Reception) -> None:
+        messages.is_abandoned = True
+        self._give_back_soon([*messages])
+
+    def let_go(self, messages: list[PoppedMessage]) -> None:
+        """Return messages that nobody has looked at. On any thread."""
+        self.client.connection.call_soon(self._give_back_soon, messages)
+
+    def _give_back_soon(self, messages: Sequence[PoppedMessage]) -> None:
+        if messages and not self._is_closed:
+            self._run(self.give_back(messages))
+
+    async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
+        """Return messages that nobody has looked at: others get them at once, and this delivery counts no try."""
+        await self._settle_if_possible(messages, broker_pb2.POP_OUTCOME_RETURN)
+
+    async def _settle_if_possible(
+        self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType
+    ) -> None:
+        try:
+            await self.settler.settle(messages, outcome, 0)
+        except MiniMQError as error:
+            log.info("consumer: messages will be redelivered group=%s reason=%s", self.group, error)
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _request(
+        self, place: PopPlace, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
+    ) -> broker_pb2.PoppedMessages:
+        if self._before_take is not None:
+            await self._before_take()
+        filtered_by = self._filters[place.topic]
+        wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
+        take = broker_pb2.PopTake(
+            topic=place.topic,
+            max_messages=wanted.most,
+            max_bytes=_MAX_BYTES,
+            invisible_ms=wanted.invisible_ms,
+            wait_ms=round(wait_s * 1000),
+            start=self._start,
+            have=kept,
+            filter=filtered_by.text,
+            tag_hashes=filtered_by.tag_hashes,
+            unbound=not self._options.free_on_close,
+            ahead=wanted.ahead,
+        )
+        try:
+            async with asyncio.timeout(wait_s + self._options.request_timeout_s):
+                popped = await stream.take(take)
+        except TimeoutError:
+            limit_s = self._options.request_timeout_s
+            raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
+        if popped.makes_room:
+            self.settler.in_hand.make_room()
+        return popped
+
+    async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
+        stream = self.settler.stream(place.address)
+        filtered_by = self._filters[place.topic]
+        kept = stream.opened.kept()
+        popped = await self._request(place, stream, wanted, wait_s, kept)
+        if not popped.runs:
+            return TakeResult([], has_more=popped.has_more)
+        lost = popped.runs[0].lost
+        try:
+            messages, damaged, removed = self._opened(place, stream, popped, kept)
+            matching = filtered_by.apply(messages)
+        except Exception:
+            stream.give_back(place.topic, popped)
+            raise
+        if not self._joins(messages, popped.invisible_ms / 1000, suspect=lost > 0):
+            stream.give_back(place.topic, popped)
+            return TakeResult([])
+        # One that was lost along with others is tried alone at least once.
+        most = _ANY_TRIES if lost == 1 else self._options.max_tries
+        found = [message for message in matching if message.tries <= most]
+        if len(found) < len(messages) or damaged or removed:
+            try:
+                if removed:
+                    done = broker_pb2.POP_OUTCOME_DONE
+                    await stream.settle(SettleKey(place.topic, popped.queue_id, popped.epoch, done, 0), merged(removed))
+                is_aside = await self._put_aside(messages, matching, most)
+                if damaged:
+                    freed = broker_pb2.POP_OUTCOME_FREE
+                    key = SettleKey(place.topic, popped.queue_id, popped.epoch, freed, SET_ASIDE_MS)
+                    await stream.settle(key, merged(damaged))
+            except BaseException:
+                self._give_back_soon(found)
+                raise
+            if found and found[0].lane and (damaged or not is_aside):  # older ones may be in their way
+                self._give_back_soon(found)
+                return TakeResult([])
+        return TakeResult(found, sum(run.count for run in popped.runs), popped.has_more)
+
+    def _opened(
+        self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
+    ) -> tuple[list[PoppedMessage], list[Span], list[Span]]:
+        queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
+        messages: list[PoppedMessage] = []
+        damaged: list[Span] = []
+        removed: list[Span] = []
+        for item in popped.batches:
+            stored = EncodedBatch(
+                item.base_offset,
+                item.store_timestamp_ms,
+                item.position,
+                item.count,
+                item.batch,
+                item.due_ms,
+                popped.is_compacted,
+            )
+            behind = stored.base_offset + stored.count
+            spans = [
+                (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.tries)
+                for run in popped.runs
+                if run.first < behind and run.first + run.count > stored.base_offset
+            ]
+            try:
+                opened = stream.opened.get(queue, stored, kept)
+            except CorruptBatch as error:
+                reason = error.message.partition("; what follows")[0]
+                self._errors.append(
+                    error.with_message(
+                        f"{reason}; its messages are set aside for {SET_ASIDE_MS // 60_000} minutes, and the group "
+                        "goes on with others"
+                    )
+                )
+                damaged += [(first, end) for first, end, _ in spans]
+                continue
+            for first, end, tries in spans:
+                here = opened.messages(first, end, tries, popped.epoch, self.group)
+                messages += here
+                if len(here) < end - first:
+                    removed += gaps(first, end, here)
+        return messages, damaged, removed
+
+    def _joins(self, messages: Sequence[PoppedMessage], invisible_s: float, *, suspect: bool) -> bool:
+        if not messages or not self._options.free_on_close:  # whoever has them may be elsewhere
+            return True
+        first = messages[0]
+        return self.settler.in_hand.add(first.queue, first.epoch, len(messages), invisible_s, suspect=suspect)
+
+    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage], most: int) -> bool:
+        if len(wanted) < len(messages):
+            chosen = set(map(id, wanted))
+            unwanted = [message for message in messages if id(message) not in chosen]
+            self.filtered_messages += len(unwanted)
+            await self._settle_if_possible(unwanted, broker_pb2.POP_OUTCOME_DONE)
+        if used_up := [message for message in wanted if message.tries > most]:
+            try:
+                # Nobody has looked at them this time.
+                failed = [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up]
+                await self._bury(used_up, failed)
+            except MiniMQError as error:
+                self._errors.append(error)  # the next call raises it: this one has messages
+                return False
+        return True
+
+    # ---- settling ----------------------------------------------------------------------------------
+
+    #: See `SimpleConsumer.ack`.
+    done = Settlement(broker_pb2.POP_OUTCOME_DONE, 0)
+
+    def freed(self, delay_s: float) -> Settlement:
+        """Return how failed messages are released; see `SimpleConsumer.release`."""
+        return Settlement(broker_pb2.POP_OUTCOME_FREE, invisible_ms(delay_s, "delay_s", 0))
+
+    def extended(self, invisible_s: float | None) -> Settlement:
+        """Return how the invisible duration of messages is restarted; see `SimpleConsumer.extend`."""
+        return Settlement(broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
+
+    def settle_and_wait(self, messages: Receivables, how: Settlement) -> None:
+        """Settle messages; block until that is on disk."""
+        told: SimpleQueue[BaseException | None] = SimpleQueue()
+        if self._begin_settle(messages, how, told.put):
+            try:
+                error = told.get(timeout=self._options.request_timeout_s + _LATE_S)
+            except Empty:
+                raise Closed(CLOSED) from None
+            if error is not None:
+                raise error
+
+    async def settle(self, messages: Receivables, how: Settlement) -> None:
+        """Do as `settle_and_wait` in a task of another event loop."""
+        loop = asyncio.get_running_loop()
+        settled: asyncio.Future[None] = loop.create_future()
+
+        def take(error: BaseException | None) -> None:
+            if settled.done():
+                return
+            if error is None:
+                settled.set_result(None)
+            else:
+                settled.set_exception(error)
+
+        def told(error: BaseException | None) -> None:
+            with suppress(RuntimeError):  # that loop is closed
+                loop.call_soon_threadsafe(take, error)
+
+        if self._begin_settle(messages, how, told):
+            await settled
+
+    def _begin_settle(
+        self, messages: Receivables, how: Settlement, told: Callable[[BaseException | None], object]
+    ) -> bool:
+        self.check_open()
+        receipts = receipts_of(messages, self.group)
+        connection = self.client.connection
+        connection.check_may_wait()
+        if receipts and not connection.call_soon(self.settler.begin, receipts, *how, told):
+            raise Closed(CLOSED)
+        return bool(receipts)
+
+    def ack_soon(self, messages: Receivables) -> Future[None]:
+        """Acknowledge messages, along with others; return a future that is done when it is on disk. On any thread."""
+        self.check_open()
+        try:
+            return self._acks.add(receipts_of(messages, self.group))
+        except InvalidArgument as error:
+            refused: Future[None] = Future()
+            refused.set_exception(error)
+            return refused
+
+    # ---- dead letters ------------------------------------------------------------------------------
+
+    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
+        """Send messages to the dead letters of the group, then acknowledge them."""
+        self.check()
+        why = check_reason(reason)
+        chosen = [messages] if isinstance(messages, PoppedMessage) else list(messages)
+        for message in chosen:
+            if not isinstance(message, PoppedMessage):
+                raise InvalidArgument(
+                    "a dead letter is a copy of its message: reject the message itself, not its handle"
+                )
+        receipts_of(chosen, self.group)
+        # Messages that somebody else has got since are none of ours.
+        await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+        await self._bury(chosen, [Failed(message, None, why, message.tries, is_wanted=True) for message in chosen])
+
+    async def send_to_dead_letters(self, failed: Sequence[Failed]) -> list[bool]:
+        """Send copies of messages to the dead letters of the group; tell which of them are on disk."""
+        async with self._burying:
+            return await asyncio.to_thread(self._dead_letters.send, failed)
+
+    async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
+        # Who is interrupted does not interrupt it halfway: the copies would be sent again.
+        await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
+
+    async def _bury_wholly(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
+        sent = await self.send_to_dead_letters(failed)
+        buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
+        if buried:
+            await self.settler.settle(buried, broker_pb2.POP_OUTCOME_DONE, 0)
+        if left := len(messages) - len(buried):
+            raise Unavailable(
+                f"{left} messages were not sent to the dead letters of group {self.group!r}: they "
+                "are redelivered after their invisible duration"
+            )
+
+    async def close(self, timeout_s: float) -> None:
+        """Let others have what nobody has received, and end all streams: brokers have heard that the consumer goes."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._acks.close()
+                if prefetched := await self._prefetch.close(timeout_s):
+                    await self.give_back(prefetched)
+        self._is_closed = True
+        await self.settler.close(timeout_s)
+
+    def end(self) -> None:
+        """Close it from any thread but that of the loop, and wait until it is closed; see `SimpleConsumer.close`."""
+        if not self._process.is_forked:
+            self._closing.run(self._end)
+
+    def _end(self) -> None:
+        try:
+            self.client.wait(lambda: self.close(_CLOSE_S))
+        except Closed:  # so is the `Cluster`
+            pass
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """End everything at once; on any thread but that of the loop."""
+        self._is_closed = True
+        self._dead_letters.close()
+        self.client.close()

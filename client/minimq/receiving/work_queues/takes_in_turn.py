@@ -1,0 +1,208 @@
+"""Takes from the brokers of some topics: one after the other, or all at once while there are no messages."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+
+#: A broker that was slow comes last for so long, in seconds; and it is waited for that long at most.
+_SLOW_S = 2.0
+#: For so long one broker is asked alone at first, in seconds, while others may have messages.
+QUICK_S = 0.25
+
+
+class PopPlace(NamedTuple):
+    """A topic at one of its brokers."""
+
+    topic: str
+    broker_name: str
+    address: str
+
+
+class PopPlaces:
+    """The places of a consumer, in turn. Lives on the event loop of the connection."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
+        #: Until when a broker comes last, by the event loop.
+        self._slow_until: dict[str, float] = {}
+        #: For how long a broker that was slow is asked alone.
+        self._patience_s: dict[str, float] = {}
+
+    def in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
+        """Return places in the order in which they are asked: each time another one first, and slow brokers last."""
+        self._turn += 1
+        turn = self._turn % max(1, len(places))
+        now = asyncio.get_running_loop().time()
+        return sorted(
+            [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
+        )
+
+    def patience_s(self, place: PopPlace) -> float:
+        """Return for how many seconds a broker is asked alone."""
+        return self._patience_s.get(place.address, QUICK_S)
+
+    def comes_last(self, place: PopPlace) -> None:
+        """Let a broker come last for a while, since it has kept others waiting, and be waited for longer.
+
+        What comes too late goes back, which is more work for a broker that has too much. Without more patience
+        consumers could keep it busy with that alone, and never get a message.
+        """
+        self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
+        self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)
+
+    def answered(self, place: PopPlace, took_s: float) -> None:
+        """Note that a broker has answered after so many seconds."""
+        if took_s < QUICK_S:
+            self._patience_s.pop(place.address, None)
+
+    async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
+        """Return topics at their brokers, and why some may be missing. Raises `TopicNotFound`."""
+        found, failure = list[PopPlace](), None
+        routes = self._client.connection.routes
+        for topic in topics:
+            route = self._client.routes.known(topic)
+            if route is None:
+                left_s = max(0.2, min(until - asyncio.get_running_loop().time(), self._client.timeout_s))
+                try:
+                    route = await routes.route(topic, left_s)
+                except MiniMQError as error:
+                    if not error.retriable:
+                        raise
+                    failure = error
+                    continue
+                self._client.routes.known(topic)  # which has it watched
+            for name in dict.fromkeys(queue.broker_name for queue in route.read_queues()):
+                address = route.master_of(name)
+                if address is None:
+                    failure = Unavailable(f"broker {name} of topic {topic!r} has no master now")
+                else:
+                    found.append(PopPlace(topic, name, address))
+        if not found and failure is None:
+            failure = Unavailable(f"no broker has queues of {', '.join(topics)} that may be read")
+        return found, failure
+
+
+#: How long it is waited for others while a broker is away, in seconds.
+_LOOK_S = 2.0
+
+
+class TakeRequest(NamedTuple):
+    """The request of a take."""
+
+    most: int
+    invisible_ms: int
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TakeResult:
+    """The result of a take."""
+
+    messages: list[PoppedMessage]
+    count: int = 0
+    #: The broker has more that may be taken now.
+    has_more: bool = False
+
+
+class TakesInTurn:
+    """Takes from the first broker that has messages. Lives on the event loop of the connection."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        take: Callable[[PopPlace, TakeRequest, float], Coroutine[Any, Any, TakeResult]],
+        give_back: Callable[[Sequence[PoppedMessage]], None],
+        run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
+    ) -> None:
+        self._routes = client.connection.routes
+        self._places = PopPlaces(client)
+        self._take, self._give_back, self._run = take, give_back, run
+
+    async def first(
+        self, topics: Collection[str], wanted: TakeRequest, until: float
+    ) -> tuple[TakeResult, MiniMQError | None]:
+        """Return messages from the first broker that has some, and why there may be none."""
+        places, failure = await self._places.find(topics, until)
+        loop = asyncio.get_running_loop()
+        if len(places) == 1:
+            try:
+                return await self._take(places[0], wanted, until - loop.time()), None
+            except MiniMQError as error:
+                return TakeResult([]), self._tolerated(places[0], error)
+        taken = TakeResult([])
+        answered = False
+        silent = set[str]()  # a broker with many topics keeps others waiting once
+        for place in self._places.in_turn(places):
+            began = loop.time()
+            try:
+                async with asyncio.timeout(QUICK_S if place.address in silent else self._places.patience_s(place)):
+                    taken = await self._take(place, wanted, 0.0)
+                answered = True
+                self._places.answered(place, loop.time() - began)
+            except MiniMQError as error:
+                failure = self._tolerated(place, error)
+            except TimeoutError:  # all are asked at once below
+                if place.address not in silent:
+                    self._places.comes_last(place)
+                silent.add(place.address)
+            if taken.messages:
+                return taken, None
+        if places and not wanted.ahead and (until > loop.time() or not answered):
+            wait_until = min(until, loop.time() + _LOOK_S) if failure is not None else until
+            taken, other = await self._first_of_all(places, wanted, wait_until)
+            failure = failure or other
+        return taken, None if answered and failure is not None and failure.retriable else failure
+
+    async def _first_of_all(
+        self, places: Sequence[PopPlace], wanted: TakeRequest, until: float
+    ) -> tuple[TakeResult, MiniMQError | None]:
+        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for.
+
+        A broker whose messages were all put aside, or that has more for who asks again, waits for nothing: so this ends
+        then, and all are asked again.
+        """
+        loop = asyncio.get_running_loop()
+        wait_s = max(0.0, until - loop.time())
+        tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
+        found = TakeResult([])
+        failure: MiniMQError | None = None
+        answered = has_come = False
+        pending: set[asyncio.Task[TakeResult]] = set(tasks)
+        try:
+            while pending and not has_come:
+                left_s = max(0.0, until - loop.time()) + QUICK_S if answered else None
+                done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                for task in done:
+                    error = task.exception()
+                    if isinstance(error, MiniMQError):
+                        failure = self._tolerated(tasks[task], error)
+                    elif not found.messages:
+                        found, answered = task.result(), True
+                        has_come = has_come or found.count > 0 or found.has_more
+        except BaseException:  # another broker refuses for good, and nobody is told of these
+            self._give_back(found.messages)
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+                if task.done() and not task.cancelled() and task.exception() is None and task.result() is not found:
+                    self._give_back(task.result().messages)
+        return found, failure
+
+    def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
+        if error.refresh_route:
+            self._routes.refresh_soon(place.topic)
+        if not (error.retriable or isinstance(error, TopicNotFound)):
+            raise error
+        return error

@@ -1,0 +1,1 @@
+"""Messages that are stored all together, or once their transaction is decided."""

@@ -1,0 +1,237 @@
+"""The client's side of the check-back: it attends all brokers, and answers how transactions of its group end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionResolution
+from minimq.connection.client import ClusterClient
+from minimq.sending.callback_thread import CallbackThread
+from minimq.sending.requests.attend_streams import AttendStreams
+from minimq.transport.client_log import client_logger
+from minimq_common.batch.message_group import MESSAGE_GROUP
+from minimq_common.batch.records import RecordBatch
+from minimq_common.errors import Closed, MiniMQError
+from minimq_common.model import Message
+from minimq_common.outage_log import OutageLog
+from minimq_common.wire.bound_check import check_bounds
+from minimq_proto.v1 import attend_pb2, halves_pb2
+
+log = client_logger(__name__)
+
+#: How often it is looked for new brokers, in seconds; and how soon again after one was not reached.
+_LOOK_S = 5.0
+_AGAIN_S = 0.2
+#: Checks that run at the same time.
+_THREADS = 4
+
+#: Takes a resolution, or the exception that a check has raised.
+Resolved = Callable[[TransactionResolution | BaseException], None]
+#: Calls the check of the user with a message, wherever that runs, and hands on what it returns.
+AskUser = Callable[[Message, Resolved], None]
+#: Has a transaction ended; takes a topic of it and the name of its broker.
+EndHalf = Callable[[str, str, halves_pb2.EndHalfRequest], Coroutine[Any, Any, halves_pb2.EndHalfResult]]
+
+
+class BrokerStreams(AttendStreams):
+    """The attendances of one client at all brokers of a cluster. They live on the event loop of the connection."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        hello: attend_pb2.AttendRequest,
+        on_event: Callable[[str, attend_pb2.AttendEvent], None],
+    ) -> None:
+        super().__init__(client.connection, client.routes, hello, on_event)
+        self._client = client
+        self._masters: dict[str, str] = {}
+        self._wake = asyncio.Event()
+        self._following = asyncio.create_task(self._follow(), name="attend-all")
+
+    def master_of(self, broker_name: str) -> str | None:
+        """Return the address of the master of a broker; None if there is none now. Any thread may ask."""
+        return self._masters.get(broker_name)
+
+    def look_for(self, broker_name: str) -> None:
+        """Have it asked for in the background where the brokers are."""
+        self._wake.set()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                brokers = await self._client.nameservers.brokers_of_all(timeout_s=self._client.timeout_s)
+                self._masters = {broker.broker_name: broker.master for broker in brokers if broker.master is not None}
+                for name in self._masters:
+                    self.attend(name, "")
+            except Closed:
+                return
+            except MiniMQError as error:
+                log.debug("client: the brokers to attend are not known error=%s", error.message)
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+            await asyncio.sleep(_AGAIN_S)
+
+    def _end(self) -> None:
+        self._following.cancel()
+        super()._end()
+
+
+class CheckBack:
+    """Has the check of a producer group called when a broker asks for the end of a transaction. Thread-safe."""
+
+    def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, end: EndHalf) -> None:
+        self._client = client
+        self._group = group
+        self._producer_id = producer_id
+        self._ask = ask
+        self._end = end
+        self._answers: set[asyncio.Task[None]] = set()
+        self._lock = threading.Lock()  # protects the next two
+        #: Numbers of transactions whose blocks are running: their producer is about to end them itself.
+        self._open: set[int] = set()
+        #: Those of which the check is running.
+        self._asked: set[int] = set()
+        self._faults = OutageLog(log)
+        self._streams: BrokerStreams | None = None
+        self._is_closed = False
+        client.connection.call_soon(self._start)
+
+    def begin(self, number: int) -> None:
+        """Note that the block of a transaction runs: the check is not asked about it."""
+        with self._lock:
+            self._open.add(number)
+
+    def ended(self, number: int) -> None:
+        """Note that it does so no more."""
+        with self._lock:
+            self._open.discard(number)
+
+    def close(self) -> None:
+        """Answer nothing any more. Idempotent."""
+        self._is_closed = True
+        if self._streams is not None:
+            self._streams.close()
+        self._client.connection.call_soon(self._cancel)
+
+    # ---- on the event loop of the connection ---------------------------------------------------------
+
+    def _cancel(self) -> None:
+        for task in self._answers:
+            task.cancel()
+
+    def _start(self) -> None:
+        if not self._is_closed:
+            hello = attend_pb2.AttendRequest(
+                client_id=f"producer-{self._producer_id:016x}",
+                producer_groups=[self._group],
+                producer_ids=[self._producer_id],
+            )
+            self._streams = BrokerStreams(self._client, hello, self._happened)
+
+    def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
+        if event.WhichOneof("event") != "check" or self._is_closed:
+            return
+        check = event.check
+        try:
+            check_bounds(check)
+            message = first_message(check.topic, check.batch)
+        except (DecodeError, MiniMQError) as error:  # whoever may write may send anything
+            log.warning(
+                "producer: a half message cannot be opened for its check number=%d broker=%s error=%s",
+                check.number,
+                broker_name,
+                error,
+            )
+            return
+        number = check.number
+        with self._lock:
+            if check.producer_group != self._group or number in self._open or number in self._asked:
+                return
+            self._asked.add(number)
+        try:
+            self._ask(message, partial(self._resolved, broker_name, check.topic, number))
+        except BaseException:
+            self._resolved(broker_name, check.topic, number, UNKNOWN)
+            raise
+
+    # ---- on any thread ---------------------------------------------------------------------------
+
+    def _resolved(
+        self, broker_name: str, topic: str, number: int, answer: TransactionResolution | BaseException
+    ) -> None:
+        with self._lock:
+            self._asked.discard(number)
+        if isinstance(answer, BaseException):
+            self._faults.crashed("producer: a check raised, and is asked again later number=%d", number, cause=answer)
+            return
+        if not isinstance(answer, TransactionResolution):
+            log.error(
+                "producer: a check returned %r: it must return COMMIT, ROLLBACK or UNKNOWN number=%d", answer, number
+            )
+            return
+        if answer is UNKNOWN:
+            return
+        self._client.connection.call_soon(self._bring, broker_name, topic, number, answer)
+
+    def _bring(self, broker_name: str, topic: str, number: int, answer: TransactionResolution) -> None:
+        task = asyncio.create_task(self._bring_answer(broker_name, topic, number, answer))
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
+
+    async def _bring_answer(self, broker_name: str, topic: str, number: int, answer: TransactionResolution) -> None:
+        request = halves_pb2.EndHalfRequest(producer_group=self._group, number=number, outcome=OUTCOMES[answer])
+        try:
+            result = await self._end(topic, broker_name, request)
+        except MiniMQError as error:
+            text = "producer: the answer of a check was not taken number=%d answer=%s error=%s"
+            log.info(text, number, answer.value, error.message)
+            return
+        if result.outcome != request.outcome:
+            text = "producer: the answer of a check comes late, another outcome stands number=%d answer=%s outcome=%s"
+            log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(result.outcome))
+
+
+class CheckThreads:
+    """Calls a check that is a plain function, on threads of its own."""
+
+    def __init__(self, check: Callable[[Message], TransactionResolution]) -> None:
+        self._check = check
+        self._threads = [CallbackThread(f"minimq-check-{number}") for number in range(_THREADS)]
+        self._turn = 0
+
+    def ask(self, message: Message, resolved: Resolved) -> None:
+        """Call it with a message, and hand on what it returns or raises. Returns at once."""
+        self._turn += 1
+        self._threads[self._turn % _THREADS].run(lambda: self._call(message, resolved))
+
+    def _call(self, message: Message, resolved: Resolved) -> None:
+        try:
+            answer: TransactionResolution | BaseException = self._check(message)
+        except BaseException as error:  # noqa: BLE001 - it may raise anything
+            answer = error
+        resolved(answer)
+
+    def close(self, timeout_s: float) -> None:
+        """End the threads after the calls that run; wait so long for each."""
+        for thread in self._threads:
+            thread.close(timeout_s)
+
+
+def first_message(topic: str, data: bytes) -> Message:
+    """Return the first message of a batch. Raises `CorruptBatch` and `InvalidArgument`."""
+    records = RecordBatch(data)
+    records.check_values()
+    records.check_texts()
+    properties = records.properties(0)
+    group = properties.pop(MESSAGE_GROUP, None)
+    return Message(topic, records.bodies()[0], records.tags()[0], records.keys(0), properties, group)

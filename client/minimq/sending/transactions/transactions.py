@@ -1,0 +1,319 @@
+"""Commits transactions over several brokers: makes the calls that a `CommitProtocol` asks for, patiently."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
+from types import TracebackType
+from typing import Self
+
+from minimq.administration.failures import raise_failures
+from minimq.administration.masters import Masters
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.sending.transactions.decisions import (
+    Call,
+    CommitCall,
+    CommitProtocol,
+    Decision,
+    Describe,
+    StagedPart,
+    Transaction,
+)
+from minimq.transport.client_log import client_logger
+from minimq.transport.dropped import WhenDropped
+from minimq_common.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    MiniMQError,
+    TopicNotFound,
+    TransactionExpired,
+    Unavailable,
+)
+from minimq_common.names import check_transaction
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_proto.v1 import broker_pb2
+
+log = client_logger(__name__)
+
+#: Delay before a retry, in seconds.
+_AGAIN_S = 0.1
+#: Timeout of an optional broker, in seconds.
+_OTHERS_S = 1.0
+
+
+class TransactionCommitter:
+    """Commits transactions whose batches were staged with `RecordsSender.send`. Thread-safe; a context manager.
+
+    Args:
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
+        timeout_s: seconds that one call to a server may take.
+        patience_s: seconds to wait without progress for servers that are away or busy.
+        credentials: as of `Cluster`.
+
+    Raises:
+        InvalidArgument: an address is wrong, or the credentials cannot be used.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        timeout_s: float = 5.0,
+        patience_s: float = 60.0,
+        credentials: CredentialsArgument | None = None,
+    ) -> None:
+        for option, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
+            if value <= 0:
+                raise InvalidArgument(f"{option} is {value}: it must be above 0")
+        self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
+        self._masters = Masters(self._client)
+        self._patience_s = patience_s
+        self._when_dropped = WhenDropped(self, self._client.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def commit(
+        self,
+        transaction: Transaction,
+        topics: Collection[str],
+        parts: Sequence[StagedPart],
+        *,
+        decided: bool = False,
+    ) -> Decision:
+        """Publish the staged batches at all brokers or at none, and return when readers see all of them.
+
+        May be repeated, by this process or by another one, with the same parts or with others that were staged since:
+        of all attempts under one number, the first that was decided is published, and the others are dropped.
+
+        Args:
+            transaction: to be ended.
+            topics: all to which it has written, also in attempts that failed.
+            parts: the batches that this attempt has staged, and has receipts for; see `staged_parts`. Each broker
+                publishes them in this order.
+            decided: a broker has refused to stage something with `TransactionEnded`, so that `parts` is not all: an
+                earlier attempt is decided, and is brought to its end.
+
+        Returns:
+            The decision that stands, which may be that of an earlier attempt.
+
+        Raises:
+            TransactionEnded: a later number is decided: another writer of that name is ahead.
+            TransactionExpired: a broker has dropped staged batches. The text names it.
+            Unavailable: a required broker could not be reached for this time. The text names it, and whether
+                the transaction is decided; commit again.
+            InvalidArgument: there is neither a topic nor a part.
+            Closed: it is closed.
+            MiniMQError: another refusal that waiting does not change.
+        """
+        if not topics and not parts:
+            raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
+        attempt = _Attempt(CommitProtocol(transaction, parts, decided=decided), topics, self._masters)
+        give_up = time.monotonic() + self._patience_s
+        while not attempt.protocol.finished:
+            if attempt.go_on():
+                give_up = time.monotonic() + self._patience_s
+            elif time.monotonic() >= give_up:
+                raise attempt.out_of_patience(self._patience_s)
+            else:
+                self._client.pause(_AGAIN_S)
+        assert attempt.protocol.decision is not None
+        return attempt.protocol.decision
+
+    def latest(self, name: str) -> int | None:
+        """Return the highest decided number of a name that a reachable broker knows; None without one.
+
+        Raises:
+            Unavailable: no broker is known, or one does not answer.
+            MiniMQError: another refusal.
+        """
+        addresses = {broker.broker_name: broker.master for broker in self._masters.brokers() if broker.master}
+        request = broker_pb2.DescribeTransactionRequest(name=check_transaction(name))
+        answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.DescribeTransaction, request)
+        raise_failures(f"the transactions of {name!r} are not known", failures, addresses, "try again")
+        return max((answer.decision.number for answer in answers.values() if answer.HasField("decision")), default=None)
+
+    def close(self) -> None:
+        """End all connections; later calls, and those in progress, raise `Closed`. Idempotent."""
+        self._when_dropped.closed()
+        self._client.close()
+
+
+class _Attempt:
+    """One call of `commit`."""
+
+    def __init__(self, protocol: CommitProtocol, topics: Collection[str], masters: Masters) -> None:
+        self.protocol = protocol
+        self._topics = sorted(topics)
+        self._masters = masters
+        self._made: Sequence[Call] = ()
+        #: Why a broker gave no answer, by its name; that of name servers by "".
+        self._reasons: dict[str, MiniMQError] = {}
+        #: Bytes that a broker last reported as left to publish.
+        self._left: dict[str, int] = {}
+
+    def go_on(self) -> bool:
+        """Make the calls that are to be made now; return whether that got us further."""
+        try:
+            addresses = self._look()
+        except MiniMQError as error:
+            if not error.retriable and not isinstance(error, TopicNotFound):  # all brokers of a topic may be away
+                raise
+            self._reasons[""] = error
+            return False
+        self._reasons.pop("", None)
+        before, self._made = self._made, self.protocol.calls()
+        heard = self._describe([call for call in self._made if isinstance(call, Describe)], addresses)
+        progressed = self._commit([call for call in self._made if isinstance(call, CommitCall)], addresses)
+        return progressed or (heard and self._made != before)  # to hear the same again is no way forward
+
+    def out_of_patience(self, patience_s: float) -> MiniMQError:
+        """Return the error of a commit without progress."""
+        protocol, waited = self.protocol, f"within {patience_s:g} s"
+        reasons = {
+            name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
+        }
+        waited_for = [reason for name, reason in reasons.items() if not name or name in protocol.needed]
+        if protocol.decided and not waited_for:
+            waited_for = ["a broker has refused a batch since it is decided, and none knows how", *reasons.values()]
+        why = "; ".join(waited_for)
+        if protocol.decision is None:
+            left = "it is not known whether it is decided, which only these can tell"
+        else:
+            left = "it is decided, and not published there yet"
+        return Unavailable(
+            f"transaction {protocol.transaction} was not ended {waited} ({why}): {left}; see to it that they run"
+        )
+
+    def _look(self) -> dict[str, str]:
+        undecided = self.protocol.decision is None
+        known = self._masters.brokers(settled=undecided)
+        addresses = {broker.broker_name: broker.master for broker in known if broker.master is not None}
+        if undecided:
+            routes = [self._masters.route(topic) for topic in self._topics]
+            self.protocol.see({queues.broker_name for route in routes for queues in route.queues}, addresses)
+        return addresses
+
+    # ---- calls ----------------------------------------------------------------------------------
+
+    def _describe(self, calls: Sequence[Describe], addresses: Mapping[str, str]) -> bool:
+        names = {call.broker_name for call in calls}
+        needed = names & self.protocol.needed
+        asked = self._reached(sorted(names), addresses)
+        transaction = self.protocol.transaction
+        requests = {
+            call.broker_name: broker_pb2.DescribeTransactionRequest(
+                name=transaction.name, number=transaction.number, batches=map(_batches_to_wire, call.parts)
+            )
+            for call in calls
+        }
+        answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
+        failures: dict[str, MiniMQError] = {}
+        client = self._masters.calls
+        for timeout_s, group in ((client.timeout_s, needed), (min(client.timeout_s, _OTHERS_S), names - needed)):
+            of_group = {name: address for name, address in asked.items() if name in group}
+            answered, failed = client.call_all(
+                of_group, lambda stub: stub.DescribeTransaction, requests, timeout_s=timeout_s
+            )
+            answers |= answered
+            failures |= failed
+        for name, error in failures.items():
+            self.protocol.failed(name)
+            if name in needed:
+                self._wait_for(name, error)
+            else:
+                self._reasons[name] = error
+        for name, answer in answers.items():
+            self._reasons.pop(name, None)
+            latest = _decision_from_wire(answer.decision) if answer.HasField("decision") else None
+            self.protocol.described(name, latest, answer.missing_batches)
+        return bool(answers) or not failures.keys() <= needed
+
+    def _commit(self, calls: Sequence[CommitCall], addresses: Mapping[str, str]) -> bool:
+        protocol = self.protocol
+        decisions = {call.broker_name: call.decision for call in calls}
+        asked = self._reached(decisions, addresses)
+        requests = {
+            name: broker_pb2.CommitTransactionRequest(
+                name=protocol.transaction.name, decision=_decision_to_wire(decisions[name])
+            )
+            for name in asked
+        }
+        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.CommitTransaction, requests)
+        further = bool(answers)
+        for name, answer in answers.items():
+            self._reasons.pop(name, None)
+            protocol.committed(name, _decision_from_wire(answer.decision))
+        for name, error in failures.items():
+            if isinstance(error, TransactionExpired):
+                self._expired(name, decisions[name], error)
+                further = True
+                continue
+            self._wait_for(name, error)
+            further |= isinstance(error, DeadlineExceeded) and self._is_publishing(name, asked[name])
+        return further
+
+    def _reached(self, names: Iterable[str], addresses: Mapping[str, str]) -> dict[str, str]:
+        reached = {}
+        for name in names:
+            if name in addresses:
+                reached[name] = addresses[name]
+            else:
+                self._reasons[name] = Unavailable("no name server knows a master of it")
+        return reached
+
+    def _wait_for(self, name: str, error: MiniMQError) -> None:
+        if not error.retriable:
+            raise error.with_message(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
+        self._reasons[name] = error
+
+    def _expired(self, name: str, decision: Decision, error: TransactionExpired) -> None:
+        transaction = self.protocol.transaction
+        if decision.number < transaction.number:  # whoever committed that was told
+            log.warning(
+                "transactions: an earlier one stays without a part name=%s: %s", transaction.name, error.message
+            )
+            self.protocol.cannot_catch_up(name)
+        elif self.protocol.decision is None:
+            raise TransactionExpired(f"transaction {transaction} is not decided: {error.message}")
+        else:
+            raise TransactionExpired(
+                f"transaction {transaction} is decided, and broker {name} has lost its part of it: {error.message}"
+            )
+
+    def _is_publishing(self, name: str, address: str) -> bool:
+        request = broker_pb2.DescribeTransactionRequest(name=self.protocol.transaction.name)
+        answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.DescribeTransaction, request)
+        if name not in answers:
+            return False
+        before, self._left[name] = self._left.get(name), answers[name].staged_bytes
+        return before is None or self._left[name] < before
+
+
+def _decision_to_wire(decision: Decision) -> broker_pb2.Decision:
+    parts = [
+        broker_pb2.BrokerPart(
+            broker_name=broker_name,
+            batches=map(_batches_to_wire, parts),
+        )
+        for broker_name, parts in groupby(decision.parts, key=lambda part: part.broker_name)
+    ]
+    return broker_pb2.Decision(number=decision.number, parts=parts, broker_names=decision.broker_names)
+
+
+def _decision_from_wire(message: broker_pb2.Decision) -> Decision:
+    parts = [
+        StagedPart(part.broker_name, batches.producer_id, tuple(batches.sequences))
+        for part in message.parts
+        for batches in part.batches
+    ]
+    return Decision(message.number, tuple(parts), tuple(message.broker_names))
+
+
+def _batches_to_wire(part: StagedPart) -> broker_pb2.StagedBatches:
+    return broker_pb2.StagedBatches(producer_id=part.producer_id, sequences=part.sequences)

@@ -1,0 +1,1 @@
+"""The batch format: many records as columns in one `bytes`."""

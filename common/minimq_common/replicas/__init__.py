@@ -1,0 +1,1 @@
+"""Replicas of a broker: their record, and the election of a master."""

@@ -1,0 +1,1 @@
+"""The common parts of servers: options, logs, metrics, start and stop."""

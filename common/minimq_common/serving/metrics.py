@@ -1,0 +1,222 @@
+"""Metrics of a server in the format of Prometheus, read from what there is when somebody asks, by another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from minimq_common.errors import CannotListen
+from minimq_common.security.access_control import AccessControl
+from minimq_common.security.server_secrets import ServerSecrets
+from minimq_common.serving.histogram import SECONDS, Histogram
+from minimq_common.serving.scrape_server import ScrapeServer, serve
+
+#: Time between two looks at how late the event loop is, in seconds.
+_LOOK_EVERY_S = 0.5
+
+#: How long a scrape waits for the event loop, in seconds; one that hangs must not hide everything else.
+_PATIENCE_S = 2.0
+
+T = TypeVar("T")
+Collect = Callable[[], Iterable[Metric]]
+
+
+class MetricsServer:
+    """Answers scrapes over HTTP, one at a time. Lives on an event loop, which it measures and never blocks."""
+
+    def __init__(self, collect: Collect, prefix: str) -> None:
+        self._collector = _OneAtATime(collect, self._loop_lag, self._certificate, self._access)
+        self._prefix = prefix
+        self._secrets: ServerSecrets | None = None
+        self._control: AccessControl | None = None
+        self._lag = Histogram(SECONDS)
+        self._server: ScrapeServer | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(
+        self, address: str, secrets: ServerSecrets | None = None, control: AccessControl | None = None
+    ) -> str:
+        """Serve at HOST:PORT, and return that address with the real port in place of 0."""
+        self._secrets, self._control = secrets, control
+        registry = CollectorRegistry()
+        registry.register(self._collector)
+        ProcessCollector(registry=registry)
+        host, _, port = address.rpartition(":")
+        try:
+            server = await asyncio.to_thread(serve, host.strip("[]"), int(port), registry, secrets)
+        except OSError as error:
+            raise CannotListen(f"cannot show metrics at {address}: {error.strerror}") from None
+        self._server = server
+        self._looking = asyncio.create_task(self._look(), name="metrics-loop-lag")
+        return f"{host}:{server.server_port}"
+
+    async def stop(self) -> None:
+        """End a scrape that is under way, and serve no more. Idempotent."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+        server, self._server = self._server, None
+        if server is not None:
+            await asyncio.to_thread(self._close, server)
+
+    def _close(self, server: ScrapeServer) -> None:
+        self._collector.close()
+        server.shutdown()
+        server.server_close()
+
+    async def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + _LOOK_EVERY_S
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self._lag.add(max(0.0, loop.time() - due))
+
+    def _loop_lag(self) -> Iterator[Metric]:
+        name = f"{self._prefix}_event_loop_lag_seconds"
+        yield histogram(name, "Delay of the event loop, measured twice a second.", self._lag)
+
+    def _certificate(self) -> Iterator[Metric]:
+        secrets = [] if self._secrets is None else [self._secrets]
+        yield gauges(
+            f"{self._prefix}_certificate_expiry_timestamp_seconds",
+            "Time at which the certificate of this server expires, in seconds since 1970.",
+            (),
+            (((), secret.certificate.ends_at) for secret in secrets),
+        )
+        yield gauges(
+            f"{self._prefix}_secrets_rejected",
+            "1 while the files of --secrets have changed, cannot be used, and the former ones stand.",
+            (),
+            (((), secret.rejected) for secret in secrets),
+        )
+
+    def _access(self) -> Iterator[Metric]:
+        controls = [] if self._control is None else [self._control]
+        yield gauges(
+            f"{self._prefix}_access_version",
+            "Version of the users and rules in force at this server.",
+            (),
+            (((), control.shared.rank.version) for control in controls),
+        )
+        yield gauges(
+            f"{self._prefix}_access_only_reports",
+            "1 while this server refuses nobody and reports what it would refuse (--access-mode report).",
+            (),
+            (((), control.shared.only_reports) for control in controls),
+        )
+        yield gauges(
+            f"{self._prefix}_access_age_seconds",
+            "Time for which users and rules were not compared with those of another server, +Inf after a start.",
+            (),
+            (((), control.shared.age.seconds) for control in controls),
+        )
+        yield counters(
+            f"{self._prefix}_access_conflicts_total",
+            "Times that this server saw two documents of users and rules that have one version.",
+            (),
+            (((), control.shared.conflicts) for control in controls),
+        )
+        yield counters(
+            f"{self._prefix}_unauthenticated_total",
+            "Calls without a key or token that is in force, by what was wrong with it.",
+            ("reason",),
+            (
+                ((reason,), count)
+                for control in controls
+                for reason, count in control.refusals.unauthenticated.copy().items()
+            ),
+        )
+        yield counters(
+            f"{self._prefix}_denied_total",
+            "Requests of users that lacked the right, by its verb.",
+            ("verb",),
+            (((verb,), count) for control in controls for verb, count in control.refusals.denied.copy().items()),
+        )
+
+
+class _OneAtATime(Collector):
+    """Calls functions that collect, until it is closed."""
+
+    def __init__(self, *collect: Collect) -> None:
+        self._collect = collect
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def describe(self) -> Iterable[Metric]:
+        """Say nothing of what will be collected: that would be a collection."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        with self._lock:
+            return [] if self._closed else [metric for collect in self._collect for metric in collect()]
+
+    def close(self) -> None:
+        """Wait for the collection that is under way; nothing is collected afterwards."""
+        with self._lock:
+            self._closed = True
+
+
+def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
+    """Call a function on an event loop from another thread, for what only the loop may look at."""
+
+    async def calling() -> T:
+        return function()
+
+    return asyncio.run_coroutine_threadsafe(calling(), loop).result(_PATIENCE_S)
+
+
+def counter(name: str, sentence: str, value: float) -> Metric:
+    """Return a number that only grows; the name ends with _total."""
+    return CounterMetricFamily(name, sentence, value=value)
+
+
+def counters(
+    name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    """Return numbers that only grow, each with the values of its labels."""
+    family = CounterMetricFamily(name, sentence, labels=labels)
+    for of_labels, value in values:
+        family.add_metric(of_labels, value)
+    return family
+
+
+def gauge(name: str, sentence: str, value: float) -> Metric:
+    """Return a number as it is now."""
+    return GaugeMetricFamily(name, sentence, value=value)
+
+
+def gauges(
+    name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
+) -> Metric:
+    """Return numbers as they are now, each with the values of its labels."""
+    family = GaugeMetricFamily(name, sentence, labels=labels)
+    for of_labels, value in values:
+        family.add_metric(of_labels, value)
+    return family
+
+
+def histogram(name: str, sentence: str, values: Histogram) -> Metric:
+    """Return how often values of which size were seen."""
+    buckets = [
+        (str(float(bound)) if bound < math.inf else "+Inf", float(count)) for bound, count in values.cumulative()
+    ]
+    return HistogramMetricFamily(name, sentence, buckets=buckets, sum_value=values.total)
+
+
+def info(name: str, sentence: str, values: dict[str, str]) -> Metric:
+    """Return what does not change, as labels of the number 1; `_info` is added to the name."""
+    return InfoMetricFamily(name, sentence, value=values)

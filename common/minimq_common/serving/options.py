@@ -1,0 +1,306 @@
+"""Options as frozen dataclasses, from which the command line and the environment variables are derived.
+
+An option is one field: its default, a sentence with the unit, and its limits stand in one place.
+
+    @dataclass(frozen=True, slots=True)
+    class NameServerOptions:
+        listen: str = option("127.0.0.1:9876", "Address to serve at.", metavar="HOST:PORT")
+        expire_after_s: float = option(120.0, "Silence after which a broker is removed.", minimum=1)
+
+        def __post_init__(self) -> None:
+            check_limits(self)
+
+    @click.command()
+    @from_command_line(NameServerOptions, env_prefix="MINIMQ_NAMESERVER")
+    def main(options: NameServerOptions) -> None: ...
+
+The flag is the name of the field: `--listen`, and `--expire-after` for `expire_after_s`, whose unit stands in the
+help instead; text such as `2m` is taken as well. The variable is the prefix and the flag:
+`MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration file, which `--config` names, is the flag without the
+dashes in front: `expire-after = 60`. A flag wins over a variable, and both win over the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, cast, get_args, get_origin, get_type_hints
+
+import click
+from click.core import ParameterSource
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.quantities import BYTES, SECONDS, Unit
+from minimq_common.serving.config_file import example_config, read_config, without_none
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _About:
+    """The metadata of an option's field."""
+
+    sentence: str
+    metavar: str | None
+    flag: str | None
+    minimum: float | None
+    maximum: float | None
+
+
+_KEY = "minimq-option"
+
+
+def option(
+    default: T,
+    sentence: str,
+    *,
+    metavar: str | None = None,
+    flag: str | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> T:
+    """Declare a field of an options class."""
+    about = _About(sentence, metavar, flag, minimum, maximum)
+    # At run time a field; its declared type is that of the default, which is what an instance will hold.
+    return dataclasses.field(default=default, metadata={_KEY: about})
+
+
+def check_limits(options: object) -> None:
+    """Check every number of an options instance; for its `__post_init__`."""
+    for field in dataclasses.fields(cast(Any, options)):
+        about = field.metadata.get(_KEY)
+        value = getattr(options, field.name)
+        if about is None or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        said = f"{_flag(field)} is {value}"
+        if not math.isfinite(value):
+            raise InvalidArgument(f"{said}: it must be a finite number")
+        if about.minimum is not None and value < about.minimum:
+            raise InvalidArgument(f"{said}: it must be at least {about.minimum}")
+        if about.maximum is not None and value > about.maximum:
+            raise InvalidArgument(f"{said}: it must be at most {about.maximum}")
+
+
+def from_command_line(
+    options_class: type[T], *, env_prefix: str
+) -> Callable[[Callable[Concatenate[T, P], R]], Callable[P, R]]:
+    """Return a decorator that gives a click command the flags of an options class.
+
+    The command is called with the instance as its first argument. An `InvalidArgument` from constructing it is
+    wrong usage: click prints the text and exits with status 2.
+    """
+    fields = [field for field in dataclasses.fields(cast(Any, options_class)) if _KEY in field.metadata]
+
+    def decorate(function: Callable[Concatenate[T, P], R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def command(*args: P.args, **kwargs: P.kwargs) -> R:
+            values = {field.name: kwargs.pop(field.name) for field in fields}
+            try:
+                options = options_class(**values)
+            except InvalidArgument as error:
+                raise click.UsageError(_with_sources(fields, values, error.message, env_prefix)) from None
+            return function(options, *args, **kwargs)
+
+        hints = get_type_hints(options_class)
+        decorated: Callable[P, R] = command
+        for field in reversed(fields):  # click lists them in the order of the decorators, the last applied first
+            decorated = _click_option(field, hints[field.name], env_prefix)(decorated)
+        return _config_option(fields, hints, env_prefix)(_example_option(fields)(decorated))
+
+    return decorate
+
+
+def _config_option(
+    fields: list[dataclasses.Field[Any]], hints: dict[str, Any], env_prefix: str
+) -> Callable[[Decorated], Decorated]:
+    def read(context: click.Context, _: click.Parameter, path: Path | None) -> None:
+        if path is None:
+            return
+        try:
+            units = {_key(field): unit for field in fields if (unit := _unit(field.name)) is not None}
+            values = read_config(path, {_key(field): hints[field.name] for field in fields}, units)
+        except InvalidArgument as error:
+            raise click.UsageError(error.message, context) from None
+        names = {_key(field): field.name for field in fields}
+        context.default_map = {names[key]: value for key, value in values.items()}
+        context.meta[_KEY] = path
+
+    return click.option(
+        "--config",
+        type=click.Path(path_type=Path),
+        default=None,
+        metavar="FILE",
+        help="File in TOML with options: its keys are the flags without the dashes in front. Flags and variables win.",
+        envvar=f"{env_prefix}_CONFIG",
+        show_envvar=True,
+        is_eager=True,
+        expose_value=False,
+        callback=read,
+    )
+
+
+def _example_option(fields: list[dataclasses.Field[Any]]) -> Callable[[Decorated], Decorated]:
+    def show(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+        if wanted:
+            command = context.find_root().info_name or "this command"
+            options = {_key(field): (_sentence(field), field.default) for field in fields}
+            click.echo("\n".join(example_config(command, options)))
+            context.exit()
+
+    return click.option(
+        "--example-config",
+        is_flag=True,
+        help="Print a configuration file with every option at its default, and exit.",
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+    )
+
+
+def _with_sources(
+    fields: list[dataclasses.Field[Any]], values: Mapping[str, object], message: str, env_prefix: str
+) -> str:
+    context = click.get_current_context()
+    source = context.get_parameter_source
+    named = [field for field in fields if f"{_flag(field)} " in message]
+    if not named and (named := [field for field in fields if repr(values[field.name]) in message][:1]):
+        message = f"{_flag(named[0])}: {message}"
+    keys = [_key(field) for field in named or fields if source(field.name) == ParameterSource.DEFAULT_MAP]
+    variables = [_variable(field, env_prefix) for field in named if source(field.name) == ParameterSource.ENVIRONMENT]
+    said = [f"{', '.join(keys)} in {context.meta[_KEY]}"] if keys else []
+    return " ".join([message, *(f"({each})" for each in (*said, *variables))])
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    return _flag(field).removeprefix("--")
+
+
+def _sentence(field: dataclasses.Field[Any]) -> str:
+    unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}
+    about: _About = field.metadata[_KEY]
+    return about.sentence + unit.get(_metavar(field.name, None) or "", "")
+
+
+def _variable(field: dataclasses.Field[Any], env_prefix: str) -> str:
+    return f"{env_prefix}_{_key(field).replace('-', '_').upper()}"
+
+
+def _flag(field: dataclasses.Field[Any]) -> str:
+    about: _About = field.metadata[_KEY]
+    return about.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
+
+
+def _click_option(
+    field: dataclasses.Field[Any], annotation: object, env_prefix: str
+) -> Callable[[Decorated], Decorated]:
+    about: _About = field.metadata[_KEY]
+    flag = _flag(field)
+    kind = without_none(annotation)
+    default = field.default
+    if isinstance(default, tuple):
+        default = ",".join(map(str, default))
+    elif isinstance(default, Enum):
+        default = default.value
+    return click.option(
+        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
+        field.name,
+        type=_click_type(kind, _unit(field.name)),
+        default=default,
+        help=about.sentence,
+        metavar=about.metavar or _metavar(field.name, kind),
+        envvar=_variable(field, env_prefix),
+        show_envvar=True,
+        show_default=default not in (None, ""),
+    )
+
+
+def _unit(name: str) -> Unit | None:
+    if name.endswith("_s"):
+        return SECONDS
+    return BYTES if name.endswith("_bytes") else None
+
+
+def _click_type(kind: object, unit: Unit | None) -> click.ParamType[Any] | type[Any]:
+    if unit is not None and kind in (int, float):
+        return _Quantity(cast(type[Any], kind), unit)
+    if get_origin(kind) is Literal:
+        return click.Choice(get_args(kind))
+    if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
+        return _CommaSeparated(get_args(kind)[0])
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _EnumValue(kind)
+    if kind is Path:
+        return click.Path(path_type=Path)
+    if kind in (str, int, float, bool):
+        return cast(type[Any], kind)
+    raise TypeError(f"no command-line type is known for {kind}")
+
+
+def _metavar(name: str, kind: object) -> str | None:
+    if name.endswith("_s"):
+        return "SECONDS"
+    if name.endswith("_ms"):
+        return "MILLISECONDS"
+    if name.endswith("_bytes"):
+        return "BYTES"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return "[" + "|".join(str(member.value) for member in kind) + "]"
+    return None
+
+
+class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A number, or text with a unit such as 3d or 10GB."""
+
+    def __init__(self, kind: type[Any], unit: Unit) -> None:
+        self._number = click.types.convert_type(kind)
+        self._unit = unit
+        self.name = self._number.name
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        number = self._unit.read(value) if isinstance(value, str) else None
+        if number is not None:
+            return number
+        try:
+            return self._number.convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(
+                f"{value!r} is neither a number of {self._unit.name} nor, for example, {self._unit.example}.",
+                param,
+                ctx,
+            )
+
+
+class _CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    name = "list"
+
+    def __init__(self, item: type[Any]) -> None:
+        self._item = click.types.convert_type(item)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = (part.strip() for part in str(value).split(","))
+        return tuple(self._item.convert(part, param, ctx) for part in parts if part)
+
+
+class _EnumValue(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A member by its value, since that is what people should type; click's own choice goes by the names."""
+
+    name = "choice"
+
+    def __init__(self, enum: type[Enum]) -> None:
+        self._members = {str(member.value): member for member in enum}
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Enum:
+        if isinstance(value, Enum):
+            return value
+        if str(value) not in self._members:
+            self.fail(f"{value!r} is not one of {', '.join(map(repr, self._members))}.", param, ctx)
+        return self._members[str(value)]

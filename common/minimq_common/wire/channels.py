@@ -1,0 +1,159 @@
+"""Channels to servers, one for each address, on one event loop; their certificates may change meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.wire import rpc
+
+if TYPE_CHECKING:
+    from minimq_common.security.certificates import Trust
+
+#: Seconds after which a channel that is not connected is compared with what its name resolves to, and again.
+_LOOK_UP_S = 0.5
+#: Calls on a channel that was replaced end by themselves within this time, in seconds.
+_GRACE_S = 60.0
+_SEEKING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
+
+Stub = TypeVar("Stub")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+#: Options of channels to brokers.
+BROKER_OPTIONS: Mapping[str, int] = dict(rpc.CHANNEL_OPTIONS)
+
+#: Options of channels to name servers.
+NAMESERVER_OPTIONS: Mapping[str, int] = {
+    **BROKER_OPTIONS,
+    # A watch is silent while nothing changes: only pings tell a name server that hangs from one that has no news. One
+    # that leaves a ping unanswered loses its streams, within two seconds.
+    "grpc.keepalive_time_ms": 1_000,
+    "grpc.keepalive_timeout_ms": 1_000,
+    "grpc.http2.ping_timeout_ms": 1_000,  # by which newer versions of gRPC go
+    "grpc.http2.max_pings_without_data": 0,
+}
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+class Channels(Generic[Stub]):
+    """The channels to servers of one role. Used on one event loop only.
+
+    A channel is made when its address is first asked for, and another one when certificates have changed since, or when
+    a channel that is not connected has a name that resolves to another host by now: gRPC would try the former one for
+    many seconds.
+    """
+
+    def __init__(
+        self,
+        make_stub: Callable[[grpc.aio.Channel], Stub],
+        options: Mapping[str, int] = BROKER_OPTIONS,
+        security: ChannelSecurity = PLAIN,
+    ) -> None:
+        self._make_stub = make_stub
+        self._options = tuple(options.items())
+        self._security = security
+        self._channels: dict[str, tuple[grpc.aio.Channel, Stub, Trust | None]] = {}
+        #: What names resolved to when they were looked up last, and when that began; by address.
+        self._hosts: dict[str, tuple[frozenset[str] | None, float]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Channels of former certificates, with the calls that go on over them: few, since certificates last for weeks.
+        self._former: list[grpc.aio.Channel] = []
+
+    def stub(self, address: str) -> Stub:
+        """Return the stub that calls a server."""
+        trust = self._security.trust()
+        known = self._channels.get(address)
+        if known is not None and known[2] is trust:
+            self._look_up(address, known[0])
+            return known[1]
+        if known is not None:
+            self._former.append(known[0])
+        channel = rpc.open_aio_channel(address, trust, self._options)
+        stub = self._make_stub(channel)
+        self._channels[address] = channel, stub, trust
+        self._look_up(address, channel, is_new=True)
+        return stub
+
+    async def call(
+        self,
+        address: str,
+        method: Callable[[Stub], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
+        request: Request,
+        timeout_s: float,
+    ) -> Response:
+        """Return the answer to a call, which is repeated if it was refused for credentials that were replaced since."""
+        while True:
+            stub = self.stub(address)
+            try:
+                return await method(stub)(request, timeout=timeout_s)
+            except grpc.aio.AioRpcError as failure:
+                if failure.code() is not grpc.StatusCode.UNAUTHENTICATED or not self.is_outdated(address, stub):
+                    raise
+
+    def is_outdated(self, address: str, stub: Stub) -> bool:
+        """Return whether the next `stub` for an address has newer credentials than one that was refused."""
+        known = self._channels.get(address)
+        return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
+
+    def _look_up(self, address: str, channel: grpc.aio.Channel, *, is_new: bool = False) -> None:
+        host, now = address.rpartition(":")[0].strip("[]"), asyncio.get_running_loop().time()
+        hosts, at = self._hosts.get(address, (None, -math.inf))
+        if _is_number(host) or now - at < _LOOK_UP_S or not (is_new or channel.get_state() in _SEEKING):
+            return
+        self._hosts[address] = None if is_new else hosts, now
+        self._begin(self._compare(address, host, channel))
+
+    async def _compare(self, address: str, host: str, channel: grpc.aio.Channel) -> None:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, None)
+        except OSError:  # gRPC pauses for longer and longer before it looks such a name up again
+            found = []
+        hosts = frozenset(str(place[0]) for *_, place in found)
+        before, at = self._hosts[address]
+        self._hosts[address] = hosts, at
+        known = self._channels.get(address)
+        if hosts and before is not None and hosts != before and known is not None and known[0] is channel:
+            del self._channels[address]
+            self._begin(channel.close(_GRACE_S))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def trust(self) -> Trust | None:
+        """Return what the next channel is opened with; None without TLS."""
+        return self._security.trust()
+
+    def addresses(self) -> list[str]:
+        """Return the addresses to which there is a channel."""
+        return list(self._channels)
+
+    async def aclose(self) -> None:
+        """Do as `close`."""
+        await self.close()
+
+    async def close(self) -> None:
+        """End all channels, and the calls on them."""
+        channels = [*self._former, *(channel for channel, _, _ in self._channels.values())]
+        self._channels.clear()
+        self._former.clear()
+        for task in [*self._tasks]:
+            task.cancel()
+        for channel in channels:
+            await channel.close()

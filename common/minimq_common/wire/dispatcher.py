@@ -1,0 +1,367 @@
+"""The dispatcher of a server: one table of methods, and one way that each call of them takes.
+
+A call is refused before its request is read when its caller is not known, or has too many streams. Requests are checked
+against their bounds and the rights of the caller before a handler sees them. Whatever is raised ends the call with a
+code, so that callers can tell what happened and whether to retry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import grpc.aio
+from google.protobuf import message_factory
+from google.protobuf.message import DecodeError
+
+from minimq_common.errors import (
+    InternalError,
+    InvalidArgument,
+    MessageTooLarge,
+    MiniMQError,
+    SystemBusy,
+    Unavailable,
+)
+from minimq_common.security.access_control import AccessControl, UnknownToken
+from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
+from minimq_common.security.needs import CallerKind, has_rule, kind_of
+from minimq_common.wire import rpc
+from minimq_common.wire.bound_check import check_bounds
+
+if TYPE_CHECKING:  # at run time the class has no parameters
+    from collections.abc import Iterator
+
+    from google.protobuf.descriptor import ServiceDescriptor
+
+    _Handler = grpc.RpcMethodHandler[Any, Any]
+
+log = logging.getLogger(__name__)
+
+#: Time in which the first request of a stream has to come, in seconds.
+FIRST_REQUEST_S = 10.0
+#: Largest request of a call that is no stream, of one with a decision on a transaction, and of a stream that carries no
+#: batches. Larger ones are not decoded.
+MAX_REQUEST_BYTES = 1 << 20
+MAX_DECISION_BYTES = 4 << 20
+MAX_STREAM_REQUEST_BYTES = 1 << 20
+#: When a client whose stream was refused may come back, in seconds.
+_COME_BACK_S = 1.0
+
+#: Serves a call: takes its request, or requests, and its context.
+Serve = Callable[[Any, Any], Awaitable[Any]]
+#: Returns the coded error that an exception of a library stands for, None when it stands for none.
+Translate = Callable[[Exception], MiniMQError | None]
+#: Who makes a call; None: nobody asks.
+_Caller = KnownCaller | UnknownToken | MiniMQError | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """Limits on streams and requests."""
+
+    #: Streams of one method that may be open at once; None: any number.
+    max_streams: int | None = None
+    option: str = ""
+    #: Streams of one method that all users together have; one user may have half of them.
+    user_streams: float = math.inf
+    #: Time in which the first request of a stream has to come, in seconds; None: any time.
+    first_request_s: float | None = None
+    call_bytes: int = MAX_REQUEST_BYTES
+    stream_bytes: int = MAX_STREAM_REQUEST_BYTES
+    #: Bytes of the largest request of methods for which it is another one; infinite for streams that carry batches,
+    #: whose requests may be as large as gRPC lets through.
+    largest: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    name: str
+    full_name: str
+    serve: Serve
+    decode: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
+    takes_stream: bool
+    gives_stream: bool
+    kind: CallerKind
+    #: The handler checks each request by itself, and goes on when one is refused.
+    in_band: bool
+
+
+class Dispatcher(grpc.GenericRpcHandler):
+    """Serves the calls of a server. Lives on its event loop.
+
+    All requests are read from the context of their call: of a call that is no stream gRPC keeps the request until it
+    ends, and its iterator over a stream keeps each of them until the next one has come. Answers may be encoded already.
+    """
+
+    def __init__(
+        self,
+        limits: CallLimits = CallLimits(),
+        *,
+        control: AccessControl | None = None,
+        in_band: Collection[str] = (),
+        translate: Translate = lambda _: None,
+        note: Callable[[str, MiniMQError], object] = lambda _, __: None,
+    ) -> None:
+        self._limits, self._control, self._in_band = limits, control, frozenset(in_band)
+        self._translate, self._note = translate, note
+        is_bounded = control is not None and not control.shared.only_reports
+        self._most_of_user = max(1, limits.user_streams / 2) if is_bounded else math.inf
+        self._methods: dict[str, _Method] = {}
+        self._open: Counter[str] = Counter()
+        self._is_draining = False
+        self._stream_ended = asyncio.Event()
+
+    def add(self, service: ServiceDescriptor, handlers: Mapping[str, Serve]) -> None:
+        """Serve methods of a service from now on; calls that are under way keep their former handlers."""
+        for name, serve in handlers.items():
+            method = service.methods_by_name[name]
+            full_name, request = f"/{service.full_name}/{name}", method.input_type
+            if not has_rule(request.full_name):
+                raise RuntimeError(f"{full_name} takes {request.full_name}, for which needs.py has no rule")
+            self._methods[full_name] = _Method(
+                name,
+                full_name,
+                serve,
+                _decoder(
+                    message_factory.GetMessageClass(request).FromString,
+                    self._limits.largest.get(
+                        name, self._limits.stream_bytes if method.client_streaming else self._limits.call_bytes
+                    ),
+                ),
+                _passing_bytes(message_factory.GetMessageClass(method.output_type).SerializeToString),
+                method.client_streaming,
+                method.server_streaming,
+                kind_of(request.full_name),
+                full_name in self._in_band,
+            )
+
+    async def drain(self, methods: Collection[str], longest_s: float) -> None:
+        """Refuse further streams, and return when none of these methods is open, or after a while.
+
+        A server that stops while a stream is open closes the connection with its end. A client that sends at that
+        moment is reset, and may lose answers that it has not read.
+        """
+        self._is_draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest_s):
+                while any(self._open[method] for method in methods):
+                    self._stream_ended.clear()
+                    await self._stream_ended.wait()
+
+    # ---- the way of a call -----------------------------------------------------------------------
+
+    def service(self, details: grpc.HandlerCallDetails) -> _Handler | None:
+        """Return what serves a call; called before anything of its request is read."""
+        method = self._methods.get(str(details.method))
+        if method is None:
+            return None
+        try:
+            caller: _Caller = self._identify(method, details.invocation_metadata or ())
+        except MiniMQError as error:
+            caller = error.with_message(error.message)  # one that is not raised yet keeps no frames
+
+        async def serve(_: object, context: Any) -> Any:  # noqa: ANN401 - of any call
+            requests = None
+            try:
+                if not method.takes_stream:
+                    return await self._serve_one(method, caller, context)
+                with self._streaming(method, caller, context) as requests:
+                    return await method.serve(requests, context)
+            except Exception as error:  # noqa: BLE001 - the boundary
+                ending = self._end(error, method, context)
+                del _, requests, context  # see `_end`
+            return await ending
+
+        # gRPC reads the request of any other kind of call before it is served.
+        make = grpc.stream_stream_rpc_method_handler if method.gives_stream else grpc.stream_unary_rpc_method_handler
+        return make(serve, method.decode, method.encode)
+
+    async def _serve_one(self, method: _Method, met: _Caller, context: Any) -> Any:  # noqa: ANN401 - of any call
+        caller = self._admit(method, met, context)
+        request = await context.read()
+        if request is grpc.aio.EOF:
+            raise InvalidArgument(f"{method.name} came without a request")
+        check_bounds(request)
+        if caller is not None:
+            caller.check(request)
+        return await method.serve(request, context)
+
+    @contextmanager
+    def _streaming(self, method: _Method, met: _Caller, context: Any) -> Iterator[_Requests]:  # noqa: ANN401 - of any call
+        with self._entered(method.name):
+            caller = self._admit(method, met, context)
+            checked = caller if method.kind is CallerKind.USER and not method.in_band else None
+            with self._counted(method.name, caller):
+                yield _Requests(context.read, method, self._limits.first_request_s, checked)
+
+    async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:  # noqa: ANN401
+        """End a call with a coded error, unless it was ended before or its caller has left.
+
+        gRPC keeps the error with which a call ends, and by its frames that would keep the call and its requests: a
+        flood of refused calls would stay until the next full collection. So no frame is left that knows the call.
+        """
+        if isinstance(error, grpc.RpcError | grpc.aio.AbortError):
+            del context
+            _forget_frames(error)
+            raise error
+        known = error if isinstance(error, MiniMQError) else self._translate(error)
+        if isinstance(error, DecodeError):  # of a handler that decodes its requests itself
+            known = InvalidArgument(f"a request of {method.full_name} is no message: {error}")
+        if known is None:
+            log.error("call failed in a way that was not foreseen method=%s", method.full_name, exc_info=error)
+            known = InternalError(
+                f"{method.name} failed on the server: {type(error).__name__}: {error}; its log has the details"
+            )
+        self._note(method.name, known)
+        _forget_frames(error)
+        if context.done():
+            raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
+        try:
+            await rpc.abort(context, known)
+        except grpc.aio.AbortError as aborted:
+            del context, error
+            _forget_frames(aborted)
+            raise
+
+    # ---- callers ---------------------------------------------------------------------------------
+
+    def _identify(
+        self, method: _Method, metadata: Iterable[tuple[str, str | bytes]]
+    ) -> KnownCaller | UnknownToken | None:
+        if self._control is None or method.kind is CallerKind.ANYBODY:
+            return None
+        found = self._control.identify(metadata)
+        if not isinstance(found, UnknownToken):
+            _check_kind(found, method.kind)
+        return found
+
+    def _admit(self, method: _Method, met: _Caller, context: Any) -> KnownCaller | None:  # noqa: ANN401 - of any call
+        if met is None:
+            return None
+        if isinstance(met, MiniMQError):
+            raise met
+        assert self._control is not None
+        if isinstance(met, UnknownToken):
+            met = self._control.verify(met, context.peer())
+            _check_kind(met, method.kind)
+        self._control.check_certificate(met, context)
+        serve_as(met)
+        return met
+
+    def _counted(self, method: str, caller: KnownCaller | None) -> AbstractContextManager[None]:
+        if caller is None:
+            return contextlib.nullcontext()
+        return caller.streaming(method, math.inf if isinstance(caller, ServerCaller) else self._most_of_user)
+
+    # ---- streams ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def _entered(self, method: str) -> Iterator[None]:
+        if self._is_draining:
+            raise Unavailable("this server stops: try another one, or later")
+        most = self._limits.max_streams
+        if most is not None and self._open[method] >= most:
+            raise SystemBusy(
+                f"{self._open[method]} {method} streams are open, which is the limit of this server: close some, or "
+                f"start it with a larger {self._limits.option}",
+                retry_after_s=_COME_BACK_S,
+                limit="streams",
+            )
+        self._open[method] += 1
+        try:
+            yield
+        finally:
+            self._open[method] -= 1
+            self._stream_ended.set()
+
+
+class _Requests:
+    """Requests of a stream, the first of which has to come soon."""
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[Any]],
+        method: _Method,
+        first_s: float | None,
+        caller: KnownCaller | None,
+    ) -> None:
+        self._read, self._method, self._first_s, self._caller = read, method, first_s, caller
+
+    def __aiter__(self) -> _Requests:
+        return self
+
+    async def __anext__(self) -> Any:  # noqa: ANN401 - of any call
+        request = await self._read() if self._first_s is None else await self._first(self._first_s)
+        if request is grpc.aio.EOF:
+            raise StopAsyncIteration
+        if not self._method.in_band:
+            check_bounds(request)
+        if self._caller is not None:
+            self._caller.check(request)
+        return request
+
+    async def _first(self, most_s: float) -> Any:  # noqa: ANN401 - of any call
+        # Not cancelled when it is late: gRPC never frees a request that comes after its reader was cancelled.
+        reading = asyncio.ensure_future(self._read())
+        reading.add_done_callback(_retrieve)
+        await asyncio.wait((reading,), timeout=most_s)
+        if not reading.done():
+            raise InvalidArgument(
+                f"the {self._method.name} stream is ended: no request came within {most_s:g} s of its begin"
+            )
+        self._first_s = None
+        return await reading
+
+
+def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]:
+    """Return the handlers of a service, which are methods of an object."""
+    return {name: getattr(servicer, name) for name in service.methods_by_name}
+
+
+def _decoder(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
+    if most == math.inf:  # `_end` knows its errors
+        return decode
+
+    def decoder(data: bytes) -> Any:  # noqa: ANN401 - of any call
+        if len(data) > most:
+            raise MessageTooLarge(f"a request of {len(data)} bytes is over the limit of this call, {most} bytes")
+        try:
+            return decode(data)
+        except DecodeError as error:
+            raise InvalidArgument(f"a request of {len(data)} bytes is no message: {error}") from None
+
+    return decoder
+
+
+def _retrieve(reading: asyncio.Future[Any]) -> None:
+    if not reading.cancelled():
+        reading.exception()  # nobody may be there to ask for it
+
+
+def _check_kind(caller: KnownCaller, kind: CallerKind) -> None:
+    if kind is CallerKind.SERVER and not isinstance(caller, ServerCaller):
+        caller.refuse_server_call()
+
+
+def _forget_frames(error: BaseException) -> None:
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__context__
+    error.__context__ = None
+
+
+def _passing_bytes(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
+    def passing(message: Any) -> bytes:  # noqa: ANN401 - of any call
+        return message if isinstance(message, bytes) else encode(message)
+
+    return passing

@@ -1,0 +1,102 @@
+"""The services that tools for gRPC know of any server: health, and reflection."""
+
+# ruff: noqa: ANN401, N802 - names and contexts are those of the stubs
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2
+
+from minimq_common.errors import SystemBusy
+from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import Dispatcher, methods_of
+
+_Status = health_pb2.HealthCheckResponse
+
+#: Streams that watch the health of one server; nobody needs a key for them, and each takes some 20 KB.
+MAX_WATCHES = 1_000
+#: When somebody who found no place may come back, in seconds.
+_COME_BACK_S = 5.0
+
+
+class StandardServices:
+    """Health and reflection of one server. Lives on its event loop.
+
+    The health is NOT_SERVING until `serving` is called, from `failing` on until it is called again, and from `stopping`
+    on. It is the same for each service of the server and for the server as a whole, whose name is "".
+    """
+
+    def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:
+        self._health = _Health(services)
+        self._stopped = asyncio.Event()
+        health: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
+        dispatcher.add(health, methods_of(health, self._health))
+        if with_reflection:
+            from minimq_common.wire.reflection_service import add_reflection  # noqa: PLC0415 - few servers want it
+
+            add_reflection(dispatcher, (*services, "grpc.health.v1.Health"), self._stopped)
+
+    def serving(self) -> None:
+        """Tell everybody that requests are served."""
+        self._health.set(_Status.SERVING)
+
+    def failing(self) -> None:
+        """Tell everybody that requests are in vain, until `serving` is called again."""
+        self._health.set(_Status.NOT_SERVING)
+
+    def stopping(self) -> None:
+        """Tell everybody that the server stops, and end the streams of those who watch. Idempotent."""
+        self._health.set(_Status.NOT_SERVING, last=True)
+        self._stopped.set()
+
+
+class _Health:
+    def __init__(self, services: Sequence[str]) -> None:
+        self._services = frozenset(("", *services))
+        self._status: int = _Status.NOT_SERVING
+        self._is_last = False
+        self._changed = asyncio.Event()
+        self._watches = 0
+
+    def set(self, status: int, *, last: bool = False) -> None:
+        self._status, self._is_last = status, last
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> _Status:
+        if request.service not in self._services:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r} here")
+        return _Status(status=self._status)
+
+    async def List(self, request: Any, context: Any) -> Any:
+        library: Any = health_pb2  # its types do not know the call, nor do its older releases, which do not serve it
+        return library.HealthListResponse(
+            statuses={service: _Status(status=self._status) for service in self._services}
+        )
+
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        if self._watches >= MAX_WATCHES:
+            text = f"{MAX_WATCHES} clients watch the health of this server, which is the limit: ask by Check instead"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S)
+        self._watches += 1
+        try:
+            await self._watch(request, context)
+        finally:
+            self._watches -= 1
+
+    async def _watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
+        told = None
+        while True:
+            changed, is_last = self._changed, self._is_last
+            status = self._status if request.service in self._services else _Status.SERVICE_UNKNOWN
+            if status != told:
+                await rpc.write(context, _Status(status=status))
+            if is_last:
+                return
+            told = status
+            await changed.wait()

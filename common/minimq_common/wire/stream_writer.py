@@ -1,0 +1,230 @@
+"""Writing to one server stream: from several tasks that may be cancelled, or answers as they come, without a task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+import grpc.aio
+
+from minimq_common.security.byte_rate import ByteRate
+from minimq_common.wire import rpc
+from minimq_common.wire.unsent import SMALL_BYTES, Unsent, Write
+
+
+class _Message(Protocol):
+    def SerializeToString(self) -> bytes: ...  # noqa: N802 - as protobuf calls it
+
+
+Message = TypeVar("Message", bound=_Message)
+
+
+class StreamWriter(Generic[Message]):
+    """Writes messages one after the other, each whole.
+
+    gRPC breaks a stream on which a write is cut short, is overtaken by another, or is still under way when the call
+    ends. So a write goes on when the task that began it is cancelled, and whoever ends the call calls `drained` first.
+
+    Messages are handed to gRPC encoded, which the server allows by its `Dispatcher`: so they are held once less.
+    """
+
+    def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:  # noqa: ANN401 - the context of any stream
+        self._rate = rate
+        self._context = context
+        self._unsent = unsent
+        self._peer: str = context.peer()
+        self._turn = asyncio.Lock()
+
+    async def write(
+        self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
+    ) -> bool:
+        """Wait for the turn and for room, then make a message and write it."""
+        await self._turn.acquire()
+        try:
+            if self._rate is not None:
+                await self._rate.turn()
+            if self._unsent.is_tight:
+                await self._unsent.room(expected() if expected else 0)
+            data = _encoded(make())
+        except BaseException:
+            self._turn.release()
+            raise
+        if data is None:
+            self._turn.release()
+            return False
+        if self._rate is not None:
+            self._rate.moved(len(data))
+        taken = self._unsent.begin(self._peer, len(data))
+        write = asyncio.ensure_future(rpc.write(self._context, data))
+        write.add_done_callback(partial(self._written, taken))
+        del data  # the write has it for as long as it lasts
+        await asyncio.shield(write)
+        return True
+
+    async def drained(self) -> None:
+        """Wait for the write that is under way."""
+        async with self._turn:
+            pass
+
+    def _written(self, taken: Write, write: asyncio.Future[None]) -> None:
+        self._unsent.end(taken)
+        self._turn.release()
+        if not write.cancelled():
+            write.exception()  # seen: the task that waits for it, if there still is one, raises it
+
+
+def _encoded(message: _Message | bytes | None) -> bytes | None:
+    return message if message is None or isinstance(message, bytes) else message.SerializeToString()
+
+
+class AnswerStream:
+    """The answers to the requests of one stream: those that come while others are being written leave together.
+
+    No task writes them, which would take an iteration of the loop for each of its steps: gRPC's write is driven by
+    hand. While nothing waits behind it, nobody looks for its end but the next answer.
+    """
+
+    def __init__(
+        self,
+        context: Any,  # noqa: ANN401 - the context of any stream
+        encode: Callable[[list[Any]], bytes],
+        soon: Callable[[Callable[[], None]], object],
+        unsent: Unsent,
+        rate: ByteRate | None = None,
+    ) -> None:
+        self._write, self._peer = context.write, context.peer()
+        self._encode, self._soon, self._unsent, self._rate = encode, soon, unsent, rate
+        self._answers: list[Any] = []
+        self._writing: Coroutine[Any, Any, None] | None = None
+        self._step: asyncio.Future[Any] | None = None
+        #: A flush is due: soon, after the present write, or when there is room.
+        self._is_due = False
+        self._making_room: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed: asyncio.Future[None] | None = None
+        #: Answers that will come, or wait.
+        self.expected = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """True when nothing more is written."""
+        return self._over.done()
+
+    def add(self, answer: Any) -> None:  # noqa: ANN401 - as `encode` takes it
+        """Write an answer, with those that come soon."""
+        self._answers.append(answer)
+        if not self._is_due:
+            self._is_due = True
+            self._soon(self._flush)
+
+    async def fewer(self, most: int) -> None:
+        """Return when fewer than that wait to be written."""
+        while len(self._answers) >= most and not self._over.done():
+            await self._change()
+
+    async def serve(self, receiver: asyncio.Task[None]) -> None:
+        """Return when no more is received and all that is expected is written, or nothing more can be."""
+        await asyncio.wait((receiver, self._over), return_when=asyncio.FIRST_COMPLETED)
+        while (self.expected > 0 or self._answers) and not self._over.done():
+            await self._change()
+        if self._step is not None:
+            await asyncio.wait((self._step,))
+            self._end_write()
+        if self._over.done():
+            self._over.result()
+
+    def close(self) -> None:
+        """Write nothing more."""
+        self._end(None)
+        if self._making_room is not None:
+            self._making_room.cancel()
+        if self._step is not None and not self._is_due:
+            self._step.add_done_callback(self._flush)  # which sees how it ended
+
+    def next_size(self) -> int:
+        """Return how large the next message will be, about, in bytes."""
+        return 0
+
+    def take(self) -> bytes:
+        """Return the next message, and what it has is no longer expected: by default all answers."""
+        answers, self._answers = self._answers, []
+        self.expected -= len(answers)
+        return self._encode(answers)
+
+    def _flush(self, _: object = None) -> None:
+        if self._step is not None:
+            if not self._step.done():
+                self._step.add_done_callback(self._flush)
+                return
+            self._end_write()
+        self._is_due = False
+        if self._over.done() or not self._answers:
+            return
+        if self._rate is None and not self._unsent.is_tight:
+            self._begin_write()
+        else:
+            self._is_due = True
+            self._making_room = asyncio.create_task(self._make_room(), name="answers-room")
+
+    async def _make_room(self) -> None:
+        if self._rate is not None:
+            await self._rate.turn()
+        if self._unsent.is_tight:
+            await self._unsent.room(self.next_size())
+        self._is_due = False
+        self._begin_write()
+
+    def _begin_write(self) -> None:
+        try:
+            data = self.take()
+            if self._rate is not None:
+                self._rate.moved(len(data))
+            self._writing = self._write(data)
+            self._step = self._writing.send(None)
+            if len(data) > SMALL_BYTES:  # smaller ones are bounded by the number of streams
+                taken = self._unsent.begin(self._peer, len(data))
+                self._step.add_done_callback(lambda _: self._unsent.end(taken))
+        except StopIteration:  # it did not have to wait
+            self._writing = None
+        except _CALL_ENDED:
+            self._end(None)
+        except Exception as error:  # noqa: BLE001 - it ends the call
+            self._end(error)
+        if self._answers and not self._over.done():  # there were too many for one message
+            self._is_due = True
+            self._soon(self._flush)
+        self._wake()
+
+    def _end_write(self) -> None:
+        writing, self._writing, self._step = self._writing, None, None
+        try:
+            if writing is not None:
+                writing.send(None)
+        except StopIteration:
+            pass
+        except _CALL_ENDED:
+            self._end(None)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._over.done():
+            return
+        if error is None:
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def _change(self) -> None:
+        self._changed = asyncio.get_running_loop().create_future()
+        await self._changed
+
+
+#: What gRPC raises when a call ends while something is written to it.
+_CALL_ENDED = (asyncio.CancelledError, grpc.aio.BaseError, grpc.RpcError)
