@@ -93,7 +93,7 @@ def failover_etcd(plan: Plan, folder: Path) -> list[FailoverLine]:
     """With an etcd of three members, one of which is killed at the same moment."""
     # The tests have one already.
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
-    from support.etcd_cluster import MEMBERS, etcd_cluster  # noqa: PLC0415
+    from support.etcd_cluster import MEMBERS, etcd_cluster
 
     with (
         etcd_cluster(folder) as etcd,

@@ -73,7 +73,7 @@ class Attacker:
         self._channels.append(made)
         return made
 
-    def stream(self, channel: grpc.Channel, method: str, requests: Iterator[bytes]) -> Any:  # noqa: ANN401
+    def stream(self, channel: grpc.Channel, method: str, requests: Iterator[bytes]) -> Any:
         """Begin a stream; nothing of its answers is read."""
         call: Any = channel.stream_stream(f"/minimq.v1.{method}")
         return call(requests)

@@ -145,7 +145,7 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
     """
     plain = BrokerCalls.call
 
-    async def call(calls: BrokerCalls, address: str, method: Any, request: Any, *limits: float) -> Any:  # noqa: ANN401
+    async def call(calls: BrokerCalls, address: str, method: Any, request: Any, *limits: float) -> Any:
         if not isinstance(request, broker_pb2.CommitOffsetsRequest):
             return await plain(calls, address, method, request, *limits)
         try:

@@ -327,7 +327,7 @@ async def listings(address: str) -> None:
 # ---- The controller ----------------------------------------------------------------------------
 
 
-def _report(name: str, replica_id: int = 1, run: int = 1, **fields: Any) -> controller_pb2.ReportRequest:  # noqa: ANN401 - of the message
+def _report(name: str, replica_id: int = 1, run: int = 1, **fields: Any) -> controller_pb2.ReportRequest:
     return controller_pb2.ReportRequest(
         cluster="default",
         broker_name=name,

@@ -74,7 +74,7 @@ class Meter:
 class Workload:
     """A function of `workloads.py`, or of another script, in a process of its own. It waits for `go`."""
 
-    def __init__(self, name: str, /, script: str = "workloads.py", **arguments: Any) -> None:  # noqa: ANN401 - its own
+    def __init__(self, name: str, /, script: str = "workloads.py", **arguments: Any) -> None:
         self._process = subprocess.Popen(
             [sys.executable, str(_HERE / script), name, json.dumps(arguments)],
             stdin=subprocess.PIPE,
@@ -103,7 +103,7 @@ class Workload:
         return line
 
 
-def run(name: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever the workload takes
+def run(name: str, **arguments: Any) -> dict[str, Any]:
     """Run one workload alone and return what it measured."""
     workload = Workload(name, **arguments)
     workload.go()

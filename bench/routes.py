@@ -166,11 +166,11 @@ class Helper:
         self._process.start()
         theirs.close()
 
-    async def ask(self, question: object) -> Any:  # noqa: ANN401 - whatever the function answers
+    async def ask(self, question: object) -> Any:
         self._pipe.send(question)
         return await self.answer()
 
-    async def answer(self) -> Any:  # noqa: ANN401 - as above
+    async def answer(self) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, self._pipe.recv)
 
     def end(self) -> None:

@@ -35,7 +35,7 @@ def _count(frame: FrameType, event: str, _: object) -> None:
 def _count_rounds() -> None:
     run_once = asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
 
-    def counted(self: Any) -> None:  # noqa: ANN401 - of any loop
+    def counted(self: Any) -> None:
         _rounds[threading.get_ident()] += 1
         run_once(self)
 

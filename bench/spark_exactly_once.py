@@ -45,7 +45,7 @@ RUNS = {"transactional": 200, "plain": 40}
 @click.option("--plant", is_flag=True, help="Send a message again by hand, to see that it is found.")
 @click.option("--keep", type=click.Path(path_type=Path), help="Keep data and logs in this directory.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(  # noqa: PLR0913, PLR0917 - the flags of the command
+def main(
     names: tuple[str, ...],
     runs: int | None,
     rows: int,

@@ -16,7 +16,7 @@ def run() -> int:
     """Run the demonstration. Returns the exit status; 130 after Ctrl-C."""
     # While the imports take their time there is nothing to clean up: Ctrl-C simply ends the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from flights_steps import main  # noqa: PLC0415 - see above
+    from flights_steps import main  # see above
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -64,7 +64,7 @@ def command_table(command: click.Command) -> Iterator[str]:
             yield f"| `{parameter.opts[0]}` | `{parameter.envvar}` | {shown} | {parameter.help} |"
 
 
-def class_table(options: Any) -> Iterator[str]:  # noqa: ANN401 - a dataclass
+def class_table(options: Any) -> Iterator[str]:
     """Yield the lines of the table of an options class, whose sentences stand in its docstring."""
     text = inspect.getdoc(options) or ""
     described = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE))

@@ -133,7 +133,7 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> GroupScheduling | None:
-    from support.scheduling import GroupScheduling  # noqa: PLC0415 - a run in one process does without xdist
+    from support.scheduling import GroupScheduling  # a run in one process does without xdist
 
     return GroupScheduling(config, log) if config.getoption("dist") == "load" else None
 

@@ -35,7 +35,7 @@ def _timed_step(self: asyncio.events.Handle) -> None:
         _long[_name(self)] = [max(longest, took), times + 1, all_ + took]
 
 
-def _name(handle: Any) -> str:  # noqa: ANN401 - its attributes are private
+def _name(handle: Any) -> str:
     """Return what a step did, or for a task the calls that it is in now."""
     callback = handle._callback
     task = getattr(callback, "__self__", None)
@@ -49,7 +49,7 @@ def _name(handle: Any) -> str:  # noqa: ANN401 - its attributes are private
     return " > ".join(calls)
 
 
-def _timed_round(self: Any) -> None:  # noqa: ANN401 - of any loop
+def _timed_round(self: Any) -> None:
     began = time.thread_time()  # waiting takes none
     _run_once(self)
     _most["round"] = max(_most["round"], time.thread_time() - began)

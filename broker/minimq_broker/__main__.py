@@ -132,8 +132,8 @@ def inspect(directory: Path, entries: bool, output: str) -> None:
 def _with_a_bar(segments: Sequence[Segment]) -> Iterable[Segment]:
     """Iterate with a progress bar on stderr."""
     # Imported here, so that a broker starts without them: they are a tenth of all its modules.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import track  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import track
 
     return track(segments, "verifying", console=Console(stderr=True), transient=True)
 
@@ -141,8 +141,8 @@ def _with_a_bar(segments: Sequence[Segment]) -> Iterable[Segment]:
 @contextmanager
 def _copy_bar() -> Iterator[Callable[[int, int], Moved]]:
     """Return what begins a progress bar on stderr, which is shown on a terminal alone."""
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("copying"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
     with ExitStack() as opened:

@@ -178,8 +178,8 @@ class Broker:
 
     async def _start_metrics(self, engine: Engine, identity: Identity, standing: ReplicationView) -> None:
         # A tenth of the time that a broker takes to start, for those that show metrics.
-        from minimq_broker.metrics.collector import PREFIX, BrokerMetrics  # noqa: PLC0415
-        from minimq_common.serving.metrics import MetricsServer  # noqa: PLC0415
+        from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
+        from minimq_common.serving.metrics import MetricsServer
 
         options, control = self._options, self._control
         metrics = BrokerMetrics(engine, identity, standing, control, options)

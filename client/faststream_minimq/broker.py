@@ -169,7 +169,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
 
     async def publish(  # type: ignore[override] # the topic has a name
         self,
-        message: Any = None,  # noqa: ANN401 - whatever can be encoded
+        message: Any = None,
         topic: str = "",
         *,
         headers: dict[str, Any] | None = None,
@@ -197,7 +197,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
 
     async def publish_batch(  # type: ignore[override] # the topic has a name
         self,
-        *messages: Any,  # noqa: ANN401
+        *messages: Any,
         topic: str,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
@@ -212,7 +212,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
 
     async def request(  # type: ignore[override] # the topic has a name
         self,
-        message: Any = None,  # noqa: ANN401
+        message: Any = None,
         topic: str = "",
         *,
         timeout: float = 3.0,

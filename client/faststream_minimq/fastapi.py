@@ -73,7 +73,7 @@ class MinimqStreamRouter(StreamRouter[Any]):
         nameserver: str | Sequence[str] | None = None,
         *,
         context: ContextRepo | None = None,
-        **arguments: Any,  # noqa: ANN401 - of two classes
+        **arguments: Any,
     ) -> None:
         super().__init__(nameserver, context=context, **arguments)
 
@@ -84,7 +84,7 @@ class MinimqStreamRouter(StreamRouter[Any]):
         fields: dict[str, Any] = {"dependencies": (), **_PLAIN, **arguments}
         return super().subscriber(topic, **fields)  # type: ignore[return-value] # what the broker made
 
-    def publisher(self, topic: str, **arguments: Any) -> TopicPublisher:  # type: ignore[override] # noqa: ANN401
+    def publisher(self, topic: str, **arguments: Any) -> TopicPublisher:  # type: ignore[override]
         """Return a publisher to a topic; see `MinimqBroker.publisher`."""
         return self.broker.publisher(topic, **arguments)
 

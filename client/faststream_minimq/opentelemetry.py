@@ -45,7 +45,7 @@ class MinimqTelemetryMiddleware:
         self.send_interceptor = OtelSend(tracer_provider, meter_provider)
         self._processing = partial(processing, tracer_provider=tracer_provider, meter_provider=meter_provider)
 
-    def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:  # noqa: ANN401 - as declared
+    def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:
         """Return the middleware of one message."""
         return _HandlerSpan(msg, context=context, processing=self._processing)
 
@@ -53,7 +53,7 @@ class MinimqTelemetryMiddleware:
 class _HandlerSpan(BaseMiddleware):
     def __init__(
         self,
-        msg: Any | None,  # noqa: ANN401 - as declared
+        msg: Any | None,
         /,
         *,
         context: ContextRepo,
@@ -65,7 +65,7 @@ class _HandlerSpan(BaseMiddleware):
 
     async def consume_scope(
         self, call_next: Callable[[StreamMessage[Any]], Awaitable[Any]], msg: StreamMessage[Any]
-    ) -> Any:  # noqa: ANN401 - what the handler returns
+    ) -> Any:
         """Begin the span, and call the handler."""
         raw = msg.raw_message
         messages = raw if isinstance(raw, tuple) else (raw,)

@@ -32,7 +32,7 @@ class MinimqParser:
     def __init__(self, settlement: Settlement | None = None) -> None:
         self._settlement = settlement
 
-    async def parse_message(self, message: Any) -> MinimqMessage:  # noqa: ANN401 - a message, or a `Reply`
+    async def parse_message(self, message: Any) -> MinimqMessage:
         """Return a message or a reply as handlers have it."""
         properties: Mapping[str, str] = message.properties
         parsed = MinimqMessage(
@@ -62,7 +62,7 @@ class MinimqParser:
         parsed.settlement = self._settlement
         return parsed
 
-    async def decode_message(self, message: StreamMessage[Any]) -> Any:  # noqa: ANN401 - whatever was sent
+    async def decode_message(self, message: StreamMessage[Any]) -> Any:
         """Return the body, decoded by its content type."""
         return decode_message(message)
 

@@ -83,7 +83,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         producer, timeout_s = self._connected().producer, cmd.timeout_s
         return await self._with_topic(cmd.destination, lambda: producer.request(message, timeout=timeout_s))
 
-    async def _encode(self, body: Any) -> tuple[bytes, str | None]:  # noqa: ANN401 - whatever can be encoded
+    async def _encode(self, body: Any) -> tuple[bytes, str | None]:
         return await self.codec.encode(body, self._serializer)
 
     async def _with_topic(self, topic: str, call: Callable[[], Awaitable[T]]) -> T:

@@ -35,7 +35,7 @@ class TopicPublisher(PublisherUsecase):
 
     async def publish(
         self,
-        message: Any = None,  # noqa: ANN401 - whatever can be encoded
+        message: Any = None,
         topic: str = "",
         *,
         headers: dict[str, Any] | None = None,
@@ -53,7 +53,7 @@ class TopicPublisher(PublisherUsecase):
 
     async def request(
         self,
-        message: Any = None,  # noqa: ANN401
+        message: Any = None,
         topic: str = "",
         *,
         timeout: float = 3.0,

@@ -116,7 +116,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
             **_refused(common),
         )
 
-    def publisher(  # type: ignore[override] # noqa: PLR0913 - by name; the base takes what this makes
+    def publisher(  # type: ignore[override]
         self,
         topic: str,
         *,
@@ -125,7 +125,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         persistent: bool = True,
         title: str | None = None,
         description: str | None = None,
-        schema: Any | None = None,  # noqa: ANN401 - a type
+        schema: Any | None = None,
         include_in_schema: bool = True,
         **fields: Unpack[PublishFields],
     ) -> TopicPublisher:

@@ -64,7 +64,7 @@ class MinimqResponse(Response):
 
     def __init__(
         self,
-        body: Any = None,  # noqa: ANN401 - whatever can be encoded
+        body: Any = None,
         *,
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
@@ -97,11 +97,11 @@ class MinimqPublishCommand(BatchPublishCommand):
         error: the error of a reply.
     """
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
-        body: Any,  # noqa: ANN401
+        body: Any,
         /,
-        *bodies: Any,  # noqa: ANN401
+        *bodies: Any,
         topic: str = "",
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,

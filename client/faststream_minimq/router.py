@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class MinimqPublisher(ArgsContainer):
     """A publisher of a route. Takes the arguments of `MinimqRegistrator.publisher`."""
 
-    def __init__(self, topic: str, **arguments: Any) -> None:  # noqa: ANN401
+    def __init__(self, topic: str, **arguments: Any) -> None:
         super().__init__(topic, **arguments)
 
 
@@ -60,7 +60,7 @@ class MinimqRouter(MinimqRegistrator, BrokerRouter[Any, MinimqBrokerConfig]):
         ack_policy: of subscribers that name none.
     """
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
         prefix: str = "",
         handlers: Iterable[MinimqRoute] = (),

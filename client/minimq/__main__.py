@@ -12,7 +12,7 @@ def main() -> None:
     former = signal.getsignal(signal.SIGINT)
     if former is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(130))
-    from minimq.cli.main import main as command  # noqa: PLC0415 - this is what takes its time
+    from minimq.cli.main import main as command  # this is what takes its time
 
     signal.signal(signal.SIGINT, former)
     command(prog_name="minimq")

@@ -41,7 +41,7 @@ __all__ = [
 _MOST_TAGS = 1000
 
 
-def read(  # noqa: PLR0913 - by name
+def read(
     topic: str,
     nameserver: str | Sequence[str] | Cluster | None = None,
     *,
@@ -88,7 +88,7 @@ def read(  # noqa: PLR0913 - by name
     return _batches(nameserver, chosen, plan, made, wanted or frozenset())
 
 
-def read_table(  # noqa: PLR0913 - by name
+def read_table(
     topic: str,
     nameserver: str | Sequence[str] | Cluster | None = None,
     *,

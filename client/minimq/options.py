@@ -61,7 +61,7 @@ def refuse_others(unknown: Mapping[str, object], made: type) -> None:
 def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:
     """Raise `InvalidArgument` if an unknown option was given."""
     if unknown:
-        import difflib  # noqa: PLC0415 - for who mistypes an option
+        import difflib  # for who mistypes an option
 
         given = sorted(unknown)
         near = [found[0] for name in given if (found := difflib.get_close_matches(name, names, 1))]

@@ -125,7 +125,7 @@ class TopicNotFound(ServerError):
     @classmethod
     def nowhere(cls, topic: str) -> Self:
         """Return the error for a topic that no running server knows."""
-        from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # noqa: PLC0415 - it has errors of this module
+        from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # it has errors of this module
 
         if topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
             first = "gives up" if topic.startswith(DEAD_LETTER_PREFIX) else "tries again"

@@ -143,7 +143,7 @@ def check_address(address: str) -> str:
 
 
 def _is_ipv6(host: str) -> bool:
-    import ipaddress  # noqa: PLC0415 - few addresses are of IPv6
+    import ipaddress  # few addresses are of IPv6
 
     try:
         ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))

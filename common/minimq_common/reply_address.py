@@ -23,7 +23,7 @@ _VALUE = re.compile(
 
 def inbox_of(key: bytes) -> bytes:
     """Return the address of the inbox that a key opens. Nobody can tell the key from it."""
-    import hashlib  # noqa: PLC0415 - those who ask for nothing do without it
+    import hashlib  # those who ask for nothing do without it
 
     return hashlib.sha256(key).digest()[:INBOX_BYTES]
 

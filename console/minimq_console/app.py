@@ -39,7 +39,7 @@ from minimq_console.surroundings import Surroundings
 _COMPRESSED = 1_000
 
 
-def make_app(  # noqa: PLR0913 - by name
+def make_app(
     reception: Reception,
     nameservers: Sequence[str],
     hosts: AllowedHosts,

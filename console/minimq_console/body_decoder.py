@@ -24,8 +24,8 @@ Decode = Callable[[ReceivedMessage], DecodedBody | None]
 
 def decoder(url: str) -> Decode:
     """Return the function that decodes messages by a registry; it returns None for bodies that name no schema."""
-    from minimq.schemas import SchemaRegistry  # noqa: PLC0415 - the libraries of an extra
-    from minimq.schemas.plain_reader import PlainReader  # noqa: PLC0415
+    from minimq.schemas import SchemaRegistry  # the libraries of an extra
+    from minimq.schemas.plain_reader import PlainReader
 
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")

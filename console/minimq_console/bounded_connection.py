@@ -13,7 +13,7 @@ HEAD_S = 10.0
 class BoundedConnection(H11Protocol):
     """Closes itself when no request comes as a whole, also if its bytes come one by one. Used on the event loop."""
 
-    def connection_made(self, transport: Any) -> None:  # noqa: ANN401 - as the server calls it
+    def connection_made(self, transport: Any) -> None:
         """Begin to wait for the first request."""
         super().connection_made(transport)
         self._wait_for_request(None)

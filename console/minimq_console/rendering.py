@@ -70,7 +70,7 @@ def to_json(value: object) -> bytes:
     return msgspec.json.encode(_plain(value), enc_hook=str)
 
 
-def _plain(value: object) -> Any:  # noqa: ANN401 - what JSON can hold
+def _plain(value: object) -> Any:
     if isinstance(value, Permission):
         return permission_name(value)
     if isinstance(value, msgspec.Struct):

@@ -165,8 +165,8 @@ class NameServer:
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
         # A tenth of the time that a name server takes to start, for those that show metrics.
-        from minimq_common.serving.metrics import MetricsServer  # noqa: PLC0415
-        from minimq_nameserver.metrics import PREFIX, NameServerMetrics  # noqa: PLC0415
+        from minimq_common.serving.metrics import MetricsServer
+        from minimq_nameserver.metrics import PREFIX, NameServerMetrics
 
         own = NameServerMetrics(self._service, self._controller)
         self._metrics = MetricsServer(own.collect, PREFIX)

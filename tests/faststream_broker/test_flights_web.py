@@ -21,7 +21,7 @@ def test_what_is_posted_is_counted_and_asked_for(
     cluster: LocalCluster, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_web  # noqa: PLC0415 - found only now
+    import flights_web  # found only now
 
     app = flights_web.application(MinimqBroker(cluster.nameserver, group=new_name(), create_queues=1), new_name())
 

@@ -272,7 +272,7 @@ def with_small_disk(
     path: Path,
     *,
     of: str,
-    **options: Any,  # noqa: ANN401 - of any type
+    **options: Any,
 ) -> Iterator[tuple[LocalCluster, Path]]:
     """A master and a slave, one of them with a disk of 24 MiB. Yields also a file on it whose removal frees 8 MiB."""
     with disk_of(path / "disk", "24m") as disk:

@@ -40,11 +40,11 @@ _FILES: Final = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, he
 TOPICS: Final = ("t0", "t1", "t2")
 
 
-def _names(prefix: str, count: int) -> Any:  # noqa: ANN401 - a pool
+def _names(prefix: str, count: int) -> Any:
     return lambda rng: f"{prefix}{rng.randrange(count)}"
 
 
-def _one_of(*values: Any) -> Any:  # noqa: ANN401 - a pool
+def _one_of(*values: Any) -> Any:
     return lambda rng: rng.choice(values)
 
 
@@ -132,7 +132,7 @@ class Finding(NamedTuple):
         return f"{self.rpc.path} of server {self.rpc.server}: call {self.number}: {self.what}"
 
 
-async def rpcs_of(server: int, channel: Any) -> list[Rpc]:  # noqa: ANN401 - as `open_channel` returns it
+async def rpcs_of(server: int, channel: Any) -> list[Rpc]:
     """Return all RPCs that a server has."""
     assert _FILES, "their descriptors are in the pool once they are imported"
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -221,13 +221,13 @@ async def _all_of(requests: Sequence[bytes], kind: str) -> AsyncIterator[bytes]:
         await asyncio.sleep(_DEADLINE_S)
 
 
-async def _read(call: Any, answers: list[bytes]) -> None:  # noqa: ANN401 - a call of any kind
+async def _read(call: Any, answers: list[bytes]) -> None:
     async for answer in call:
         answers.append(answer)
         if len(answers) >= _MOST_ANSWERS:
             return
 
 
-def open_channel(address: str) -> Any:  # noqa: ANN401 - its types know nothing of raw bytes
+def open_channel(address: str) -> Any:
     """Return a channel for raw bytes."""
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)

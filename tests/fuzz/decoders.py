@@ -60,7 +60,7 @@ def chosen(only: str) -> list[Target]:
     return [target for target in TARGETS if only in target.name]
 
 
-def input_of(target: Target, seed: int, number: int, rng: Random) -> Any:  # noqa: ANN401 - any input
+def input_of(target: Target, seed: int, number: int, rng: Random) -> Any:
     """Return input `number` of a target, the same in every process."""
     rng.seed(f"{target.name} {seed} {number}")
     return target.make(rng)
@@ -89,7 +89,7 @@ def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
 class _Share:
     """The inputs of one process, which is started again behind an input that ended it."""
 
-    def __init__(self, context: Any, seed: int, numbers: range, only: str, worker: int) -> None:  # noqa: ANN401 - untyped
+    def __init__(self, context: Any, seed: int, numbers: range, only: str, worker: int) -> None:
         self._context = context
         self._work = (seed, numbers, only, worker)
         self._progress = _Progress()
@@ -147,7 +147,7 @@ def _work(
     worker: int,
     begin: tuple[int, int],
     progress: _Progress,
-    found: Any,  # noqa: ANN401
+    found: Any,
 ) -> None:
     targets = chosen(only)
     told: dict[tuple[str, str], int] = {}
@@ -176,7 +176,7 @@ def _work(
             found.send(f"{name}: {times} times: {problem}")
 
 
-def problem_of(target: Target, given: Any) -> str | None:  # noqa: ANN401 - any input
+def problem_of(target: Target, given: Any) -> str | None:
     """Decode an input and return what is wrong with how that went."""
     begun = time.process_time()
     try:

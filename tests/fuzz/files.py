@@ -78,7 +78,7 @@ def _workplace() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _all_of(pipe: Any) -> list[str]:  # noqa: ANN401 - untyped
+def _all_of(pipe: Any) -> list[str]:
     found: list[str] = []
     try:
         while True:
@@ -94,7 +94,7 @@ def _work(
     seed: int,
     numbers: Sequence[int],
     only: str,
-    findings: Any,  # noqa: ANN401
+    findings: Any,
 ) -> None:
     files = sorted(file.relative_to(sound) for file in sound.rglob("*") if _is_data(file))
     for number in numbers:

@@ -99,7 +99,7 @@ class MessageMaker:
             found = [self._value(rng, field) for _ in range(min(count, 5))]
             items.extend(found[place % len(found)] for place in range(count))
 
-    def _value(self, rng: Random, field: FieldDescriptor) -> Any:  # noqa: ANN401 - of any type
+    def _value(self, rng: Random, field: FieldDescriptor) -> Any:
         pool = self._pools.get(".".join(field.full_name.split(".")[-2:])) or self._pools.get(field.name)
         if field.type == FieldDescriptor.TYPE_STRING and rng.random() < self._long:
             return rng.choice(("x", "\n", "\u20ac")) * rng.choice((300, 70_000, 1 << 20))
@@ -107,7 +107,7 @@ class MessageMaker:
             return pool(rng)
         return self._value_at_random(rng, field)
 
-    def _value_at_random(self, rng: Random, field: FieldDescriptor) -> Any:  # noqa: ANN401 - of any type
+    def _value_at_random(self, rng: Random, field: FieldDescriptor) -> Any:
         if field.type in _INTEGERS:
             signed, bits = _INTEGERS[field.type]
             half = 1 << (bits - 1)

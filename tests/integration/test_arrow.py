@@ -101,7 +101,7 @@ def test_a_range_by_time_and_by_offsets(cluster: LocalCluster, admin: Admin, top
         wait_until(lambda: datetime.now(UTC) > moment + timedelta(milliseconds=5))
         producer.send_many([Message(topic, b"after")] * 50)
 
-    def bodies(**bounds: Any) -> list[bytes]:  # noqa: ANN401 - see below
+    def bodies(**bounds: Any) -> list[bytes]:
         table = minimq.arrow.read_table(topic, cluster.nameserver, columns=["body"], **bounds)
         return list(table["body"].to_pylist())
 

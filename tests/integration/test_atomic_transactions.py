@@ -398,7 +398,7 @@ def test_messages_that_another_consumer_has_settled_fence_the_late_one(
 def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group: str) -> None:
     source, target = topics
 
-    async def pump(producer: aio.Producer, consumer: Any) -> None:  # noqa: ANN401 - of either kind
+    async def pump(producer: aio.Producer, consumer: Any) -> None:
         consumer.subscribe(source)
         done = 0
         while done < 100:

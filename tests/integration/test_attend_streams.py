@@ -31,7 +31,7 @@ def stub(cluster: LocalCluster) -> Iterator[broker_pb2_grpc.BrokerStub]:
 
 
 @contextmanager
-def attending(stub: Any, key: bytes, client_id: str = "c") -> Iterator[Any]:  # noqa: ANN401 - of the generated class
+def attending(stub: Any, key: bytes, client_id: str = "c") -> Iterator[Any]:
     """Attend; the stream is open, and its further events are not read."""
     requests: queue.SimpleQueue[attend_pb2.AttendRequest | None] = queue.SimpleQueue()
     requests.put(attend_pb2.AttendRequest(client_id=client_id, inbox_key=key))
@@ -44,7 +44,7 @@ def attending(stub: Any, key: bytes, client_id: str = "c") -> Iterator[Any]:  # 
         events.cancel()
 
 
-def reply(stub: Any, inbox: bytes, *bodies: bytes) -> list[int]:  # noqa: ANN401
+def reply(stub: Any, inbox: bytes, *bodies: bytes) -> list[int]:
     """Send replies, a batch of each; return the outcomes."""
     batches = [attend_pb2.ReplyBatch(replies=[attend_pb2.RequestReply(body=body)]) for body in bodies]
     parts = (attend_pb2.InboxReplies(inbox=inbox, replies=each.SerializeToString(), count=1) for each in batches)
@@ -58,7 +58,7 @@ def bodies_of(event: attend_pb2.AttendEvent) -> list[bytes]:
     return [each.body for each in attend_pb2.ReplyBatch.FromString(event.replies).replies]
 
 
-def test_replies_reach_the_inbox_whose_address_they_have_and_no_other(stub: Any) -> None:  # noqa: ANN401
+def test_replies_reach_the_inbox_whose_address_they_have_and_no_other(stub: Any) -> None:
     key, other = os.urandom(32), os.urandom(32)
     with attending(stub, key) as events, attending(stub, other) as others:
         assert reply(stub, inbox_of(key), b"one", b"two") == [FORWARDED, FORWARDED]
@@ -69,7 +69,7 @@ def test_replies_reach_the_inbox_whose_address_they_have_and_no_other(stub: Any)
     wait_until(lambda: reply(stub, inbox_of(key), b"x") == [NOT_OPEN], what="the inbox is closed with its stream")
 
 
-def test_who_knows_the_address_of_an_inbox_cannot_open_it(stub: Any) -> None:  # noqa: ANN401
+def test_who_knows_the_address_of_an_inbox_cannot_open_it(stub: Any) -> None:
     key = os.urandom(32)
     address = inbox_of(key)
     with attending(stub, key) as events, attending(stub, address):
@@ -77,7 +77,7 @@ def test_who_knows_the_address_of_an_inbox_cannot_open_it(stub: Any) -> None:  #
         assert bodies_of(next(events)) == [b"x"]
 
 
-def test_a_client_that_is_back_ends_its_former_stream(stub: Any) -> None:  # noqa: ANN401
+def test_a_client_that_is_back_ends_its_former_stream(stub: Any) -> None:
     key = os.urandom(32)
     with attending(stub, key) as former, attending(stub, key) as later:
         assert list(former) == []
@@ -85,7 +85,7 @@ def test_a_client_that_is_back_ends_its_former_stream(stub: Any) -> None:  # noq
         assert bodies_of(next(later)) == [b"x"]
 
 
-def test_a_key_that_is_guessed_and_a_second_hello_are_refused(stub: Any) -> None:  # noqa: ANN401
+def test_a_key_that_is_guessed_and_a_second_hello_are_refused(stub: Any) -> None:
     hello = attend_pb2.AttendRequest(client_id="c", inbox_key=os.urandom(32))
     for requests in (
         [attend_pb2.AttendRequest(client_id="c", inbox_key=b"short")],
@@ -98,7 +98,7 @@ def test_a_key_that_is_guessed_and_a_second_hello_are_refused(stub: Any) -> None
         assert isinstance(from_rpc_error(raised.value, "broker"), InvalidArgument)
 
 
-def test_replies_that_nobody_reads_are_dropped_and_others_get_theirs(stub: Any, cluster: LocalCluster) -> None:  # noqa: ANN401
+def test_replies_that_nobody_reads_are_dropped_and_others_get_theirs(stub: Any, cluster: LocalCluster) -> None:
     key, other = os.urandom(32), os.urandom(32)
     large = bytes(MAX_UNREAD_BYTES // 2)
     with closing(open_channel(cluster.brokers[0].address)) as channel, attending(stub, other) as reading:
@@ -115,7 +115,7 @@ def test_replies_that_nobody_reads_are_dropped_and_others_get_theirs(stub: Any, 
             assert bodies_of(next(events)) == [b"y"]
 
 
-def test_a_reply_is_as_large_as_a_message_at_most(stub: Any) -> None:  # noqa: ANN401
+def test_a_reply_is_as_large_as_a_message_at_most(stub: Any) -> None:
     key = os.urandom(32)
     with attending(stub, key) as events:
         assert reply(stub, inbox_of(key), bytes(5 << 20), bytes(4 << 20)) == [TOO_LARGE, FORWARDED]
@@ -123,14 +123,14 @@ def test_a_reply_is_as_large_as_a_message_at_most(stub: Any) -> None:  # noqa: A
 
 
 def test_bytes_that_are_no_replies_do_not_disturb_a_requester(
-    stub: Any,  # noqa: ANN401
+    stub: Any,
     cluster: LocalCluster,
     producer: Producer,
     topic: str,
 ) -> None:
     seen: list[Message] = []
 
-    def listener(messages: list[Any]) -> Any:  # noqa: ANN401
+    def listener(messages: list[Any]) -> Any:
         seen.extend(messages)
         return [None] * len(messages)
 

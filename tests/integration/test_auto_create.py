@@ -144,7 +144,7 @@ def test_a_refusal_is_remembered_for_a_second_and_no_work_for_the_writer() -> No
         asked: list[str] = []
         call_all = automatic._masters.calls.call_all
 
-        def count(*args: Any) -> Any:  # noqa: ANN401
+        def count(*args: Any) -> Any:
             asked.append("")
             return call_all(*args)
 

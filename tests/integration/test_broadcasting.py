@@ -27,7 +27,7 @@ PATIENCE_S = 40.0
 def new_consumer(cluster: LocalCluster, group: str, tmp_path: Path) -> Callable[..., PullConsumer]:
     """Make a consumer that broadcasts, by client id."""
 
-    def make(client_id: str, **options: Any) -> PullConsumer:  # noqa: ANN401
+    def make(client_id: str, **options: Any) -> PullConsumer:
         return PullConsumer(
             cluster.nameserver,
             group=group,
@@ -120,7 +120,7 @@ def test_a_listener_gets_every_message_too(cluster: LocalCluster, topic: str, gr
     sent = send(cluster, topic, 0, 200)
     found: list[bytes] = []
 
-    def listen(messages: Any) -> ConsumeResult:  # noqa: ANN401
+    def listen(messages: Any) -> ConsumeResult:
         found.extend(message.body for message in messages)
         return ConsumeResult.SUCCESS
 

@@ -219,7 +219,7 @@ def test_slaves_are_read_unless_it_is_said(
     made: list[dict[str, Any]] = []
 
     class Noted(PullConsumer):
-        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - those of the class
+        def __init__(self, *arguments: Any, **options: Any) -> None:
             made.append(options)
             super().__init__(*arguments, **options)
 

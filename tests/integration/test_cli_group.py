@@ -264,7 +264,7 @@ def test_topics_that_minimq_makes_itself_are_listed_only_when_asked_for(
 # ---- How it is shown ----------------------------------------------------------------------------
 
 
-def queue(number: int, topic: str = "orders", **fields: Any) -> GroupQueueDescription:  # noqa: ANN401 - its fields
+def queue(number: int, topic: str = "orders", **fields: Any) -> GroupQueueDescription:
     plain: dict[str, Any] = {
         "owner": None,
         "epoch": 0,
@@ -280,7 +280,7 @@ def queue(number: int, topic: str = "orders", **fields: Any) -> GroupQueueDescri
     return GroupQueueDescription(queue=MessageQueue(topic, "broker-a", number), **{**plain, **fields})
 
 
-def described(*queues: GroupQueueDescription, clients: tuple[str, ...], **fields: Any) -> GroupDescription:  # noqa: ANN401
+def described(*queues: GroupQueueDescription, clients: tuple[str, ...], **fields: Any) -> GroupDescription:
     members = tuple(
         GroupMemberDescription(client, ("broker-a",), tuple(item for item in queues if item.owner == client))
         for client in clients

@@ -103,7 +103,7 @@ def test_what_could_not_be_compacted_is_refused(cluster: LocalCluster, topic: st
 def test_a_client_that_does_not_know_compacted_topics_is_refused(
     cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from minimq.sending.append_stream import AppendStream  # noqa: PLC0415 - what an older client sends
+    from minimq.sending.append_stream import AppendStream  # what an older client sends
 
     sends = AppendStream.append
     monkeypatch.setattr(AppendStream, "append", lambda *given: sends(*given[:5]))
@@ -142,6 +142,6 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
 
 @pytest.mark.parametrize("rule", ["min_lag_s", "tombstone_s", "dirty_ratio"])
 @pytest.mark.parametrize("wrong", ["1h", None, True, -1, float("nan")])
-def test_a_rule_that_is_no_number_or_out_of_range_is_named(rule: str, wrong: Any) -> None:  # noqa: ANN401
+def test_a_rule_that_is_no_number_or_out_of_range_is_named(rule: str, wrong: Any) -> None:
     with pytest.raises(InvalidArgument, match=rule):
         Compaction(**{rule: wrong})

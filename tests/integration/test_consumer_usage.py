@@ -25,7 +25,7 @@ def test_a_wrong_offset_is_refused_before_anything_is_done(
     admin: Admin,
     topic: str,
     group: str,
-    wrong: Any,  # noqa: ANN401
+    wrong: Any,
 ) -> None:
     with Producer(cluster.nameserver) as producer:
         queue = producer.send(Message(topic, b"0")).queue
@@ -43,7 +43,7 @@ def test_a_wrong_offset_is_refused_before_anything_is_done(
 
 
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan"), 1e300, "1", None])
-def test_a_wrong_timeout_is_refused(cluster: LocalCluster, topic: str, group: str, wrong: Any) -> None:  # noqa: ANN401
+def test_a_wrong_timeout_is_refused(cluster: LocalCluster, topic: str, group: str, wrong: Any) -> None:
     with PullConsumer(cluster.nameserver, group=group) as pulling:
         pulling.subscribe(topic)
         with pytest.raises(InvalidArgument, match="timeout is"):

@@ -90,7 +90,7 @@ def test_notebook(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fastapi_app(own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    import uvicorn  # noqa: PLC0415 - slow to import
+    import uvicorn  # slow to import
 
     monkeypatch.setenv("MINIMQ_NAMESERVER", own_cluster.nameserver)
     with Admin(own_cluster.nameserver) as admin:

@@ -26,11 +26,11 @@ class FalseNameServer(nameserver_pb2_grpc.NameServerServicer):
         self._falsify = falsify
         self.asked = 0
 
-    def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: Any) -> nameserver_pb2.GetRouteResponse:  # noqa: ANN401
+    def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: Any) -> nameserver_pb2.GetRouteResponse:
         self.asked += 1
         return nameserver_pb2.GetRouteResponse(route=self._route(request.topic))
 
-    def WatchRoutes(self, requests: Iterator[Any], context: Any) -> Iterator[nameserver_pb2.RouteEvent]:  # noqa: ANN401
+    def WatchRoutes(self, requests: Iterator[Any], context: Any) -> Iterator[nameserver_pb2.RouteEvent]:
         for request in requests:
             self.asked += 1
             for topic in request.topics:

@@ -77,8 +77,8 @@ def test_frames_tell_the_time_of_the_broker(reader: RawMember, topic: str) -> No
 
 
 def test_a_batch_with_too_many_tags_to_list_comes_always(reader: RawMember, topic: str, tmp_path: Path) -> None:
-    from minimq_common.batch.builder import BatchBuilder  # noqa: PLC0415
-    from minimq_common.model import Message  # noqa: PLC0415
+    from minimq_common.batch.builder import BatchBuilder
+    from minimq_common.model import Message
 
     builder = BatchBuilder(1 << 20)
     builder.add([Message("", b"x", f"tag-{number}") for number in range(5000)])

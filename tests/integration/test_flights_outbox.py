@@ -13,8 +13,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_each_ticket_is_delivered_if_it_was_sold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_outbox  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_outbox
 
     flights = len(flights_data.departures().query("month == 1 and day == 30 and hour == 5"))
     with LocalCluster(brokers=2, data_dir=tmp_path / "data", broker_options=flights_outbox.QUICK) as cluster:

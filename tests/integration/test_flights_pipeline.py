@@ -16,8 +16,8 @@ def test_each_flight_is_chosen_once_though_workers_are_killed(
     cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_pipeline  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_pipeline
 
     topics = topic, new_name(), new_name()
     for name in topics[1:]:

@@ -15,8 +15,8 @@ def test_each_flight_that_is_not_cancelled_has_one_reminder(
     cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_reminders  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_reminders
 
     table = flights_data.departures().query("month == 1 and day == 30 and hour == 8")
     flown = table[table["dep_time"].notna()]

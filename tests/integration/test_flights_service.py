@@ -15,8 +15,8 @@ def test_each_question_about_flights_has_its_answer(
     cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_service  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_service
 
     table = flights_data.departures()
     questions: list[dict[str, object]] = [

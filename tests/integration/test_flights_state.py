@@ -17,8 +17,8 @@ def test_the_table_of_planes_is_that_of_the_data(
     cluster: LocalCluster, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_state  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_state
 
     table = flights_data.departures()[:5_000]
     planes = flights_state.run(cluster.nameserver, new_name(), table)

@@ -16,8 +16,8 @@ def test_workers_do_all_flights_but_the_one_that_always_fails(
     cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_workers  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_workers
 
     results = new_name()
     admin.create_topic(results, queues=1)

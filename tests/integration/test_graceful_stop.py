@@ -189,6 +189,6 @@ def open_streams(metrics: str) -> dict[str, float]:
     return {labels["call"]: number for labels, number in Scrape(metrics).series("minimq_broker_streams")}
 
 
-def kept_open(over: threading.Event, *requests: Any) -> Iterator[Any]:  # noqa: ANN401 - of any stream
+def kept_open(over: threading.Event, *requests: Any) -> Iterator[Any]:
     yield from requests
     over.wait(PATIENCE_S)

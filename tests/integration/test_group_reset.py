@@ -223,7 +223,7 @@ def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCl
 def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     call_all = ClusterClient.call_all
 
-    def hang_before_the_change(self: ClusterClient, *arguments: Any) -> Any:  # noqa: ANN401 - those of `call_all`
+    def hang_before_the_change(self: ClusterClient, *arguments: Any) -> Any:
         requests = arguments[2].values() if isinstance(arguments[2], dict) else ()
         if any(isinstance(request, broker_pb2.ResetOffsetsRequest) for request in requests):
             pair.server("broker-b").pause()

@@ -210,7 +210,7 @@ class Awaited:
 
 
 @pytest.mark.parametrize("listener", [Awaited(), Awaited().__call__, functools.partial(Awaited().__call__), None])
-def test_what_is_no_plain_function_is_no_listener(cluster: LocalCluster, topic: str, group: str, listener: Any) -> None:  # noqa: ANN401
+def test_what_is_no_plain_function_is_no_listener(cluster: LocalCluster, topic: str, group: str, listener: Any) -> None:
     with PushConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(InvalidArgument, match="must be a plain function"):

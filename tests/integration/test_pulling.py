@@ -245,7 +245,7 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     decoded_by: set[int] = set()
     plain = HandOver.open
 
-    def note(handed: HandOver, choose: Any) -> None:  # noqa: ANN401 - passed on
+    def note(handed: HandOver, choose: Any) -> None:
         decoded_by.add(threading.get_ident())
         plain(handed, choose)
 

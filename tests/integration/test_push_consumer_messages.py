@@ -62,7 +62,7 @@ def fill(nameserver: str, topic: str, count: int) -> None:
         producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
 
 
-def pushing(cluster: LocalCluster | Cluster, topic: str, **options: Any) -> PushConsumer:  # noqa: ANN401
+def pushing(cluster: LocalCluster | Cluster, topic: str, **options: Any) -> PushConsumer:
     nameserver = cluster if isinstance(cluster, Cluster) else cluster.nameserver
     consumer = PushConsumer(nameserver, group=topic, balance="messages", **options)
     consumer.subscribe(topic)

@@ -64,7 +64,7 @@ def test_what_breaks_a_bound_is_refused(channels: dict[str, grpc.Channel], metho
         assert len(refused.message) < 300, breach.path
 
 
-def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:  # noqa: ANN401 - of any stub
+def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:
     """Return how a request is refused, as each call says it."""
     try:
         match name:
@@ -89,7 +89,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:  # noq
     return None
 
 
-def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:  # noqa: ANN401 - of any stub
+def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:
     """Return how a session refuses a request; a client that names itself is served on."""
     if breach.message.client_id:
         assert not list(call(iter([breach.message]), timeout=PATIENCE_S))

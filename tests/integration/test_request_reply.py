@@ -223,7 +223,7 @@ def test_a_result_that_is_none_is_logged_and_the_message_is_tried_again(
 ) -> None:
     tries: list[int] = []
 
-    def listener(messages: list[ReceivedMessage]) -> Any:  # noqa: ANN401 - that is wrong about it
+    def listener(messages: list[ReceivedMessage]) -> Any:
         tries.append(len(messages))
         return wrong(messages) if len(tries) == 1 else echo(messages)
 

@@ -247,7 +247,7 @@ def test_a_call_under_way_ends_when_its_client_closes_and_that_of_another_client
     hangs, goes_on = threading.Event(), threading.Event()
     call = BrokerCalls.call
 
-    async def hang(self: BrokerCalls, *arguments: Any) -> Any:  # noqa: ANN401 - those of `call`
+    async def hang(self: BrokerCalls, *arguments: Any) -> Any:
         hangs.set()
         await asyncio.to_thread(goes_on.wait, 30)
         return await call(self, *arguments)

@@ -37,7 +37,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
-def ended(call: Any) -> MiniMQError:  # noqa: ANN401 - of any stream
+def ended(call: Any) -> MiniMQError:
     """Return the error by which a stream ends, after what came before."""
     with pytest.raises(grpc.RpcError) as raised:
         for _ in call:

@@ -86,14 +86,14 @@ def root(secure: LocalCluster, opened: ExitStack) -> Caller:
     return Caller(secure, secure.credentials.read_text(), opened)
 
 
-def denial(call: Any, request: Any) -> str:  # noqa: ANN401 - of the generated classes
+def denial(call: Any, request: Any) -> str:
     """Return what the caller of a unary call is told."""
     with pytest.raises(grpc.RpcError) as raised:
         call(request, timeout=PATIENCE_S)
     return denied(rpc.from_rpc_error(raised.value, "server"))
 
 
-def stream_denial(call: Any, *requests: Any) -> str:  # noqa: ANN401
+def stream_denial(call: Any, *requests: Any) -> str:
     """Return what the caller of a stream is told, which ends with it."""
     with pytest.raises(grpc.RpcError) as raised:
         list(call(iter(requests), timeout=PATIENCE_S))
@@ -163,7 +163,7 @@ def test_a_snapshot_is_a_right_of_its_own(mallory: Caller) -> None:
 def test_what_others_have_committed_is_neither_seen_nor_changed(
     admin: Admin, victim: Idle, mallory: Caller, root: Caller
 ) -> None:
-    def commit(group: str, topic: str = TOPIC, offset: int = 0) -> Any:  # noqa: ANN401
+    def commit(group: str, topic: str = TOPIC, offset: int = 0) -> Any:
         item = broker_pb2.QueueOffset(topic=topic, offset=offset)
         return broker_pb2.CommitOffsetsRequest(group=group, offsets=[item], force=True)
 

@@ -48,7 +48,7 @@ def stubs(lone: LocalCluster) -> Iterator[tuple[Any, Any]]:
         yield broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(other)
 
 
-def refusal(call: Any, request: Any) -> str:  # noqa: ANN401 - of the generated classes
+def refusal(call: Any, request: Any) -> str:
     """Return what a user is told who asks for what anybody may know; empty for an answer."""
     try:
         call(request, timeout=PATIENCE_S)

@@ -59,7 +59,7 @@ class Call(NamedTuple):
     def needs(self) -> tuple[Need, ...]:
         return requirement_of(self.request).needs
 
-    def make(self, channel: Any) -> Answers:  # noqa: ANN401 - its types know nothing of generated calls
+    def make(self, channel: Any) -> Answers:
         """Return the answers, of which the last one is the error that ended the call, if one did."""
         method = self.method
         kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
@@ -87,7 +87,7 @@ def outcome(answers: Answers) -> type[MiniMQError] | None:
     return None
 
 
-def failures(answer: Any) -> Iterator[Any]:  # noqa: ANN401 - of any class
+def failures(answer: Any) -> Iterator[Any]:
     parts: dict[type, Any] = {
         broker_pb2.AppendResponse: lambda: answer.results,
         broker_pb2.AtomicAppendResponse: lambda: answer.results,
@@ -112,7 +112,7 @@ def variants(kind: Descriptor) -> Iterator[Message]:
             yield request
 
 
-def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:  # noqa: ANN401 - of any class
+def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:
     """Return a message whose texts are marks and whose numbers are in their bounds.
 
     Args:
@@ -272,7 +272,7 @@ def test_a_token_beside_the_certificate_of_another_user_is_refused(
     admin.remove_issuer("beside")
 
 
-def patiently(call: Call, channel: Any) -> Answers:  # noqa: ANN401 - its types know nothing of generated calls
+def patiently(call: Call, channel: Any) -> Answers:
     """Make a call again while the server is busy."""
 
     def made() -> Answers | None:

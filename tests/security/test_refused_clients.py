@@ -139,7 +139,7 @@ def clients(
         stack.callback(loop.close)
         plain = stack.enter_context(loop.serving(NameServer(NameServerOptions(listen="127.0.0.1:0"))))
 
-        def client(nameserver: str, **changes: Any) -> Client:  # noqa: ANN401 - those of the trust
+        def client(nameserver: str, **changes: Any) -> Client:
             file = folder / f"{len([*folder.iterdir()])}.minimq"
             file.write_text(written([nameserver], replace(trust, **changes), "Of a test."))
             return Client(nameserver, file)
@@ -224,13 +224,13 @@ def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[
 class LateStub:
     """A name server, to which the first request of a stream goes only when the stream was refused."""
 
-    def __init__(self, stub: Any) -> None:  # noqa: ANN401 - of the generated class
+    def __init__(self, stub: Any) -> None:
         self._stub = stub
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._stub, name)
 
-    def WatchRoutes(self, timeout: float) -> Any:  # noqa: ANN401
+    def WatchRoutes(self, timeout: float) -> Any:
         call = self._stub.WatchRoutes(timeout=timeout)
         write = call.write
 

@@ -146,7 +146,7 @@ def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: Loca
         assert members(rightful.broker, "g-wanted-session") == ["g-wanted"]
 
 
-def answers(stub: Any, requests: Sequence[Any], opened: ExitStack) -> list[Any]:  # noqa: ANN401 - of the generated classes
+def answers(stub: Any, requests: Sequence[Any], opened: ExitStack) -> list[Any]:
     """Return what a session answers to requests, one by one."""
     first, *others = requests
     session = Stream(stub.Session, first)
@@ -158,5 +158,5 @@ def answers(stub: Any, requests: Sequence[Any], opened: ExitStack) -> list[Any]:
     return session.said
 
 
-def members(stub: Any, group: str) -> list[str]:  # noqa: ANN401 - of the generated class
+def members(stub: Any, group: str) -> list[str]:
     return [*stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=group), timeout=PATIENCE_S).client_ids]

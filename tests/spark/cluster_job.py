@@ -24,7 +24,7 @@ def main() -> None:
         spark.addArtifacts(given.archive, archive=True)
         spark.conf.set("spark.sql.execution.pyspark.python", f"./{given.archive.partition('#')[2]}/bin/python")
     if given.register:
-        from pyspark_minimq import DefaultSource  # noqa: PLC0415 - it is there only where it has to be registered
+        from pyspark_minimq import DefaultSource  # it is there only where it has to be registered
 
         spark.dataSource.register(DefaultSource)
 

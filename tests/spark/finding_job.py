@@ -13,7 +13,7 @@ def main() -> None:
     if "spark.master" not in SparkSession.builder._options:
         builder = builder.config("spark.master", "local[1]")
     if how == ["helped"]:
-        from pyspark_minimq import session  # noqa: PLC0415 - only where it helps
+        from pyspark_minimq import session  # only where it helps
 
         spark = session(builder)
     else:
@@ -24,7 +24,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - of several classes, and the text is what matters
         print(error, flush=True)
     if how == ["too late"]:
-        from pyspark_minimq import session  # noqa: PLC0415 - as above
+        from pyspark_minimq import session  # as above
 
         session()
     spark.stop()

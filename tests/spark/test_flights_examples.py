@@ -28,8 +28,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def flights(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
     """The flights of January, which the topic has as well."""
-    import flights_data  # noqa: PLC0415 - found only now
-    import flights_stage  # noqa: PLC0415
+    import flights_data  # found only now
+    import flights_stage
 
     table = flights_stage.january()
     flights_stage.send_flights(cluster.nameserver, topic, table)
@@ -37,8 +37,8 @@ def flights(cluster: LocalCluster, topic: str) -> list[dict[str, Any]]:
 
 
 def test_without_java_the_demonstration_and_the_examples_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    import flights_spark  # noqa: PLC0415
-    import flights_steps  # noqa: PLC0415
+    import flights_spark
+    import flights_steps
 
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -52,8 +52,8 @@ def test_without_java_the_demonstration_and_the_examples_say_what_to_install(mon
 def test_what_is_no_flight_is_set_apart(
     spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]]
 ) -> None:
-    import flights_json  # noqa: PLC0415
-    import flights_spark  # noqa: PLC0415
+    import flights_json
+    import flights_spark
 
     flights_json.send_no_flights(cluster.nameserver, topic)
     messages = flights_spark.read_topic(spark, cluster.nameserver, topic, flights_json.COLUMNS)
@@ -77,8 +77,8 @@ def test_what_is_no_flight_is_set_apart(
 def test_views_give_the_busiest_carriers(
     spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]]
 ) -> None:
-    import flights_data  # noqa: PLC0415
-    import flights_sql  # noqa: PLC0415
+    import flights_data
+    import flights_sql
 
     flights_sql.create_views(spark, cluster.nameserver, topic)
     found = [tuple(row) for row in spark.sql(flights_sql.BUSIEST_CARRIERS).collect()]
@@ -101,10 +101,10 @@ def test_views_give_the_busiest_carriers(
 def test_each_alert_is_sent_once_by_a_query_that_was_stopped(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, topic: str, tmp_path: Path
 ) -> None:
-    import flights_alerts  # noqa: PLC0415
-    import flights_data  # noqa: PLC0415
-    import flights_spark  # noqa: PLC0415
-    import flights_stage  # noqa: PLC0415
+    import flights_alerts
+    import flights_data
+    import flights_spark
+    import flights_stage
 
     sink = f"{topic}-alerts"
     admin.create_topic(sink, queues=4)
@@ -137,8 +137,8 @@ def sorted_as(example: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 def test_what_is_drawn_is_what_the_data_says(
     spark: SparkSession, cluster: LocalCluster, topic: str, flights: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    import flights_plot  # noqa: PLC0415
-    import flights_spark  # noqa: PLC0415
+    import flights_plot
+    import flights_spark
 
     messages = flights_spark.read_topic(spark, cluster.nameserver, topic, "body binary")
     figure = flights_plot.draw(flights_plot.delays_by_hour(messages).toPandas())

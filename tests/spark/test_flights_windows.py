@@ -20,7 +20,7 @@ def test_flights_are_counted_by_day_as_they_come(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import flights_windows  # noqa: PLC0415 - found only now
+    import flights_windows  # found only now
 
     flights = flights_windows.two_weeks()
     with LocalCluster(brokers=1) as cluster, Admin(cluster.nameserver) as admin:

@@ -17,7 +17,7 @@ def test_it_counts_what_is_there(
     spark: SparkSession, cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    import spark_job  # noqa: PLC0415 - found only now
+    import spark_job  # found only now
 
     sent = {MessageQueue(topic, "broker-a", 1): 700, MessageQueue(topic, "broker-b", 3): 302}
     with Producer(cluster.nameserver) as producer:

@@ -203,7 +203,7 @@ def test_an_idle_stream_asks_a_broker_twice_a_second_however_many_topics_it_has(
         admin.create_topic(topic, queues=1, brokers=["broker-a"])
     asked, call = 0, BrokerCalls.call
 
-    async def counted(self: BrokerCalls, *arguments: Any) -> object:  # noqa: ANN401 - those of `call`
+    async def counted(self: BrokerCalls, *arguments: Any) -> object:
         nonlocal asked
         asked += 1
         return await call(self, *arguments)

@@ -42,7 +42,7 @@ def encode(
     return batch_builder.encode(items, born_ms, 0xFEED, 7, limit, compression)
 
 
-def one(**fields: Any) -> Message:  # noqa: ANN401 - also wrong ones
+def one(**fields: Any) -> Message:
     return Message(**{"topic": "t", "body": b"body"} | fields)
 
 

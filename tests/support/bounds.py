@@ -70,7 +70,7 @@ def breaches(descriptor: Descriptor) -> Iterator[Breach]:
             yield Breach(path, message)
 
 
-def _least(descriptor: Descriptor) -> Any:  # noqa: ANN401 - of any type
+def _least(descriptor: Descriptor) -> Any:
     """Return a message whose numbers are in their bounds."""
     message = GetMessageClass(descriptor)()
     for name, bound in ALL_BOUNDS[descriptor.name].items():
@@ -109,13 +109,13 @@ def _too_long(bound: Text | Octets) -> str | bytes:
     return "x" * (bound.most + 1) if isinstance(bound, Text) else bytes(bound.most + 1)
 
 
-def _empty(field: FieldDescriptor) -> Any:  # noqa: ANN401 - of any type
+def _empty(field: FieldDescriptor) -> Any:
     if field.message_type is not None:
         return GetMessageClass(field.message_type)()
     return {FieldDescriptor.TYPE_STRING: "", FieldDescriptor.TYPE_BYTES: b""}.get(field.type, 0)
 
 
-def _put(message: Any, field: FieldDescriptor, value: Any) -> None:  # noqa: ANN401 - of any type
+def _put(message: Any, field: FieldDescriptor, value: Any) -> None:
     if is_map(field):
         getattr(message, field.name).update(value)
     elif is_list(field):

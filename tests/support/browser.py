@@ -86,7 +86,7 @@ class Browser:
         """The address that is shown."""
         return self._driver.current_url
 
-    def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - what scripts return
+    def run(self, script: str, *arguments: object) -> Any:
         """Run a script in the page, as a test and not as the page: its policy does not hold."""
         return self._driver.execute_script(script, *arguments)
 
@@ -185,7 +185,7 @@ class Browser:
                 time.sleep(0.05)
         return found[0]
 
-    def _command(self, name: str, **parameters: object) -> Any:  # noqa: ANN401 - as the protocol has it
+    def _command(self, name: str, **parameters: object) -> Any:
         return self._driver.execute_cdp_cmd(name, parameters)
 
 

@@ -71,7 +71,7 @@ class Minimq:
         assert done.returncode == status, (done.stdout[-2000:], done.stderr[-2000:])
         return done
 
-    def json(self, *arguments: str) -> Any:  # noqa: ANN401 - as json has it
+    def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--output", "json"))
 
     def on_terminal(self, *arguments: str, answer: bytes) -> tuple[int, str]:

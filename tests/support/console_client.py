@@ -41,7 +41,7 @@ class ConsoleClient:
         with self._asked(path, method, headers) as response:
             return Answer(response.status, response.headers, response.read(), time.monotonic() - began)
 
-    def json(self, path: str, status: int = 200) -> Any:  # noqa: ANN401 - as json has it
+    def json(self, path: str, status: int = 200) -> Any:
         """Return the JSON twin of a page."""
         answer = self.get(path, Accept="application/json")
         assert answer.status == status, answer.text

@@ -50,7 +50,7 @@ class ConsoleVisitor:
         """Return a page."""
         return self._ask("GET", path, None, {"Accept": "text/html", **headers})
 
-    def json(self, path: str) -> Any:  # noqa: ANN401 - as json has it
+    def json(self, path: str) -> Any:
         """Return the JSON twin of a page."""
         found = self.get(path, Accept="application/json")
         assert found.status == 200, found.text

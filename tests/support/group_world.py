@@ -56,10 +56,10 @@ class World:
             for number in range(queues)
         ]
 
-    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - of the action
+    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:
         heapq.heappush(self._events, (max(when, self.now), next(self._numbers), action, arguments))
 
-    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
         heapq.heappush(self._events, (self.now + delay_s, next(self._numbers), action, arguments))
 
     def delay(self) -> float:

@@ -30,7 +30,7 @@ def offsets(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}i", *numbers)
 
 
-def raw_batch(found: Mapping[Section, bytes], count: int, *, is_compressed: bool = False, **header: Any) -> bytes:  # noqa: ANN401 - numbers
+def raw_batch(found: Mapping[Section, bytes], count: int, *, is_compressed: bool = False, **header: Any) -> bytes:
     """Return a batch with just these sections.
 
     Args:

@@ -14,7 +14,7 @@ from typing import Any
 from minimq import ConsumeResult, PushConsumer, ReceivedMessage
 
 
-def main(nameserver: str, topic: str, group: str, balance: Any) -> None:  # noqa: ANN401 - checked by what is tested
+def main(nameserver: str, topic: str, group: str, balance: Any) -> None:
     forever = threading.Event()
 
     def listen(_: list[ReceivedMessage]) -> ConsumeResult:

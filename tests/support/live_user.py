@@ -35,7 +35,7 @@ _BATCH = 500
 class Stream:
     """A stream on which one request was made; nothing more comes for minutes."""
 
-    def __init__(self, call: Callable[..., Any], request: Any) -> None:  # noqa: ANN401 - of the generated classes
+    def __init__(self, call: Callable[..., Any], request: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._requests.put(request)
         self._answers = call(iter(self._requests.get, None), timeout=10 * PATIENCE_S)
@@ -56,7 +56,7 @@ class Stream:
     def wait_for(self, answers: int) -> None:
         wait_until(lambda: len(self.said) >= answers, PATIENCE_S, what="the requests are answered")
 
-    def say(self, request: Any) -> None:  # noqa: ANN401 - of the generated classes
+    def say(self, request: Any) -> None:
         self._requests.put(request)
 
     @property
@@ -178,7 +178,7 @@ class Sending:
         assert not self._thread.is_alive()
 
 
-def written_messages(stub: Any) -> int:  # noqa: ANN401 - of the generated class
+def written_messages(stub: Any) -> int:
     """Return where the queues of the topic end at a broker, once all that it has taken is written."""
     stub.Probe(broker_pb2.ProbeRequest(), timeout=PATIENCE_S)
     asked = [

@@ -45,7 +45,7 @@ class Member:
         topic: str,
         log: Log,
         prepare: Callable[[PullConsumer], None] = lambda _: None,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         self.consumer = PullConsumer(nameserver, group=group, **options)
         prepare(self.consumer)

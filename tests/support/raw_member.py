@@ -58,7 +58,7 @@ class RawMember:
 
     # ---- a queue of a topic -------------------------------------------------------------------------
 
-    def join(self, group: str, topic: str, **fields: Any) -> None:  # noqa: ANN401 - those of JoinGroup
+    def join(self, group: str, topic: str, **fields: Any) -> None:
         self.say(join=broker_pb2.JoinGroup(group=group, topics=[topic], **{"allocation": "averagely", **fields}))
 
     def ask(self, group: str, topic: str, *queue_ids: int, epoch: int = 0) -> None:
@@ -79,7 +79,7 @@ class RawMember:
 
     # ---- calls --------------------------------------------------------------------------------------
 
-    def call(self, name: str, request: object) -> Any:  # noqa: ANN401 - the answer of any call
+    def call(self, name: str, request: object) -> Any:
         """Return the answer to a call of the broker, by its name. Raises the error it is refused with."""
         return self.link.call(getattr(self.link.stub, name), request, PATIENCE_S)
 
@@ -89,7 +89,7 @@ class RawMember:
         request = broker_pb2.CommitOffsetsRequest(group=group, client_id=self.client_id, offsets=[item], force=force)
         self.call("CommitOffsets", request)
 
-    def pull(self, topic: str, queue_id: int, **fields: Any) -> Iterator[broker_pb2.PullFrame]:  # noqa: ANN401
+    def pull(self, topic: str, queue_id: int, **fields: Any) -> Iterator[broker_pb2.PullFrame]:
         """Yield the frames of a pull, to the last one; the fields are those of PullRequest."""
         bounds = {"max_messages": 1 << 40, "max_bytes": 1 << 40, **fields}
         request = broker_pb2.PullRequest(pull_id=1, topic=topic, queue_id=queue_id, **bounds)

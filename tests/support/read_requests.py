@@ -20,7 +20,7 @@ def read_requests() -> Iterator[list[int]]:
     def noting(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
         decoder = made(decode, most)
 
-        def note(data: bytes) -> Any:  # noqa: ANN401 - of any call
+        def note(data: bytes) -> Any:
             sizes.append(len(data))
             return decoder(data)
 

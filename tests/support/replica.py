@@ -45,7 +45,7 @@ async def replica(
     controller: str,
     replica_id: int,
     advertise: Callable[[str], str] = lambda address: address,
-    **options: Any,  # noqa: ANN401 - the fields of StoreOptions
+    **options: Any,
 ) -> AsyncIterator[Replica]:
     """Run a replica of `NAME`, which others reach where it says; only replica 0 founds a replica set."""
     async with replica_engine(path, **options) as engine:

@@ -23,7 +23,7 @@ LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 
 
 @asynccontextmanager
-async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:  # noqa: ANN401 - the fields of StoreOptions
+async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:
     """An engine that follows; at the end its directory is checked."""
     engine = Engine(path, StoreOptions(**options), LIMITS, NO_ENGINE_OBSERVER, alone=False)
     try:
@@ -34,7 +34,7 @@ async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:  
     assert check_directory(path).findings == []
 
 
-def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]], **options: Any) -> None:  # noqa: ANN401 - the same
+def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]], **options: Any) -> None:
     """Run a test with such an engine."""
 
     async def run() -> None:

@@ -27,7 +27,7 @@ def replicas(
     lease_s: float = LEASE_S,
     brokers: int = 1,
     nameservers: int = 1,
-    **broker_options: Any,  # noqa: ANN401 - of any type
+    **broker_options: Any,
 ) -> Iterator[LocalCluster]:
     """A cluster whose brokers have slaves, with the topic "t"; all logs are compared at the end."""
     with LocalCluster(

@@ -23,13 +23,13 @@ def echo(messages: list[ReceivedMessage]) -> list[Reply]:
 
 @contextmanager
 def service(
-    nameserver: Any,  # noqa: ANN401 - as clients take it
+    nameserver: Any,
     topic: str,
     listener: Callable[[list[ReceivedMessage]], Any] = echo,
     *,
     balance: Balance = "messages",
     group: str = "",
-    **options: Any,  # noqa: ANN401 - of consumers
+    **options: Any,
 ) -> Iterator[PushConsumer]:
     """Answer what is asked in a topic by a listener."""
     name = group or f"service-{next(_numbers)}-{topic}"[:100]

@@ -7,7 +7,7 @@ from typing import Any
 from minimq_common.replicas.replica_set import ReplicaReport
 
 
-def report(replica_id: int = 0, **other: Any) -> ReplicaReport:  # noqa: ANN401 - fields of many types
+def report(replica_id: int = 0, **other: Any) -> ReplicaReport:
     """Return the report of a replica of broker-a; its run is its id and one unless another is given."""
     values: dict[str, Any] = {
         "cluster": "default",

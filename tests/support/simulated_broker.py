@@ -215,7 +215,7 @@ class SimulatedBroker(Process):
         for client_id in members.client_ids:
             self._say(client_id, "members", members)
 
-    def _say(self, client_id: str, *words: Any) -> None:  # noqa: ANN401 - what a broker says
+    def _say(self, client_id: str, *words: Any) -> None:
         connection = self._connections.get(client_id)
         if connection is not None:
             connection.session.down(*words)

@@ -133,7 +133,7 @@ class SimulatedMember(Process):
                 self.post(_nothing)
             self.world.after(TICK_S, self._tick)
 
-    def post(self, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - those of the action
+    def post(self, action: Callable[..., None], *arguments: Any) -> None:
         if self.alive:
             super().post(action, *arguments)
 

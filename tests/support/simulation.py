@@ -62,7 +62,7 @@ class Process:
         self._hangs_until = self.world.now + seconds
         self.world.at(self._hangs_until, self._resume)
 
-    def post(self, action: Callable[..., None], *arguments: Any) -> None:  # noqa: ANN401 - those of the action
+    def post(self, action: Callable[..., None], *arguments: Any) -> None:
         """Have something done by the process, now or when it goes on."""
         if not self._inbox and self.alive and self.world.now >= self._hangs_until:
             self._perform(action, arguments)
@@ -89,12 +89,12 @@ class Session:
         #: When the latest words arrive, up and down: later ones do not overtake them.
         self._up_at = self._down_at = 0.0
 
-    def up(self, *words: Any) -> None:  # noqa: ANN401 - what a member says
+    def up(self, *words: Any) -> None:
         if self.open:
             self._up_at = max(self._up_at, self._world.now + self._world.delay())
             self._world.at(self._up_at, self._arrive_up, words)
 
-    def down(self, *words: Any) -> None:  # noqa: ANN401 - what a broker says
+    def down(self, *words: Any) -> None:
         if self.open:
             self._down_at = max(self._down_at, self._world.now + self._world.delay())
             self._world.at(self._down_at, self._arrive_down, words)

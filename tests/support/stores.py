@@ -313,7 +313,7 @@ class Stores:
         *,
         alone: bool = True,
         observer: StoreObserver = NO_STORE_OBSERVER,
-        **options: Any,  # noqa: ANN401 - the fields of StoreOptions
+        **options: Any,
     ) -> OpenStore:
         options_now = dataclasses.replace(QUIET, **options)
         opened = OpenStore(self.folder / name, options_now, self.clock, alone=alone, observer=observer)

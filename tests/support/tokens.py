@@ -66,7 +66,7 @@ class TokenIssuer:
         *,
         key_id: str | None = None,
         headers: dict[str, Any] | None = None,
-        **others: Any,  # noqa: ANN401 - claims
+        **others: Any,
     ) -> str:
         """Return a token. A claim or a header that is None is left out."""
         algorithm, key = self.keys[key_id or self.newest]
@@ -100,7 +100,7 @@ def encoded_part(data: bytes) -> str:
     return urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def issuer_at(jwks: str, **others: Any) -> Issuer:  # noqa: ANN401 - its fields
+def issuer_at(jwks: str, **others: Any) -> Issuer:
     """Return an issuer as servers know it."""
     return Issuer(ISSUER, AUDIENCE, jwks, user_prefix=ACCOUNTS, **others)
 

@@ -74,7 +74,7 @@ def _not(answer: bool | None) -> bool | None:
     return None if answer is None else not answer
 
 
-def _compare(form: str, text: str | None, constant: Any) -> bool | None:  # noqa: ANN401 - whatever the form has
+def _compare(form: str, text: str | None, constant: Any) -> bool | None:
     constants = [constant] if isinstance(constant[0], str) else list(constant)
     found = None if text is None else _meaning(constants[0][0], text)
     if found is None:
@@ -97,7 +97,7 @@ def _compare(form: str, text: str | None, constant: Any) -> bool | None:  # noqa
     return answers[form]()
 
 
-def _meaning(kind: str, text: str) -> Any:  # noqa: ANN401 - str, Fraction or bool
+def _meaning(kind: str, text: str) -> Any:
     if kind == "text":
         return text
     if kind == "truth":

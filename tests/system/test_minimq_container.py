@@ -42,7 +42,7 @@ def docker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TESTCONTAINERS_RYUK_DISABLED", "true")  # all tests here stop what they start
     # This machine may be a container itself, with a Docker of its own.
     monkeypatch.setenv("TESTCONTAINERS_CONNECTION_MODE", "docker_host")
-    from testcontainers.core.config import ConnectionMode, testcontainers_config  # noqa: PLC0415 - an extra
+    from testcontainers.core.config import ConnectionMode, testcontainers_config  # an extra
 
     monkeypatch.setattr(testcontainers_config, "ryuk_disabled", True)
     monkeypatch.setattr(testcontainers_config, "connection_mode_override", ConnectionMode.docker_host)
@@ -68,7 +68,7 @@ def test_the_fixtures_work_with_a_container_as_the_page_says(pytester: pytest.Py
 
 @pytest.mark.usefixtures("docker")
 def test_a_secured_container_lets_in_who_has_its_credentials_at_the_loopback_address() -> None:
-    from minimq.testing import MinimqContainer  # noqa: PLC0415 - needs an extra
+    from minimq.testing import MinimqContainer  # needs an extra
 
     with MinimqContainer(secure=True) as secured, MinimqContainer() as plain:
         assert secured.nameserver != plain.nameserver
@@ -89,7 +89,7 @@ def test_a_secured_container_lets_in_who_has_its_credentials_at_the_loopback_add
 
 @pytest.mark.usefixtures("docker")
 def test_what_does_not_serve_is_told_with_its_log_and_removed() -> None:
-    from minimq.testing import MinimqContainer  # noqa: PLC0415 - needs an extra
+    from minimq.testing import MinimqContainer  # needs an extra
 
     with pytest.raises(Unavailable, match=r"has ended; the end of its log:(.|\n)*'never' is not one of"):
         MinimqContainer().with_env("MINIMQ_BROKER_FLUSH", "never").start()
@@ -111,7 +111,7 @@ def test_without_the_library_it_says_what_to_install() -> None:
 
 def test_without_docker_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("testcontainers", reason="testcontainers is not installed: make setup")
-    from minimq.testing import MinimqContainer  # noqa: PLC0415 - needs an extra
+    from minimq.testing import MinimqContainer  # needs an extra
 
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
     with pytest.raises(Unavailable, match=r"Docker does not answer: .*; start it, or say in DOCKER_HOST where it is"):

@@ -59,7 +59,7 @@ class Prometheus:
         except OSError:
             return False
 
-    def _ask(self, what: str) -> Any:  # noqa: ANN401 - JSON
+    def _ask(self, what: str) -> Any:
         with urllib.request.urlopen(f"{self._url}/api/v1/{what}", timeout=20) as answer:
             return json.load(answer)["data"]
 

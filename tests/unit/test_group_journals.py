@@ -22,8 +22,8 @@ Polls = list[tuple[float, int, int, int]]
 def judged() -> Iterator[Callable[[Path, Polls, Polls], Verdict]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(Path(__file__).parents[2] / "bench")
-        from group_journals import JournalReader, deliveries, judge  # noqa: PLC0415 - a script, not a package
-        from group_process import Journal, Polled  # noqa: PLC0415
+        from group_journals import JournalReader, deliveries, judge  # a script, not a package
+        from group_process import Journal, Polled
 
         def journal_of(path: Path, polls: Polls) -> JournalReader:
             journal, reader = Journal(path), JournalReader(path.name, path)

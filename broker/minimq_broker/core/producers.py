@@ -143,7 +143,7 @@ class ProducerTable:
             self._total -= len(self.states.pop(key).sequences)
         return found
 
-    def load(self, key: ProducerKey, row: Any) -> None:  # noqa: ANN401 - as it was decoded
+    def load(self, key: ProducerKey, row: Any) -> None:
         """Take a row of a checkpoint in; they may come in any order."""
         producer = msgspec.convert(row, ProducerState)
         replaced = self.states.get(key, ProducerState())

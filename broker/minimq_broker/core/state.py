@@ -5,8 +5,6 @@ be it a master or a slave, and by recovery. Whoever applies the same entries has
 restart exact. Only the writer thread calls `apply`; other threads look single values up, which is safe.
 """
 
-# ruff: noqa: ANN401 - keys and values of rows are of many types; `state_rows.py` has the table of them
-
 from __future__ import annotations
 
 from collections.abc import Iterable

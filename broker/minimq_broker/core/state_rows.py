@@ -1,7 +1,5 @@
 """The rows of a state, as a checkpoint keeps them: how each kind is read from a state, and put into one."""
 
-# ruff: noqa: ANN401 - keys and values of rows are of many types
-
 from __future__ import annotations
 
 from collections.abc import Callable

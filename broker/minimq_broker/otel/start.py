@@ -15,7 +15,7 @@ def start_spans(options: BrokerOptions, ends: AsyncExitStack) -> BatchSpans | No
     if not options.otel:
         return None
     try:
-        from minimq_broker.otel.batch_tracer import BatchTracer  # noqa: PLC0415 - an extra
+        from minimq_broker.otel.batch_tracer import BatchTracer  # an extra
     except ImportError as error:
         raise InvalidArgument(
             f"--otel needs a library that is not installed: pip install 'minimq[otel-broker]' ({error})"

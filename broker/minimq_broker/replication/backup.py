@@ -58,7 +58,7 @@ class Snapshots:
         since = self._loop.time() - _STUCK_S
         return min((copy.position for copy in self._copies if copy.moved_at > since), default=NOTHING_NEEDED)
 
-    async def send(self, context: Any) -> None:  # noqa: ANN401 - the context of the stream
+    async def send(self, context: Any) -> None:
         """Send all that is confirmed now, from the oldest entry on."""
         self._admit()
         copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
@@ -79,7 +79,7 @@ class Snapshots:
             limit="copies",
         )
 
-    async def _send(self, copy: _Copy, context: Any) -> None:  # noqa: ANN401 - the context of the stream
+    async def _send(self, copy: _Copy, context: Any) -> None:
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
 
         async def write(frame: replication_pb2.ReplicaFrame) -> None:

@@ -84,7 +84,7 @@ class EtcdLink:
         for client in (*former, *(client for client, _ in clients.values())):
             await client.close()
 
-    def _client(self, endpoint: str) -> Any:  # noqa: ANN401 - the library has no types
+    def _client(self, endpoint: str) -> Any:
         trust = self._security.trust()
         client, known = self._clients.get(endpoint, (None, None))
         if client is None or known is not trust:
@@ -94,7 +94,7 @@ class EtcdLink:
             self._clients[endpoint] = client, trust
         return client
 
-    def _new_client(self, endpoint: str, trust: Trust | None) -> Any:  # noqa: ANN401 - as above
+    def _new_client(self, endpoint: str, trust: Trust | None) -> Any:
         host, _, port = endpoint.rpartition(":")
         client = self._library.Client(host, int(port), timeout=self._timeout_s, options=dict(rpc.CHANNEL_OPTIONS))
         if trust is not None:

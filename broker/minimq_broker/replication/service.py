@@ -1,6 +1,6 @@
 """The gRPC service of replication: what slaves and copies call."""
 
-# ruff: noqa: D102, ANN401 - names, meaning and context are those of the .proto file and of its stubs
+# ruff: noqa: D102 - names, meaning and context are those of the .proto file and of its stubs
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Sending: one stream per client, any number of requests in flight, answers in the order of the commits."""
 
-# ruff: noqa: ANN401 - gRPC does not type the context of a stream, nor what it reads
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

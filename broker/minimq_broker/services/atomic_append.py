@@ -32,7 +32,7 @@ class AtomicAppendService:
         self._offsets = offsets
         self._popping = popping
 
-    async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401
+    async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
         """Take requests and send answers until the client closes its side and all is answered."""
         answers = AnswerStream(context, _encoded, self._engine.writes.soon, self._engine.unsent)
         await self._engine.streams.serve(self._receive(requests, answers), "appendatomic-receiver", answers)

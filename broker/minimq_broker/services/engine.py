@@ -240,8 +240,8 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 class BatchSpans(Protocol):
     """Makes spans of batches that clients have sent. Belongs to the event loop."""
 
-    def parent(self, traceparent: str) -> Any | None:  # noqa: ANN401 - it is passed to `make` alone
+    def parent(self, traceparent: str) -> Any | None:
         """Return the context of whoever has sent a batch; None if there are to be no spans of it."""
 
-    def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:  # noqa: ANN401
+    def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:
         """Make the spans of a batch that is answered."""

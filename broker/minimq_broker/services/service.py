@@ -1,7 +1,5 @@
 """The gRPC service of the broker: a table of the services of each noun."""
 
-# ruff: noqa: ANN401 - handlers take the requests and the context of any call
-
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable

@@ -43,7 +43,7 @@ class SegmentFile:
         """Close the file once nobody has this object any more; its name is free for another file."""
         close_with(self, self._env, self.path)
 
-    def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:  # noqa: ANN401 - as lmdb has it
+    def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:
         if not self.pages.is_over:
             with self._env.begin() as txn:
                 stats = [txn.stat(self._log), txn.stat(self._rows)]

@@ -218,7 +218,7 @@ class TopicAdmin(TopicDescriber):
             self._masters.wait_until_shown(versions)
         return self._left_out(name, cluster, brokers, versions)
 
-    def resize_topic(  # noqa: PLR0913 - by name, as the flags of the command
+    def resize_topic(
         self,
         name: str,
         queues: int,

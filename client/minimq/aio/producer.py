@@ -149,7 +149,7 @@ class Producer:
 
         If it is cancelled, the rows are sent all the same.
         """
-        from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
+        from minimq.sending.arrow.bulk_rows import send_rows  # needs pyarrow
 
         return await asyncio.to_thread(
             send_rows,

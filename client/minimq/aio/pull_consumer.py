@@ -41,7 +41,7 @@ class PullConsumer(ConsumerFace):
 
     _reader: PullReader
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
         nameserver: str | Sequence[str] | Cluster | None = None,
         *,
@@ -128,7 +128,7 @@ class PullConsumer(ConsumerFace):
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
     ) -> pa.Table:
         """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
-        from minimq.receiving.arrow.columns import PolledColumns  # noqa: PLC0415 - needs pyarrow
+        from minimq.receiving.arrow.columns import PolledColumns  # needs pyarrow
 
         made = PolledColumns(columns)
         return made.table(await self.poll(timeout, max_messages))

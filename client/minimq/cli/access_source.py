@@ -34,7 +34,7 @@ class AccessSource(Protocol):
         """Return the text of credentials for whoever has a token in a file."""
 
 
-def secrets_option(command: Any) -> Any:  # noqa: ANN401 - a command
+def secrets_option(command: Any) -> Any:
     """Add `--secrets` to a command about users and rules."""
     return option(
         "--secrets",

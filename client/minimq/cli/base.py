@@ -33,7 +33,7 @@ TIME_HELP = (
 )
 
 
-def option(*flags: str, **attributes: Any) -> Callable[[F], F]:  # noqa: ANN401 - those of click.option
+def option(*flags: str, **attributes: Any) -> Callable[[F], F]:
     """Declare an option whose help names its variable; an empty variable is an empty value, as on the command line."""
     return click.option(*flags, cls=_Option, show_envvar=True, **attributes)
 

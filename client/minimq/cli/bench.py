@@ -98,7 +98,7 @@ def bench() -> None:
 @_force_option
 @output_option
 @click.pass_obj
-def bench_produce(  # noqa: PLR0913 - by name
+def bench_produce(
     nameserver: str, *, count: int, size: int, batch: int, queues: int, topic: str | None, force: bool, output: str
 ) -> None:
     """Send messages in batches, each acknowledged when it is on disk.

@@ -74,7 +74,7 @@ _LOOK_S = 0.5
     "http://USER:PASSWORD@HOST:PORT, in the variable, where others do not see them.",
 )
 @click.pass_obj
-def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:  # noqa: ANN401 - those of ConsoleOptions
+def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and what is wrong.
 
     It keeps the figures of the last hour in memory, and stores nothing. Every page is also there as JSON, with
@@ -92,7 +92,7 @@ def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:  
       minimq console --port 8080 --nameserver 10.0.0.1:9876,10.0.0.2:9876
       minimq --credentials admin.minimq console --allow-changes
       curl -s 'http://127.0.0.1:8088/?format=json'
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     with audit_lines(), stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")
@@ -124,7 +124,7 @@ def serving_console(
     port: int,
     *,
     credentials: CredentialsArgument | None = None,
-    **options: Any,  # noqa: ANN401 - those of ConsoleOptions, which an installation may lack
+    **options: Any,
 ) -> Iterator[ConsoleServer]:
     """Serve the console of a cluster within the block.
 

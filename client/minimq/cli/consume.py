@@ -178,7 +178,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
       minimq consume orders --group audit --exit-at-end
       minimq consume orders --group debug --from latest --format json | jq .body
       minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.receiving.consumer import AWAY_LOG
     from minimq.receiving.pull_consumer import PullConsumer
 

@@ -19,11 +19,11 @@ def delay_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_delay(
-        *args: Any,  # noqa: ANN401 - as click calls it
+        *args: Any,
         after: float | None,
         at: datetime | None,
         recallable: bool,
-        **options: Any,  # noqa: ANN401
+        **options: Any,
     ) -> None:
         if after is not None and at is not None:
             raise click.UsageError("--after and --at exclude each other")

@@ -100,7 +100,7 @@ def list_delayed(
     Examples:
       minimq delayed list
       minimq delayed list --topic reminders --before 2026-12-24T18:00Z
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     if topic is None and (due_from or due_before):
         raise click.UsageError("--from and --before need --topic")
     with _admin(nameserver) as admin:

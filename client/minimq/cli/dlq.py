@@ -103,7 +103,7 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
     Examples:
       minimq dlq list
       minimq dlq list billing --output json
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     damage = _DamageReport("not counted")
     with _admin(nameserver) as admin:
         with _progress("counting") as progress:
@@ -151,7 +151,7 @@ def list_dead_letters(nameserver: str, group: str | None, output: str) -> None:
     help="Several lines for each dead letter, the body alone, or one JSON object with everything.",
 )
 @click.pass_obj
-def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shape: str, **chosen: Any) -> None:  # noqa: ANN401 - the options
+def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shape: str, **chosen: Any) -> None:
     """Show the open dead letters of a GROUP, and leave no trace.
 
     \b
@@ -159,7 +159,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
       minimq dlq show billing --max 10
       minimq dlq show billing --from -1h --reason "listener raised ValueError" --format json
       minimq dlq show billing --id broker-a:0@17
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     damage = _DamageReport("not shown")
     with _admin(nameserver) as admin, stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
@@ -198,7 +198,7 @@ def resend(
     to: str | None,
     only_group: bool,
     dry_run: bool,
-    **chosen: Any,  # noqa: ANN401 - the options
+    **chosen: Any,
 ) -> None:
     """Resend the messages of open dead letters of a GROUP, as they were first sent.
 
@@ -212,7 +212,7 @@ def resend(
       minimq dlq resend billing --all --dry-run
       minimq dlq resend billing --from -1h --key o-17 --only-group
       minimq dlq resend billing --reason "listener raised ValueError" --to orders-by-hand
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     choice, damage = _some(chosen, everything=everything), _DamageReport("not resent")
     with _admin(nameserver) as admin, _progress("resending") as progress:
         count = admin.resend_dead_letters(
@@ -233,7 +233,7 @@ def resend(
 @option("--dry-run", is_flag=True, help="Count them, and change nothing.")
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
-def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes: bool, **chosen: Any) -> None:  # noqa: ANN401 - the options
+def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes: bool, **chosen: Any) -> None:
     """Drop open dead letters of a GROUP: they are no longer shown or resent.
 
     They use disk space until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP. On a
@@ -243,7 +243,7 @@ def drop(nameserver: str, /, *, group: str, everything: bool, dry_run: bool, yes
     Examples:
       minimq dlq drop billing --until -30d --yes
       minimq dlq drop billing --id broker-a:0@17
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     choice, damage = _some(chosen, everything=everything), _DamageReport("not dropped")
     with _admin(nameserver) as admin:
         if not dry_run:

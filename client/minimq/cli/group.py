@@ -148,7 +148,7 @@ def describe(nameserver: str, name: str, all_queues: bool, watch: bool, interval
       minimq group describe billing --queues
       minimq group describe billing --watch
       minimq group describe billing --output json | jq .lag
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     with _admin(nameserver) as admin:
         show = partial(_describe, admin, name, all_queues=all_queues, output=output)
         if not watch:
@@ -208,7 +208,7 @@ def _describe(admin: Admin, name: str, *, all_queues: bool, output: str, clears:
 @option("--dry-run", is_flag=True, help="Show where the group would continue, and change nothing.")
 @output_option
 @click.pass_obj
-def reset_offset(  # noqa: PLR0913 - by name
+def reset_offset(
     nameserver: str,
     /,
     *,
@@ -235,7 +235,7 @@ def reset_offset(  # noqa: PLR0913 - by name
       minimq group reset-offset billing orders --to 2026-01-31T08:00Z
       minimq group reset-offset billing orders --to -90m
       minimq group reset-offset billing orders --to 4711 --queue broker-a:0
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     chosen = [parse_queue(topic, text) for text in queues] or None
     with _admin(nameserver) as admin:
         is_new = name not in admin.list_groups()

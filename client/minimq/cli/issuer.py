@@ -65,7 +65,7 @@ def add(
     secrets: Path | None,
     replace: bool,
     claimed_roles: tuple[str, ...],
-    **given: Any,  # noqa: ANN401 - the options
+    **given: Any,
 ) -> None:
     """Take the tokens of an identity provider, whose users are called NAME:USER from then on.
 

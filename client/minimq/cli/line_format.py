@@ -68,7 +68,7 @@ class LineFormat:
         is_decoded: whether lines are JSON, whole messages or objects with fields.
     """
 
-    def __init__(  # noqa: PLR0913 - one for each flag
+    def __init__(
         self,
         topic: str,
         key_field: str | None,
@@ -178,7 +178,7 @@ def properties_of(texts: Iterable[str]) -> dict[str, str]:
     return properties
 
 
-def _decoded(line: bytes, number: int, kind: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _decoded(line: bytes, number: int, kind: Any) -> Any:
     try:
         return msgspec.json.decode(line, type=kind)
     except msgspec.ValidationError as error:

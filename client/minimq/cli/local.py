@@ -75,7 +75,7 @@ class _Folder(click.Path):
     help="Port of the console; 0 chooses a free port.",
 )
 @option("--allow-changes", is_flag=True, help="With --console: offer actions that change the cluster.")
-def local(  # noqa: PLR0913 - the flags of the command
+def local(
     *,
     brokers: int,
     slaves: int,

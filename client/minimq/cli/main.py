@@ -60,7 +60,7 @@ _INTERRUPTED = 130
 class _Main(click.Group):
     """Loads commands when they are needed, and turns errors of minimq and Ctrl-C into an exit status."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as click has it
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the process, and print nothing about a Ctrl-C while the interpreter exits.
 
         Whatever a command cannot write, the reason is one line. A reader of a pipe that has exited knows why.
@@ -81,7 +81,7 @@ class _Main(click.Group):
         finally:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as click has it
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
             return super().make_context(*args, **kwargs)
         except KeyboardInterrupt:
@@ -108,7 +108,7 @@ class _Main(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+    def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except MiniMQError as error:
@@ -157,7 +157,7 @@ def _naming_the_default(callback: Callable[..., Any] | None) -> Callable[..., An
     assert callback is not None
 
     @functools.wraps(callback)
-    def named(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - those of the command
+    def named(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         is_chosen = context.meta.get(_NAMESERVER) or context.obj != DEFAULT_NAMESERVER or kwargs.get("secrets")
         if not is_chosen and sys.stderr.isatty():
@@ -249,7 +249,7 @@ def main(context: click.Context, nameserver: str | None, credentials: str | None
     Each option can also be set by a variable, shown in the --help of its command: --queues of `topic create` is
     MINIMQ_TOPIC_CREATE_QUEUES. The exit status is 0 for success, 1 for a failure, 2 for wrong usage, and 130 if Ctrl-C
     ended the command early; it is the normal end of `local` and `consume`.
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     context.obj = DEFAULT_NAMESERVER
     _use_nameserver(context, context.command.params[0], nameserver)
     _use_credentials(context, context.command.params[0], credentials)

@@ -52,7 +52,7 @@ def view(nameserver: str, *, address: str, output: str) -> None:
     Examples:
       minimq message view orders/broker-a/3@10423
       minimq message view orders/broker-a/3@10423 --output json
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.admin import Admin
 
     with Admin(nameserver) as admin:
@@ -99,7 +99,7 @@ def view(nameserver: str, *, address: str, output: str) -> None:
 )
 @output_option
 @click.pass_obj
-def find(  # noqa: PLR0913 - the flags of the command
+def find(
     nameserver: str,
     *,
     topic: str,
@@ -121,7 +121,7 @@ def find(  # noqa: PLR0913 - the flags of the command
       minimq message find orders --key 4711
       minimq message find orders --key 4711 --since -7d --until -6d
       minimq message find orders --id 9f3c1e5a7b2d4f60000000000000002a00000007 --output json
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.admin import Admin
 
     if (key is None) == (message_id is None):
@@ -187,7 +187,7 @@ def tail(nameserver: str, *, topic: str, last: int, tags: str, where: str | None
     Examples:
       minimq message tail orders
       minimq message tail orders --last 0 --tags paid --where "region = 'eu'"
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.admin import Admin
     from minimq.filtering.message_filter import MessageFilter
     from minimq.receiving.pull_consumer import PullConsumer
@@ -238,7 +238,7 @@ def trace(nameserver: str, *, what: str, topic: str | None, since: Time, output:
     Examples:
       minimq message trace orders/broker-a/3@10423
       minimq message trace 9f3c1e5a7b2d4f60000000000000002a00000007 --topic orders --since -7d
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.admin import Admin
 
     with Admin(nameserver) as admin, progress_bar() as progress:

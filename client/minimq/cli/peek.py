@@ -55,7 +55,7 @@ _DEFAULT_LAST = 10
     help="The body alone, or one JSON object with everything for each message.",
 )
 @click.pass_obj
-def peek(  # noqa: PLR0913 - the flags of the command
+def peek(
     nameserver: str,
     *,
     topic: str,
@@ -80,7 +80,7 @@ def peek(  # noqa: PLR0913 - the flags of the command
       minimq peek orders --queue broker-a:0 --offset 4711 --max 1 --format json
       minimq peek orders --from -15m
       minimq peek orders --last 100 --follow
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.admin import Admin
     from minimq.receiving.pull_consumer import PullConsumer
 

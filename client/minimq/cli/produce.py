@@ -137,7 +137,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
       echo "check in" | minimq produce reminders --after 30m
       minimq produce orders orders.csv --property source=import --property day=2026-01-31
       minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.cli.producer_statistics import show_statistics
     from minimq.sending.producer import Producer
     from minimq.sending.selectors import by_hash
@@ -181,7 +181,7 @@ def produce(  # noqa: PLR0913 - the flags of the command
             show_statistics(statistics, done.counted)
 
 
-def _line_format(  # noqa: PLR0913 - one for each flag
+def _line_format(
     topic: str,
     key_field: str | None,
     tag_field: str | None,
@@ -412,7 +412,7 @@ def _progress(file: BinaryIO) -> AbstractContextManager[Advance]:
     return _bar(console, file)
 
 
-def _bar(console: Any, file: BinaryIO) -> AbstractContextManager[Advance]:  # noqa: ANN401 - rich is imported late
+def _bar(console: Any, file: BinaryIO) -> AbstractContextManager[Advance]:
     from contextlib import contextmanager
 
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn

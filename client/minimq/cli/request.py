@@ -48,7 +48,7 @@ from minimq.cli.line_format import properties_of
     help="Print the body of the reply as it is, or body and properties as JSON.",
 )
 @click.pass_obj
-def request(  # noqa: PLR0913 - the flags of the command
+def request(
     nameserver: str,
     topic: str,
     body: str,
@@ -67,7 +67,7 @@ def request(  # noqa: PLR0913 - the flags of the command
     Examples:
       minimq request delays '{"carrier": "UA", "month": 2, "day": 8}'
       minimq request thumbnails - --timeout 30 < picture.png > thumbnail.png
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.sending.producer import Producer
     from minimq_common.model import Message
 

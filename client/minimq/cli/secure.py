@@ -38,7 +38,7 @@ _CUT_OFF = {
 }
 
 
-def _hosts_option(command: Any) -> Any:  # noqa: ANN401 - a command
+def _hosts_option(command: Any) -> Any:
     return option(
         "--host",
         "hosts",

@@ -55,7 +55,7 @@ def top(nameserver: str, interval: float, once: bool, output: str) -> None:
     Examples:
       minimq top
       minimq top --once --output json | jq '.groups[0]'
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     from minimq.admin import Admin
     from minimq.administration.activity_reader import ActivityReader
 

@@ -124,7 +124,7 @@ def create(
     min_lag: float,
     tombstone_time: float,
     dirty_ratio: float,
-    **settings: Any,  # noqa: ANN401 - the options
+    **settings: Any,
 ) -> None:
     """Create a topic on every master of the cluster, or on those named by --broker.
 
@@ -200,7 +200,7 @@ def update(
     permission: str | None,
     timeout_s: float,
     yes: bool,
-    **options: Any,  # noqa: ANN401 - single steps, and where and how
+    **options: Any,
 ) -> None:
     """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
@@ -267,7 +267,7 @@ def _confirm_hiding(admin: Admin, name: str, queues: int | None, brokers: Sequen
 )
 @option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.pass_obj
-def delete(nameserver: str, /, name: str, yes: bool, force: bool, **which: Any) -> None:  # noqa: ANN401 - the options
+def delete(nameserver: str, /, name: str, yes: bool, force: bool, **which: Any) -> None:
     """Delete a topic with all its messages, from all brokers or from those named by --broker.
 
     On a terminal, the command asks for confirmation unless --yes is given. It is refused while a broker of the topic is

@@ -64,7 +64,7 @@ def list_transactions(nameserver: str, group: str | None, undecided: bool, limit
     Examples:
       minimq transaction list
       minimq transaction list --group shop --undecided --output json
-    """  # noqa: D301 - click's mark for lines that stay as they are
+    """
     with _admin(nameserver) as admin:
         found = admin.list_transactions(group)
     shown = [each for each in found.transactions if each.is_undecided or not undecided]

@@ -42,7 +42,7 @@ _NAME = click.argument("name")
 _PATTERN_HELP = "a name, or a prefix followed by *"
 
 
-def _rights_options(command: Any) -> Any:  # noqa: ANN401 - a command
+def _rights_options(command: Any) -> Any:
     helps = {
         "write": f"Send to these topics: {_PATTERN_HELP}.",
         "read": "Read these topics.",
@@ -56,16 +56,16 @@ def _rights_options(command: Any) -> Any:  # noqa: ANN401 - a command
     return option("--right", "rights", multiple=True, metavar="RIGHT", help=text)(command)
 
 
-def _role_option(command: Any) -> Any:  # noqa: ANN401 - a command
+def _role_option(command: Any) -> Any:
     text = "A role of the document, or admin, which may do everything; may be given several times."
     return option("--role", "roles", multiple=True, metavar="ROLE", help=text)(command)
 
 
-def _remove_option(command: Any) -> Any:  # noqa: ANN401 - a command
+def _remove_option(command: Any) -> Any:
     return option("--remove", is_flag=True, help="Remove these rules instead of adding them.")(command)
 
 
-def _key_options(command: Any) -> Any:  # noqa: ANN401 - a command
+def _key_options(command: Any) -> Any:
     command = option(
         "--to",
         type=click.Path(path_type=Path, dir_okay=False),
@@ -93,7 +93,7 @@ def user() -> None:
 @_key_options
 @secrets_option
 @click.pass_context
-def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | None, **given: Any) -> None:  # noqa: ANN401 - the options
+def add(context: click.Context, /, name: str, secrets: Path | None, to: Path | None, **given: Any) -> None:
     """Add a user, and write its credentials to stdout or to a file: anyone who has them can act as the user.
 
     A consumer needs --read for its topics and --group for its group. A pattern may contain ${user}, the name of the
@@ -123,7 +123,7 @@ def allow(
     secrets: Path | None,
     remove: bool,
     roles: tuple[str, ...],
-    **given: Any,  # noqa: ANN401 - the options
+    **given: Any,
 ) -> None:
     """Grant a user more rights.
 
@@ -140,7 +140,7 @@ def allow(
 @_remove_option
 @secrets_option
 @click.pass_context
-def deny(context: click.Context, /, name: str, secrets: Path | None, remove: bool, **given: Any) -> None:  # noqa: ANN401 - the options
+def deny(context: click.Context, /, name: str, secrets: Path | None, remove: bool, **given: Any) -> None:
     """Deny a user something, whatever other rules and roles allow.
 
     A rule that allows exactly the same stays, and holds again after --remove. Without any rule a user may do nothing:

@@ -81,7 +81,7 @@ class DeadLetterAdmin:
     def _open_letters(
         self, group: str, choice: Choice, progress: Progress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
-        from minimq.dead_letters.letter_reader import LetterReader  # noqa: PLC0415 - as above
+        from minimq.dead_letters.letter_reader import LetterReader  # as above
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             spans = reader.spans()
@@ -229,7 +229,7 @@ class DeadLetterAdmin:
         *,
         dry_run: bool,
     ) -> int:
-        from minimq.dead_letters.letter_settler import LetterSettler  # noqa: PLC0415 - as above
+        from minimq.dead_letters.letter_settler import LetterSettler  # as above
 
         settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
         return settler.run(choice, dry_run=dry_run)

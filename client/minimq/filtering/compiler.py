@@ -117,11 +117,11 @@ def _as_type_of(value: Value, ask: Callable[[Any], bool]) -> Ask:
     return read_and_ask
 
 
-def _between(low: Any, high: Any) -> Callable[[Any], bool]:  # noqa: ANN401 - both of one type
+def _between(low: Any, high: Any) -> Callable[[Any], bool]:
     return lambda found: low <= found <= high
 
 
-def _comparison(operator: Operator, value: Any) -> Callable[[Any], bool]:  # noqa: ANN401, PLR0911 - one for each operator
+def _comparison(operator: Operator, value: Any) -> Callable[[Any], bool]:  # noqa: PLR0911 - one for each operator
     match operator:
         case Operator.EQUAL:
             return lambda found: found == value

@@ -36,8 +36,8 @@ class MessageAdmin:
             TopicNotFound, QueueNotFound: there is no such queue.
             MiniMQError: its broker is not known or did not answer.
         """
-        from minimq.finding.message_address import parse_address  # noqa: PLC0415 - as above
-        from minimq.receiving.range_reader import RangeOptions, RangeReader  # noqa: PLC0415 - as above
+        from minimq.finding.message_address import parse_address  # as above
+        from minimq.receiving.range_reader import RangeOptions, RangeReader  # as above
 
         found = parse_address(address)
         queue, offset, client = found.queue, found.offset, self._masters.calls
@@ -82,9 +82,9 @@ class MessageAdmin:
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
             MiniMQError: no name server answers.
         """
-        from minimq.finding.criterion import by_id, by_key  # noqa: PLC0415 - as above
-        from minimq.finding.message_search import MessageSearch  # noqa: PLC0415 - as above
-        from minimq.finding.search_range import bounds_of  # noqa: PLC0415 - as above
+        from minimq.finding.criterion import by_id, by_key  # as above
+        from minimq.finding.message_search import MessageSearch  # as above
+        from minimq.finding.search_range import bounds_of  # as above
 
         if (key is None) == (message_id is None):
             raise InvalidArgument("give a key or a message_id, one of them")
@@ -117,9 +117,9 @@ class MessageAdmin:
             OffsetOutOfRange: no message is stored at the address.
             MiniMQError: as of `message_at` and `find_messages`.
         """
-        from minimq.finding.criterion import is_id  # noqa: PLC0415 - as above
-        from minimq.finding.search_range import bounds_of  # noqa: PLC0415 - as above
-        from minimq.finding.tracer import Tracer  # noqa: PLC0415 - as above
+        from minimq.finding.criterion import is_id  # as above
+        from minimq.finding.search_range import bounds_of  # as above
+        from minimq.finding.tracer import Tracer  # as above
 
         tracer = Tracer(self._masters, bounds_of(within, self._masters.calls.timeout_s), progress)
         if is_id(message):

@@ -63,7 +63,7 @@ class LocalCluster:
             `BrokerProcess.current_role`.
     """
 
-    def __init__(  # noqa: PLR0913 - by name, as the flags of the command
+    def __init__(
         self,
         brokers: int = 2,
         slaves: int = 0,

@@ -26,11 +26,11 @@ class MinimqInstrumentor(BaseInstrumentor):
         """Return nothing: it comes with what it instruments."""
         return ()
 
-    def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - as declared
+    def _instrument(self, **kwargs: Any) -> None:
         providers = kwargs.get("tracer_provider"), kwargs.get("meter_provider")
         self._ends = (sending.intercept_all(OtelSend(*providers)), receiving.intercept_all(OtelReceive(*providers)))
 
-    def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ANN401 - as declared
+    def _uninstrument(self, **kwargs: Any) -> None:
         for end in self._ends:
             end()
         self._ends = ()

@@ -58,7 +58,7 @@ class PullConsumer(ConsumerFace):
 
     _reader: PullReader
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
         nameserver: str | Sequence[str] | Cluster | None = None,
         *,
@@ -201,7 +201,7 @@ class PullConsumer(ConsumerFace):
             CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
             MiniMQError: what `poll` raises.
         """
-        from minimq.receiving.arrow.columns import PolledColumns  # noqa: PLC0415 - needs pyarrow
+        from minimq.receiving.arrow.columns import PolledColumns  # needs pyarrow
 
         made = PolledColumns(columns)
         return made.table(self.poll(timeout, max_messages))

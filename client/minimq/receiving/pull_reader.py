@@ -38,7 +38,7 @@ class PullReader(Consumer):
     Not thread-safe, and one poll at a time, which runs the callbacks; only `halt` may be called while it runs.
     """
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
         nameserver: str | Sequence[str] | Cluster | None,
         *,

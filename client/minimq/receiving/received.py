@@ -175,7 +175,7 @@ class ReceivedBatch:
         return told.at(self.queue, self.base_offset, self._stored_end) if isinstance(told, CorruptBatch) else told
 
 
-def _restored(queue: MessageQueue, records: RecordBatch, *place: Any) -> ReceivedBatch:  # noqa: ANN401 - numbers
+def _restored(queue: MessageQueue, records: RecordBatch, *place: Any) -> ReceivedBatch:
     batch = ReceivedBatch.__new__(ReceivedBatch)
     batch.queue, batch.records, batch._whole = queue, records, None
     batch.base_offset, batch.stored_ms, batch._position, batch._stored_end, batch.due_ms, batch.is_compacted = place

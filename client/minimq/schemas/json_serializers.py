@@ -62,7 +62,7 @@ class JsonSerializer(Serializer[Any]):
             raise InvalidArgument(f"the value cannot be written as JSON: {error}") from None
         if self._own is None:
             return payload
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - a part of an extra
+        from referencing.exceptions import Unresolvable  # a part of an extra
 
         try:
             mistake = _mistake(self._own, json.loads(payload))
@@ -83,9 +83,9 @@ class JsonSerializer(Serializer[Any]):
 
     def _new_validator(self, schema: Schema) -> Validator:
         check_installed("jsonschema")
-        import jsonschema  # noqa: PLC0415 - a part of an extra, and slow to import
-        from referencing import Registry, Resource  # noqa: PLC0415
-        from referencing.jsonschema import DRAFT7  # noqa: PLC0415
+        import jsonschema  # a part of an extra, and slow to import
+        from referencing import Registry, Resource
+        from referencing.jsonschema import DRAFT7
 
         if schema.kind != "JSON":
             raise MalformedBody(f"the body is written with a schema of kind {schema.kind}, not JSON")
@@ -172,7 +172,7 @@ class PydanticSerializer(Serializer[M]):
         return Schema(json.dumps(self._model.model_json_schema()), "JSON")
 
     def _encode(self, value: M) -> bytes:
-        import pydantic  # noqa: PLC0415 - a part of an extra
+        import pydantic  # a part of an extra
 
         if not isinstance(value, self._model):
             raise InvalidArgument(f"the value is {type(value).__name__}: give {self._model.__name__}")
@@ -186,7 +186,7 @@ class PydanticSerializer(Serializer[M]):
         return payload
 
     def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> M:
-        import pydantic  # noqa: PLC0415 - a part of an extra
+        import pydantic  # a part of an extra
 
         try:
             return self._model.model_validate_json(payload)
@@ -195,7 +195,7 @@ class PydanticSerializer(Serializer[M]):
 
 
 def _mistake(validator: Validator, value: object) -> str | None:
-    from jsonschema.exceptions import best_match  # noqa: PLC0415 - a part of an extra
+    from jsonschema.exceptions import best_match  # a part of an extra
 
     error = best_match(validator.iter_errors(value))
     return None if error is None else f"{error.message[:300]} - at `{error.json_path}`"

@@ -67,10 +67,10 @@ class _AnyProtobuf(Serializer[Any]):
     def _schema(self) -> Schema:
         raise InvalidArgument("the serializer only reads")
 
-    def _encode(self, value: Any) -> bytes:  # noqa: ANN401 - as declared
+    def _encode(self, value: Any) -> bytes:
         raise InvalidArgument("the serializer only reads")
 
-    def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> Any:  # noqa: ANN401 - as declared
+    def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> Any:
         assert mark is not None
         around: FileDescriptor | Descriptor = self._file_of(mark._replace(indexes=(), start=0))
         for index in indexes:

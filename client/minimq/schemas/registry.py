@@ -118,7 +118,7 @@ class SchemaRegistry:
         InvalidArgument: an argument is wrong.
     """
 
-    def __init__(  # noqa: PLR0913 - all but the first by name
+    def __init__(
         self,
         url: str,
         *,
@@ -137,7 +137,7 @@ class SchemaRegistry:
         if not 0 < waiting_s(timeout_s) <= 300 or cache_schemas < 1:
             raise InvalidArgument("timeout_s must be above 0 and 300 at most, cache_schemas 1 at least")
         check_installed("urllib3")
-        import urllib3  # noqa: PLC0415 - serializers without a registry do without
+        import urllib3  # serializers without a registry do without
 
         self.url = url.rstrip("/")
         self._bearer_token = bearer_token

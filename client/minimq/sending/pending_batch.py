@@ -265,7 +265,7 @@ class RecordsBatch(PendingBatch):
 
     __slots__ = ("completion",)
 
-    def __init__(  # noqa: PLR0913 - each is a fact of its own
+    def __init__(
         self,
         topic: str,
         queue: MessageQueue | None,

@@ -195,7 +195,7 @@ class Producer:
             SendFailed: a batch was not acknowledged; others may be stored.
             Closed: the producer was closed.
         """
-        from minimq.sending.arrow.bulk_rows import send_rows  # noqa: PLC0415 - needs pyarrow
+        from minimq.sending.arrow.bulk_rows import send_rows  # needs pyarrow
 
         return send_rows(
             topic, rows, self._core.queues, self._core.key_queue, self._core.send_records, self._options, on_refused

@@ -33,7 +33,7 @@ class ReceiptFuture(Future[T], Generic[T]):
 
     __init__ = object.__init__  # makes nothing: most futures never need it
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - parts have several types
+    def __getattr__(self, name: str) -> Any:
         """Make a part that is missing."""
         make = _PARTS.get(name)
         if make is None:

@@ -65,7 +65,7 @@ class MinimqContainer(DockerContainer):
         *,
         secure: bool = False,
         timeout_s: float = 60.0,
-        **others: Any,  # noqa: ANN401 - those of DockerContainer
+        **others: Any,
     ) -> None:
         self._timeout_s = waiting_s(timeout_s, "timeout_s")
         self._secure = secure

@@ -31,8 +31,8 @@ def minimq_cluster(minimq_cluster_options: Mapping[str, object], pytestconfig: p
 
     A test may kill, pause and stop its servers: they run again when the next one begins.
     """
-    from minimq import LocalCluster  # noqa: PLC0415 - most runs of pytest have nothing to do with minimq
-    from minimq.testing import server_logs  # noqa: PLC0415
+    from minimq import LocalCluster  # most runs of pytest have nothing to do with minimq
+    from minimq.testing import server_logs
 
     with LocalCluster(**minimq_cluster_options) as cluster:  # type: ignore[arg-type] # it checks them itself
         pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key] = cluster, server_logs.ServerLogs(cluster)
@@ -43,7 +43,7 @@ def minimq_cluster(minimq_cluster_options: Mapping[str, object], pytestconfig: p
 @pytest.fixture(scope="session")
 def minimq_admin(minimq_cluster: LocalCluster) -> Iterator[Admin]:
     """An `Admin` of the cluster."""
-    from minimq import Admin  # noqa: PLC0415
+    from minimq import Admin
 
     # Never those of the environment: they are of another cluster.
     with Admin(minimq_cluster.nameserver, credentials=minimq_cluster.credentials or "") as admin:
@@ -59,7 +59,7 @@ def minimq_nameserver(minimq_cluster: LocalCluster) -> str:
 @pytest.fixture
 def minimq_new_topic(minimq_admin: Admin, request: pytest.FixtureRequest) -> Iterator[NewTopic]:
     """Creates topics, which are deleted after the test: `minimq_new_topic(queues=1)` returns the name of one."""
-    from minimq.testing.names import NewTopic  # noqa: PLC0415
+    from minimq.testing.names import NewTopic
 
     topics = NewTopic(minimq_admin, request.node.name)
     yield topics
@@ -75,7 +75,7 @@ def minimq_topic(minimq_new_topic: NewTopic) -> str:
 @pytest.fixture
 def minimq_new_group(minimq_admin: Admin, request: pytest.FixtureRequest) -> Iterator[NewGroup]:
     """Names consumer groups, which are deleted after the test: `minimq_new_group()` returns the name of one."""
-    from minimq.testing.names import NewGroup  # noqa: PLC0415
+    from minimq.testing.names import NewGroup
 
     groups = NewGroup(minimq_admin, request.node.name)
     yield groups

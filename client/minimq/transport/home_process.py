@@ -52,7 +52,7 @@ def _others_use_grpc() -> bool:
 
 
 def _has_grpc_thread() -> bool:
-    from pathlib import Path  # noqa: PLC0415 - most processes never fork
+    from pathlib import Path  # most processes never fork
 
     for name in Path("/proc/self/task").glob("*/comm"):
         with suppress(OSError):  # that thread has just ended

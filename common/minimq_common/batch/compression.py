@@ -35,7 +35,7 @@ class Compression:
         if not self.above_bytes <= size <= MAX_CONTENT_BYTES:
             return None
         # Loading it takes 10 ms, which only those pay who use it.
-        import zstandard  # noqa: PLC0415
+        import zstandard
 
         # One for each frame: they may not be shared between threads, and making one takes 3 microseconds.
         frame = zstandard.ZstdCompressor(level=self.level).compress(b"".join(parts))
@@ -44,7 +44,7 @@ class Compression:
 
 def content_size(frame: bytes | memoryview) -> int:
     """Return how many bytes a frame says that it opens to, without opening it."""
-    import zstandard  # noqa: PLC0415 - see above
+    import zstandard  # see above
 
     try:
         size = zstandard.frame_content_size(frame)
@@ -58,7 +58,7 @@ def content_size(frame: bytes | memoryview) -> int:
 
 def decompress(frame: bytes | memoryview) -> bytes:
     """Return the content of a frame."""
-    import zstandard  # noqa: PLC0415 - see above
+    import zstandard  # see above
 
     content_size(frame)
     # A frame that breaks off is read through a window, whose size it chooses as well.
@@ -74,7 +74,7 @@ def beginning(frame: bytes | memoryview, size: int) -> bytes:
 
     Whether the rest is damaged is not found.
     """
-    import zstandard  # noqa: PLC0415 - see above
+    import zstandard  # see above
 
     opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)
     try:

@@ -44,7 +44,7 @@ async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: T
 
 
 async def _role(address: str, trust: Trust | None) -> Role | None:
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # noqa: PLC0415 - for who has a wrong address
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # for who has a wrong address
 
     async with rpc.open_aio_channel(address, trust) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

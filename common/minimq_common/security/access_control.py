@@ -168,7 +168,7 @@ class AccessControl:
         known = self._users.get(key_hash)
         return None if known is None or 0 < known.principal.expires_ms <= self._now_ms() else known
 
-    def check_certificate(self, caller: KnownCaller, context: Any) -> None:  # noqa: ANN401 - of any call
+    def check_certificate(self, caller: KnownCaller, context: Any) -> None:
         """Raise `NotAuthenticated` if the certificate of a call is that of another user than the key."""
         names = context.auth_context().get(_CERTIFICATE_NAMES, ())
         users = [name for name in names if name.startswith(USER_URI.encode())]

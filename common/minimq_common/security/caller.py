@@ -39,7 +39,7 @@ class Caller:
     received: ByteRate | None = None
     sent: ByteRate | None = None
 
-    def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401 - of the generated classes
+    def check(self, request: Any, key: Hashable = None) -> None:
         """Raise `AccessDenied` unless the caller may make a request."""
 
     def allows(self, need: Need) -> bool:
@@ -112,7 +112,7 @@ class KnownCaller(Caller):
         self._is_let_go = False
         self._suspended: MiniMQError | None = None
 
-    def check(self, request: Any, key: Hashable = None) -> None:  # noqa: ANN401
+    def check(self, request: Any, key: Hashable = None) -> None:
         """Raise `AccessDenied` unless the caller may make a request."""
         if key is not None and key in self._passed:
             return

@@ -157,7 +157,7 @@ def _as_file(data: bytes) -> Iterator[str]:
             made.flush()
             yield f"/proc/self/fd/{made.fileno()}"
     else:
-        import tempfile  # noqa: PLC0415 - on other systems than Linux
+        import tempfile  # on other systems than Linux
 
         with tempfile.NamedTemporaryFile() as made:
             made.write(data)

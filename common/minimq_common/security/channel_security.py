@@ -50,7 +50,7 @@ def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | Non
         if not path:
             return None
         given = Credentials(path)
-    from minimq_common.security.credentials_file import CredentialsFile  # noqa: PLC0415 - as above
+    from minimq_common.security.credentials_file import CredentialsFile  # as above
 
     opened = CredentialsFile(given)
     opened.trust()  # a token that is missing is told at once

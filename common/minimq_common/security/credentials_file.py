@@ -76,7 +76,7 @@ class CredentialsFile:
 
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     """Return the text of a credentials file."""
-    import json  # noqa: PLC0415 - for who writes one
+    import json  # for who writes one
 
     lines = [f"# {about}"]
     if trust.pair is not None or isinstance(trust.bearer, UserKey):
@@ -104,7 +104,7 @@ ABOUT_TOKEN = "Credentials for a minimq cluster, of the user whose token is in t
 
 
 def _read(data: bytes, where: str) -> tuple[_File, Trust]:
-    import tomllib  # noqa: PLC0415 - for who has credentials
+    import tomllib  # for who has credentials
 
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), _File)

@@ -17,11 +17,11 @@ _OK = 200
 def fetch(url: str, ca: Path | None) -> bytes:
     """Return what is at a URL; no redirect is followed."""
     # A server imports these when it has an issuer with a URL.
-    import http.client  # noqa: PLC0415
-    import urllib.error  # noqa: PLC0415
-    import urllib.request as requests  # noqa: PLC0415
+    import http.client
+    import urllib.error
+    import urllib.request as requests
 
-    from minimq_common.security.timed_handler import TimedHandler  # noqa: PLC0415
+    from minimq_common.security.timed_handler import TimedHandler
 
     parts = urlsplit(url)
     where = f"{parts.scheme}://{parts.netloc}"

@@ -17,11 +17,11 @@ class _KeyedCall:
 
     __slots__ = ("_call", "_metadata")
 
-    def __init__(self, call: Any, metadata: Any) -> None:  # noqa: ANN401 - as gRPC types them
+    def __init__(self, call: Any, metadata: Any) -> None:
         self._call = call
         self._metadata = metadata
 
-    def __call__(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - likewise
+    def __call__(self, *args: Any, **named: Any) -> Any:
         return self._call(*args, **{"metadata": self._metadata, **named})
 
 
@@ -32,34 +32,34 @@ class KeyedChannel:
     The plugins that gRPC has for it begin a thread with each call.
     """
 
-    def __init__(self, channel: Any, key: UserKey | UserToken) -> None:  # noqa: ANN401 - of either kind
+    def __init__(self, channel: Any, key: UserKey | UserToken) -> None:
         self._channel = channel
         self._metadata = ((HEADER, f"{SCHEME}{key.text}"),)
 
-    def unary_unary(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401 - as gRPC types it, here and below
+    def unary_unary(self, *args: Any, **named: Any) -> Any:
         """Return a call of gRPC that carries the key."""
         return _KeyedCall(self._channel.unary_unary(*args, **named), self._metadata)
 
-    def unary_stream(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+    def unary_stream(self, *args: Any, **named: Any) -> Any:
         """Do as `unary_unary`."""
         return _KeyedCall(self._channel.unary_stream(*args, **named), self._metadata)
 
-    def stream_unary(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+    def stream_unary(self, *args: Any, **named: Any) -> Any:
         """Do as `unary_unary`."""
         return _KeyedCall(self._channel.stream_unary(*args, **named), self._metadata)
 
-    def stream_stream(self, *args: Any, **named: Any) -> Any:  # noqa: ANN401
+    def stream_stream(self, *args: Any, **named: Any) -> Any:
         """Do as `unary_unary`."""
         return _KeyedCall(self._channel.stream_stream(*args, **named), self._metadata)
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._channel, name)
 
     def __enter__(self) -> Self:
         self._channel.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> Any:  # noqa: ANN401
+    def __exit__(self, *error: object) -> Any:
         return self._channel.__exit__(*error)
 
     async def __aenter__(self) -> Self:

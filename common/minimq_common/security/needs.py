@@ -40,7 +40,7 @@ SERVERS = Requirement(CallerKind.SERVER)
 _Rule = Callable[[Any], Requirement]
 
 
-def requirement_of(request: Any) -> Requirement:  # noqa: ANN401 - of the generated classes, which are no dependency
+def requirement_of(request: Any) -> Requirement:
     """Return what a request takes. Raises `KeyError` when the table does not have it, which no server starts with."""
     return _RULES[request.DESCRIPTOR.full_name](request)
 
@@ -81,14 +81,14 @@ def _reads(group: str, topics: Iterable[str]) -> Requirement:
     return _all(Need(Verb.READ, Resource.GROUP, group), *(Need(Verb.READ, Resource.TOPIC, name) for name in names))
 
 
-def _append(request: Any) -> Requirement:  # noqa: ANN401 - of the generated classes, here and below
+def _append(request: Any) -> Requirement:
     write = Need(Verb.WRITE, Resource.TOPIC, request.topic)
     if not request.HasField("transaction"):
         return _all(write)
     return _all(write, Need(Verb.WRITE, Resource.TRANSACTION, request.transaction.name))
 
 
-def _append_atomic(request: Any) -> Requirement:  # noqa: ANN401
+def _append_atomic(request: Any) -> Requirement:
     writes = [Need(Verb.WRITE, Resource.TOPIC, name) for name in dict.fromkeys(each.topic for each in request.batches)]
     progress, commit = request.progress, request.progress.commit
     reads = [_reads(commit.group, (each.topic for each in commit.offsets))] if progress.HasField("commit") else []
@@ -97,11 +97,11 @@ def _append_atomic(request: Any) -> Requirement:  # noqa: ANN401
     return _all(*writes, *(need for each in reads for need in each.needs))
 
 
-def _append_many(request: Any) -> Requirement:  # noqa: ANN401
+def _append_many(request: Any) -> Requirement:
     return _all(*dict.fromkeys(need for each in request.appends for need in _append_atomic(each).needs))
 
 
-def _pull(request: Any) -> Requirement:  # noqa: ANN401
+def _pull(request: Any) -> Requirement:
     if request.cancel:
         return SIGNED_IN
     if request.HasField("lease"):
@@ -109,7 +109,7 @@ def _pull(request: Any) -> Requirement:  # noqa: ANN401
     return _all(Need(Verb.READ, Resource.TOPIC, request.topic))
 
 
-def _session(request: Any) -> Requirement:  # noqa: ANN401
+def _session(request: Any) -> Requirement:
     kind = request.WhichOneof("action")
     if kind in (None, "heartbeat"):
         return SIGNED_IN
@@ -121,63 +121,63 @@ def _session(request: Any) -> Requirement:  # noqa: ANN401
     return _reads(action.group, ())
 
 
-def _acquired(action: Any) -> Iterator[str]:  # noqa: ANN401
+def _acquired(action: Any) -> Iterator[str]:
     yield from (each.topic for each in action.queues)
     yield from (each.topic for each in action.begun)
 
 
-def _pop(request: Any) -> Requirement:  # noqa: ANN401
+def _pop(request: Any) -> Requirement:
     return _reads(request.group, (each.topic for each in (*request.settles, *request.takes)))
 
 
-def _attend(request: Any) -> Requirement:  # noqa: ANN401
+def _attend(request: Any) -> Requirement:
     return _all(*(Need(Verb.WRITE, Resource.TRANSACTION, group) for group in request.producer_groups))
 
 
-def _create_topic(request: Any) -> Requirement:  # noqa: ANN401
+def _create_topic(request: Any) -> Requirement:
     name = request.topic.topic
     # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
     is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, DONE_PREFIX))
     return _all(Need(Verb.WRITE if is_used else Verb.MANAGE, Resource.TOPIC, name))
 
 
-def _transaction(request: Any) -> Requirement:  # noqa: ANN401
+def _transaction(request: Any) -> Requirement:
     return _all(Need(Verb.WRITE, Resource.TRANSACTION, request.name))
 
 
-def _list_delayed(request: Any) -> Requirement:  # noqa: ANN401
+def _list_delayed(request: Any) -> Requirement:
     describe = Need(Verb.DESCRIBE, Resource.TOPIC, request.topic)
     return _all(describe, Need(Verb.READ, Resource.TOPIC, request.topic)) if request.with_batches else _all(describe)
 
 
-def _half(request: Any) -> Requirement:  # noqa: ANN401
+def _half(request: Any) -> Requirement:
     return _all(Need(Verb.WRITE, Resource.TRANSACTION, request.producer_group))
 
 
-def _halves(request: Any) -> Requirement:  # noqa: ANN401
+def _halves(request: Any) -> Requirement:
     groups = dict.fromkeys(each.producer_group for each in request.ends)
     return _all(*(Need(Verb.WRITE, Resource.TRANSACTION, group) for group in groups))
 
 
-def _list_halves(request: Any) -> Requirement:  # noqa: ANN401
+def _list_halves(request: Any) -> Requirement:
     if not request.producer_group:
         return SIGNED_IN  # the answer is filtered
     return _all(Need(Verb.DESCRIBE, Resource.TRANSACTION, request.producer_group))
 
 
-def _get_committed(request: Any) -> Requirement:  # noqa: ANN401
+def _get_committed(request: Any) -> Requirement:
     group = Need(Verb.DESCRIBE, Resource.GROUP, request.group)
     return _all(group, Need(Verb.DESCRIBE, Resource.TOPIC, request.topic)) if request.topic else _all(group)
 
 
-def _reset_offsets(request: Any) -> Requirement:  # noqa: ANN401
+def _reset_offsets(request: Any) -> Requirement:
     return _all(
         Need(Verb.MANAGE, Resource.GROUP, request.group),
         Need(Verb.READ, Resource.TOPIC, request.topic),
     )
 
 
-def _replicate(request: Any) -> Requirement:  # noqa: ANN401
+def _replicate(request: Any) -> Requirement:
     is_snapshot = request.WhichOneof("first") == "snapshot"
     return _cluster(Verb.BACKUP, or_server=True)(request) if is_snapshot else SERVERS
 

@@ -46,7 +46,7 @@ class TimedHandler(AbstractHTTPHandler):
         connection.response_class = self._response  # type: ignore[assignment]
         return connection
 
-    def _response(self, sock: socket.socket, *args: Any, **named: Any) -> HTTPResponse:  # noqa: ANN401 - as it has them
+    def _response(self, sock: socket.socket, *args: Any, **named: Any) -> HTTPResponse:
         response = HTTPResponse(sock, *args, **named)
         response.fp.close()
         response.fp = io.BufferedReader(_TimedReader(sock, self._until, self._whole_s))

@@ -101,7 +101,7 @@ def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> 
 
 
 def _verified(text: str, name: str, issuer: Issuer, key: TokenKey) -> dict[str, Any]:
-    import jwt  # noqa: PLC0415 - for who has an issuer
+    import jwt  # for who has an issuer
 
     later: Any = {"require": ["exp", "iss", "aud"], **dict.fromkeys((f"verify_{each}" for each in _OTHERS), False)}
     try:

@@ -98,8 +98,8 @@ def _parse(data: msgspec.Raw) -> TokenKey | None:
     return TokenKey(found.kid, algorithm, digest, jwk)
 
 
-def _key_of(material: dict[str, str], algorithm: str) -> Any:  # noqa: ANN401 - of PyJWT
-    from jwt import PyJWK, PyJWTError  # noqa: PLC0415 - for who has an issuer
+def _key_of(material: dict[str, str], algorithm: str) -> Any:
+    from jwt import PyJWK, PyJWTError  # for who has an issuer
 
     try:
         jwk = PyJWK(material, algorithm)

@@ -26,7 +26,7 @@ _WORDS: Mapping[object, str] = types.MappingProxyType(
 
 def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Unit] = NO_UNITS) -> dict[str, Any]:
     """Return what a file sets, by key, as values of the options."""
-    import tomllib  # noqa: PLC0415 - for who has such a file
+    import tomllib  # for who has such a file
 
     try:
         table = tomllib.loads(path.read_text("utf-8"))
@@ -72,7 +72,7 @@ def _path(kind: type, value: object) -> Path:
     return Path(value)
 
 
-def _wanted(kind: Any) -> str:  # noqa: ANN401 - a type
+def _wanted(kind: Any) -> str:
     if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
         members = get_args(kind) if get_origin(kind) is Literal else [member.value for member in kind]
         return "one of " + ", ".join(map(json.dumps, members))

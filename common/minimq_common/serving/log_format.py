@@ -46,7 +46,7 @@ class TextFormatter(logging.Formatter):
         record.message = _CONTROL.sub(_escaped, _bounded_message(record))
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802, ANN401 - as logging has it
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as logging has it
         """Return a traceback."""
         lines = _cut(super().formatException(ei), _MOST_OF_TRACEBACK).split("\n")
         return "\n".join(f"    {_CONTROL.sub(_escaped, line)}" for line in lines)

@@ -263,7 +263,7 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic in the ne
         self._unit = unit
         self.name = self._number.name
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = self._unit.read(value) if isinstance(value, str) else None
         if number is not None:
             return number

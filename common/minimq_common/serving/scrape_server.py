@@ -33,7 +33,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
     #: For HTTPS; None for HTTP.
     secrets: ServerSecrets | None = None
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - those of the base class
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         #: Protects what follows; notified when a thread ends.
         self._changed = threading.Condition()
         self._busy = 0  # threads
@@ -48,7 +48,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
             request = self.secrets.context().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, address
 
-    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - those of the base class
+    def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a connection, or close it when there is no room."""
         with self._changed:
             if self._busy >= MAX_CONNECTIONS:
@@ -60,7 +60,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
             self._silent[request] = None
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as above
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer a connection on a thread of its own."""
         try:
             super().process_request_thread(request, client_address)
@@ -75,7 +75,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         with self._changed:
             self._silent.pop(request, None)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - those of the base class
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a peer that leaves or hangs is its own matter."""
 
     def _close_oldest(self) -> None:
@@ -96,7 +96,7 @@ class _Handler(WSGIRequestHandler):
         self.server.has_asked(self.connection)
         return is_request
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - those of the base class
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - those of the base class
         """Log nothing."""
 
 

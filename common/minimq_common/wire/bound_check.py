@@ -131,7 +131,7 @@ def _check_message(name: str, message: _Message, check: _Check) -> None:
         raise broken.within(name) from None
 
 
-def _check_items(name: str, items: Any, bound: Items, nested: _Check | None) -> None:  # noqa: ANN401 - a list of protobuf
+def _check_items(name: str, items: Any, bound: Items, nested: _Check | None) -> None:
     if len(items) > bound.most:
         raise _OutOfBounds(name, f"has {len(items)} items, the limit is {bound.most}: say it in several requests")
     if bound.each is not None:
@@ -140,7 +140,7 @@ def _check_items(name: str, items: Any, bound: Items, nested: _Check | None) -> 
         _check_messages(name, items, nested)
 
 
-def _check_values(name: str, items: Any, each: Text | Octets | Range) -> None:  # noqa: ANN401 - a list of protobuf
+def _check_values(name: str, items: Any, each: Text | Octets | Range) -> None:
     for number, item in enumerate(items):
         if isinstance(each, Range):
             if not each.least <= item <= each.most:
@@ -149,7 +149,7 @@ def _check_values(name: str, items: Any, each: Text | Octets | Range) -> None:  
             raise _OutOfBounds(f"{name}[{number}]", _too_long(item, each))
 
 
-def _check_messages(name: str, items: Any, nested: _Check) -> None:  # noqa: ANN401 - a list of protobuf
+def _check_messages(name: str, items: Any, nested: _Check) -> None:
     number = 0
     try:
         for item in items:
@@ -159,7 +159,7 @@ def _check_messages(name: str, items: Any, nested: _Check) -> None:  # noqa: ANN
         raise broken.within(f"{name}[{number}]") from None
 
 
-def _check_entries(name: str, entries: Any, bound: Entries) -> None:  # noqa: ANN401 - a map of protobuf
+def _check_entries(name: str, entries: Any, bound: Entries) -> None:
     if len(entries) > bound.most:
         raise _OutOfBounds(name, f"has {len(entries)} entries, the limit is {bound.most}")
     for key, value in entries.items():

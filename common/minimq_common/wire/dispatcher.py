@@ -169,7 +169,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         except MiniMQError as error:
             caller = error.with_message(error.message)  # one that is not raised yet keeps no frames
 
-        async def serve(_: object, context: Any) -> Any:  # noqa: ANN401 - of any call
+        async def serve(_: object, context: Any) -> Any:
             requests = None
             try:
                 if not method.takes_stream:
@@ -185,7 +185,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         make = grpc.stream_stream_rpc_method_handler if method.gives_stream else grpc.stream_unary_rpc_method_handler
         return make(serve, method.decode, method.encode)
 
-    async def _serve_one(self, method: _Method, met: _Caller, context: Any) -> Any:  # noqa: ANN401 - of any call
+    async def _serve_one(self, method: _Method, met: _Caller, context: Any) -> Any:
         caller = self._admit(method, met, context)
         request = await context.read()
         if request is grpc.aio.EOF:
@@ -196,14 +196,14 @@ class Dispatcher(grpc.GenericRpcHandler):
         return await method.serve(request, context)
 
     @contextmanager
-    def _streaming(self, method: _Method, met: _Caller, context: Any) -> Iterator[_Requests]:  # noqa: ANN401 - of any call
+    def _streaming(self, method: _Method, met: _Caller, context: Any) -> Iterator[_Requests]:
         with self._entered(method.name):
             caller = self._admit(method, met, context)
             checked = caller if method.kind is CallerKind.USER and not method.in_band else None
             with self._counted(method.name, caller):
                 yield _Requests(context.read, method, self._limits.first_request_s, checked)
 
-    async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:  # noqa: ANN401
+    async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:
         """End a call with a coded error, unless it was ended before or its caller has left.
 
         gRPC keeps the error with which a call ends, and by its frames that would keep the call and its requests: a
@@ -244,7 +244,7 @@ class Dispatcher(grpc.GenericRpcHandler):
             _check_kind(found, method.kind)
         return found
 
-    def _admit(self, method: _Method, met: _Caller, context: Any) -> KnownCaller | None:  # noqa: ANN401 - of any call
+    def _admit(self, method: _Method, met: _Caller, context: Any) -> KnownCaller | None:
         if met is None:
             return None
         if isinstance(met, MiniMQError):
@@ -299,7 +299,7 @@ class _Requests:
     def __aiter__(self) -> _Requests:
         return self
 
-    async def __anext__(self) -> Any:  # noqa: ANN401 - of any call
+    async def __anext__(self) -> Any:
         request = await self._read() if self._first_s is None else await self._first(self._first_s)
         if request is grpc.aio.EOF:
             raise StopAsyncIteration
@@ -309,7 +309,7 @@ class _Requests:
             self._caller.check(request)
         return request
 
-    async def _first(self, most_s: float) -> Any:  # noqa: ANN401 - of any call
+    async def _first(self, most_s: float) -> Any:
         # Not cancelled when it is late: gRPC never frees a request that comes after its reader was cancelled.
         reading = asyncio.ensure_future(self._read())
         reading.add_done_callback(_retrieve)
@@ -331,7 +331,7 @@ def _decoder(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], A
     if most == math.inf:  # `_end` knows its errors
         return decode
 
-    def decoder(data: bytes) -> Any:  # noqa: ANN401 - of any call
+    def decoder(data: bytes) -> Any:
         if len(data) > most:
             raise MessageTooLarge(f"a request of {len(data)} bytes is over the limit of this call, {most} bytes")
         try:
@@ -361,7 +361,7 @@ def _forget_frames(error: BaseException) -> None:
 
 
 def _passing_bytes(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    def passing(message: Any) -> bytes:  # noqa: ANN401 - of any call
+    def passing(message: Any) -> bytes:
         return message if isinstance(message, bytes) else encode(message)
 
     return passing

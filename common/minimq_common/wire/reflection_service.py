@@ -1,6 +1,6 @@
 """Reflection: tools for gRPC ask a server what its services are."""
 
-# ruff: noqa: ANN401, N802 - names and contexts are those of the stubs
+# ruff: noqa: N802 - names and contexts are those of the stubs
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def from_failure(failure: errors_pb2.Failure) -> MiniMQError:
     return _make(failure.code, failure.message, failure.retry_after_ms)
 
 
-async def write(context: Any, message: object) -> None:  # noqa: ANN401 - the context of any stream
+async def write(context: Any, message: object) -> None:
     """Write a message to a stream of a server."""
     try:
         await context.write(message)

@@ -1,6 +1,6 @@
 """The services that tools for gRPC know of any server: health, and reflection."""
 
-# ruff: noqa: ANN401, N802 - names and contexts are those of the stubs
+# ruff: noqa: N802 - names and contexts are those of the stubs
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StandardServices:
         health: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
         dispatcher.add(health, methods_of(health, self._health))
         if with_reflection:
-            from minimq_common.wire.reflection_service import add_reflection  # noqa: PLC0415 - few servers want it
+            from minimq_common.wire.reflection_service import add_reflection  # few servers want it
 
             add_reflection(dispatcher, (*services, "grpc.health.v1.Health"), self._stopped)
 

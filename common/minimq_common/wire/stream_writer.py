@@ -31,7 +31,7 @@ class StreamWriter(Generic[Message]):
     Messages are handed to gRPC encoded, which the server allows by its `Dispatcher`: so they are held once less.
     """
 
-    def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:  # noqa: ANN401 - the context of any stream
+    def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:
         self._rate = rate
         self._context = context
         self._unsent = unsent
@@ -89,7 +89,7 @@ class AnswerStream:
 
     def __init__(
         self,
-        context: Any,  # noqa: ANN401 - the context of any stream
+        context: Any,
         encode: Callable[[list[Any]], bytes],
         soon: Callable[[Callable[[], None]], object],
         unsent: Unsent,
@@ -113,7 +113,7 @@ class AnswerStream:
         """True when nothing more is written."""
         return self._over.done()
 
-    def add(self, answer: Any) -> None:  # noqa: ANN401 - as `encode` takes it
+    def add(self, answer: Any) -> None:
         """Write an answer, with those that come soon."""
         self._answers.append(answer)
         if not self._is_due:

@@ -39,7 +39,7 @@ def _facts() -> list[Fact]:
     return [_instance(kind, size) for kind in get_args(Fact) for size in (1, 3)]
 
 
-def _instance(kind: Any, size: int) -> Any:  # noqa: ANN401 - of that type
+def _instance(kind: Any, size: int) -> Any:
     """Return a value of a type by its annotations, with lists of some size."""
     if kind in _SIMPLE:
         return _SIMPLE[kind]
@@ -75,7 +75,7 @@ def _changed_msgpack(rng: Random, data: bytes) -> bytes:
     return msgspec.msgpack.encode(_changed(rng, msgspec.msgpack.decode(data)))
 
 
-def _changed(rng: Random, value: Any) -> Any:  # noqa: ANN401 - of msgpack
+def _changed(rng: Random, value: Any) -> Any:
     if rng.random() < 0.15:
         return rng.choice(
             (None, True, -1, 0, (1 << 63) - 1, -(1 << 63), (1 << 64) - 1, 0.5, "", "t", b"x", [], [1], {}, {"a": 1})

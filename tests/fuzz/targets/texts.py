@@ -132,7 +132,7 @@ def _texts(*samples: str) -> Callable[[Random], str]:
 def _tried(*calls: Callable[[Any], object], errors: tuple[type[Exception], ...] = _INVALID) -> Callable[[Any], None]:
     """Return a function that gives an input to all of some functions, each of which may refuse it."""
 
-    def call_all(given: Any) -> None:  # noqa: ANN401 - any input
+    def call_all(given: Any) -> None:
         for call in calls:
             try:
                 call(given)
@@ -228,7 +228,7 @@ def _json_values(rng: Random) -> str:
     return json.dumps(_changed(rng, json.loads(rng.choice(_OFFSETS[:5]))))
 
 
-def _changed(rng: Random, value: Any) -> Any:  # noqa: ANN401 - of JSON
+def _changed(rng: Random, value: Any) -> Any:
     if rng.random() < 0.1:
         return rng.choice(
             (None, True, -1, 1 << 70, 0.5, 1e400, "", "x", [], {}, [1, 2, 3], {"0": 1}, {"a": {"b": {"c": 1}}})

@@ -31,7 +31,7 @@ from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_p
 _NOW: Final = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-def _one_of(*values: Any) -> Pool:  # noqa: ANN401 - of any type
+def _one_of(*values: Any) -> Pool:
     return lambda rng: rng.choice(values)
 
 
@@ -86,11 +86,11 @@ def _control(messages: list[Any]) -> None:
             controller_pb2.ReplicaSet(term=status.record.term, version=status.record.version)
 
 
-def _register(message: Any) -> None:  # noqa: ANN401 - of protobuf
+def _register(message: Any) -> None:
     asyncio.run(read_registration(message, {"t"}))
 
 
-def _see(message: Any) -> None:  # noqa: ANN401 - of protobuf
+def _see(message: Any) -> None:
     view = view_from_wire(message)
     merge([view, view])
     away_everywhere([view])
@@ -98,7 +98,7 @@ def _see(message: Any) -> None:  # noqa: ANN401 - of protobuf
         conflict_from_wire("127.0.0.1:1", conflict)
 
 
-def _describe(message: Any) -> None:  # noqa: ANN401 - of protobuf
+def _describe(message: Any) -> None:
     group = group_from_wire("g", {"broker-a": message}, {}, _NOW)
     _ = group.is_agreed, group.topics_differ, str(group)
 
@@ -123,7 +123,7 @@ class _Call(grpc.RpcError, grpc.Call):
     def details(self) -> str:
         return self._details
 
-    def trailing_metadata(self) -> Any:  # noqa: ANN401 - untyped
+    def trailing_metadata(self) -> Any:
         return self._metadata
 
     def __repr__(self) -> str:

@@ -81,7 +81,7 @@ def start(loop: LoopThread, broker_name: str) -> Iterator[StartReporter]:
             controller: str,
             replica_id: int = 0,
             lease_s: float = LEASE_S,
-            **other: Any,  # noqa: ANN401 - fields
+            **other: Any,
         ) -> Reporter:
             made = Reporter(
                 loop, parse(controller, term_lease_s=lease_s), report(replica_id, broker_name=broker_name, **other)

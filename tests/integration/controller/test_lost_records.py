@@ -63,7 +63,7 @@ def authority(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Author
             yield Authority(directory, lambda: etcd.option, etcd.start, etcd.stop)
 
 
-def saved_alone(authority: Authority, start: StartReporter, **other: Any) -> tuple[Reporter, Reporter]:  # noqa: ANN401
+def saved_alone(authority: Authority, start: StartReporter, **other: Any) -> tuple[Reporter, Reporter]:
     """Start two replicas, save what is recorded while the master is alone in its set, and let the slave join then."""
     master = start(authority.option(), 0, **other)
     wait_until(lambda: master.is_master, PATIENCE_S)

@@ -37,7 +37,7 @@ def channel(nameserver: NameServer) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def failure_of(call: Any) -> MiniMQError:  # noqa: ANN401 - a function that makes a call
+def failure_of(call: Any) -> MiniMQError:
     with pytest.raises(grpc.RpcError) as raised:
         call()
     return rpc.from_rpc_error(raised.value, "name server")
@@ -133,7 +133,7 @@ def test_a_watch_that_goes_on_with_what_is_no_request_is_refused_behind_the_even
     """Of a refusal while a write is under way gRPC makes an error of its own, and a traceback."""
     writing, slow, write = threading.Event(), threading.Event(), rpc.write
 
-    async def write_slowly(context: Any, message: object) -> None:  # noqa: ANN401 - the context of any stream
+    async def write_slowly(context: Any, message: object) -> None:
         writing.set()
         await asyncio.to_thread(slow.wait, 20)
         await write(context, message)

@@ -47,7 +47,7 @@ class Reader:
 
 
 @contextmanager
-def group_reader(nameserver: str, group: str = "g", **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+def group_reader(nameserver: str, group: str = "g", **options: Any) -> Iterator[Reader]:
     """The only member of a group."""
     with PullConsumer(nameserver, group=group, start="earliest", prefetch_messages=20, **options) as consumer:
         consumer.subscribe("t")
@@ -55,7 +55,7 @@ def group_reader(nameserver: str, group: str = "g", **options: Any) -> Iterator[
 
 
 @contextmanager
-def lone_reader(nameserver: str, wanted: list[MessageQueue], **options: Any) -> Iterator[Reader]:  # noqa: ANN401
+def lone_reader(nameserver: str, wanted: list[MessageQueue], **options: Any) -> Iterator[Reader]:
     """A consumer that has assigned its queues by hand."""
     with PullConsumer(nameserver, group="lone", start="earliest", prefetch_messages=20, **options) as consumer:
         consumer.assign(wanted)

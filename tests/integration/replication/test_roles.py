@@ -160,7 +160,7 @@ def test_a_slave_says_that_it_has_what_is_on_its_disk(
     gate.set()
     put, acknowledgement = Segment.put, follower._Intake._acknowledgement
 
-    def slowly(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:  # noqa: ANN401 - as of `put`
+    def slowly(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
         assert not segment.path.is_relative_to(tmp_path / "1") or gate.wait(20)
         put(segment, txn, *added)
 
@@ -195,7 +195,7 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
     broken: list[Path] = []
     put = Segment.put
 
-    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:  # noqa: ANN401 - as of `put`
+    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
         if any(segment.path.is_relative_to(path) for path in broken):
             raise OSError(errno.EIO, "no more")
         put(segment, txn, *added)
@@ -230,7 +230,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
     put, after = Segment.put, Pauses.after
     tries: list[tuple[Break, float]] = []
 
-    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:  # noqa: ANN401 - as of `put`
+    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
         if any(segment.path.is_relative_to(path) for path in full):
             raise OSError(errno.ENOSPC, "no more")
         put(segment, txn, *added)
@@ -263,7 +263,7 @@ def test_a_report_that_cannot_be_made_is_told_and_made_later(
 ) -> None:
     failures = [ValueError("for once"), ValueError("and again")]
 
-    def make_or_fail(**values: Any) -> ReplicaReport:  # noqa: ANN401 - its fields
+    def make_or_fail(**values: Any) -> ReplicaReport:
         if failures:
             raise failures.pop()
         return ReplicaReport(**values)

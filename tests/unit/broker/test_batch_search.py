@@ -24,7 +24,7 @@ keyed = st.lists(st.lists(keys, max_size=3).map(lambda found: one(keys=tuple(fou
 @example(sent=[one(keys=("ab",)), one(keys=("cd",))], wanted="bc", compression=None)
 @example(sent=[one(keys=("a", "b")), one(keys=("ab",))], wanted="ab", compression=ALWAYS)
 @example(sent=[one()], wanted="a", compression=None)
-def test_a_key_is_found_where_a_message_has_it(sent: list[Message], wanted: str, compression: Any) -> None:  # noqa: ANN401
+def test_a_key_is_found_where_a_message_has_it(sent: list[Message], wanted: str, compression: Any) -> None:
     data = encode(sent, compression=compression)
     has = any(wanted in message.keys for message in sent)
     assert key_search(wanted)(memoryview(data)) == has
@@ -32,7 +32,7 @@ def test_a_key_is_found_where_a_message_has_it(sent: list[Message], wanted: str,
 
 
 @given(sent=st.lists(messages, min_size=1, max_size=6), wanted=st.text(max_size=3), compression=compressions)
-def test_a_value_is_never_missed(sent: list[Message], wanted: str, compression: Any) -> None:  # noqa: ANN401
+def test_a_value_is_never_missed(sent: list[Message], wanted: str, compression: Any) -> None:
     if wanted and any(wanted in message.properties.values() for message in sent):
         assert value_search(wanted)(memoryview(encode(sent, compression=compression)))
 
@@ -71,7 +71,7 @@ def test_a_key_of_which_there_are_too_many_parts_may_be_there() -> None:
 @given(sent=keyed, compression=compressions, at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_damage_raises_nothing_and_is_seen_if_asked_for(
     sent: list[Message],
-    compression: Any,  # noqa: ANN401
+    compression: Any,
     at: int,
     value: int,
 ) -> None:

@@ -28,7 +28,7 @@ sources = st.lists(
 )
 
 
-def encoded(sent: list[list[tuple[Message, int, bool]]], compression: Any = None) -> tuple[list[bytes], list[bool]]:  # noqa: ANN401
+def encoded(sent: list[list[tuple[Message, int, bool]]], compression: Any = None) -> tuple[list[bytes], list[bool]]:
     made = [
         batch_builder.encode(
             [item[0] for item in each], [item[1] for item in each], 0xFEED, number, 1 << 20, compression
@@ -62,7 +62,7 @@ def uncompacted(made: list[bytes]) -> list[tuple[Any, ...]]:
 @given(sent=sources, compression=compressions)
 @example(sent=[[(one(keys=["a"]), NOW_MS, False)]], compression=None)
 @example(sent=[[(one(keys=["a"]), NOW_MS, False)], [(one(tag="x"), NOW_MS, True)]], compression=ALWAYS)
-def test_what_remains_is_what_it_was(sent: list[list[tuple[Message, int, bool]]], compression: Any) -> None:  # noqa: ANN401
+def test_what_remains_is_what_it_was(sent: list[list[tuple[Message, int, bool]]], compression: Any) -> None:
     made, remains = encoded(sent, compression)
 
     data = compacted_of(made, remains)

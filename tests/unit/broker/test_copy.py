@@ -189,7 +189,7 @@ class Photographer:
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
 
     def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
-        def watched(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - those of any step
+        def watched(*arguments: Any, **named: Any) -> None:
             self.copy()
             step(*arguments, **named)
 

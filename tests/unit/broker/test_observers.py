@@ -15,7 +15,7 @@ from minimq_broker.store.writer import WriterHooks
 
 
 @pytest.mark.parametrize("observer", [EngineObserver, HandleObserver, LogObserver, StoreObserver, WriterHooks])
-def test_an_observer_has_no_defaults(observer: Any) -> None:  # noqa: ANN401 - any dataclass
+def test_an_observer_has_no_defaults(observer: Any) -> None:
     fields = dataclasses.fields(observer)
 
     assert fields

@@ -208,7 +208,7 @@ def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
         world.send("long", number % 2, bytes(200) if number > 20 else bytes(5_000))
     begin = Rewriter._begin
 
-    def has_little_room(rewriter: Rewriter, stretch: LogStretch, choose: Any) -> Any:  # noqa: ANN401 - as its
+    def has_little_room(rewriter: Rewriter, stretch: LogStretch, choose: Any) -> Any:
         if stretch.kept_bytes > SEGMENT_BYTES // 4:
             raise StoreFull("no room")
         return begin(rewriter, stretch, choose)

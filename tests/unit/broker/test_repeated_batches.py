@@ -55,7 +55,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk()
     put = Segment.put
 
-    def put_through(segment: Segment, *written: Any) -> None:  # noqa: ANN401 - as it is put
+    def put_through(segment: Segment, *written: Any) -> None:
         made.pass_on()
         put(segment, *written)
 

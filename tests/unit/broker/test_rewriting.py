@@ -208,7 +208,7 @@ class Photographer:
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
 
     def _watched(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - those of any step
+        def watched(*arguments: Any, **named: Any) -> Any:
             self.copy()
             return step(*arguments, **named)
 

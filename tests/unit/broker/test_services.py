@@ -160,7 +160,7 @@ def test_committed_offsets_are_told_while_others_are_committed(tmp_path: Path) -
             self.state = state
             self.applies = True
 
-        def get(self, key: tuple[str, int, int], default: Any = None) -> Any:  # noqa: ANN401
+        def get(self, key: tuple[str, int, int], default: Any = None) -> Any:
             found = super().get(key, default)
             group, topic_id, queue_id = key
             if queue_id < 20 and not self.applies:

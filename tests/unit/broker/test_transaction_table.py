@@ -361,7 +361,7 @@ class Brokers:
         state.position = self.position
         self.states[2] = state
 
-    def act(self, kind: str, *what: Any) -> None:  # noqa: ANN401, C901 - as drawn; a case for each kind
+    def act(self, kind: str, *what: Any) -> None:  # noqa: C901 - as drawn; a case for each kind
         match kind, *what:
             case "stage", name, number, producer_id, sequence, topic:
                 if number > self.ended.get(name, -1):

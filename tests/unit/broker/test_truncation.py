@@ -204,7 +204,7 @@ class Photographer:
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
 
     def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
-        def watched(*arguments: Any) -> None:  # noqa: ANN401 - those of any step
+        def watched(*arguments: Any) -> None:
             self.copy()
             step(*arguments)
 

@@ -32,7 +32,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
     put = Segment.put
 
-    def put_or_fail(segment: Segment, *written: Any) -> None:  # noqa: ANN401 - as it is put
+    def put_or_fail(segment: Segment, *written: Any) -> None:
         if made.error:
             raise made.error
         put(segment, *written)

@@ -26,7 +26,7 @@ class Streams:
     def master_of(self, _: str) -> str | None:
         return self.master
 
-    def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:  # noqa: ANN401
+    def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:
         self.opened.append(address)
         self.ended = ended
         on_event(ATTENDING)

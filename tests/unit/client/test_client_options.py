@@ -29,7 +29,7 @@ def test_single_options_are_changed_by_name() -> None:
 @pytest.mark.parametrize(
     ("changes", "options"), [(ProducerChanges, ProducerOptions), (ConsumerChanges, ConsumerOptions)]
 )
-def test_type_checkers_know_the_options_that_there_are(changes: type, options: Any) -> None:  # noqa: ANN401
+def test_type_checkers_know_the_options_that_there_are(changes: type, options: Any) -> None:
     fields = {field.name for field in dataclasses.fields(options)}
     types = {name: kind for name, kind in get_type_hints(options).items() if name in fields}
     assert get_type_hints(changes) == types
@@ -80,7 +80,7 @@ def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
     ],
     ids=str,
 )
-def test_a_number_that_cannot_be_is_refused(options: Any, change: dict[str, float]) -> None:  # noqa: ANN401
+def test_a_number_that_cannot_be_is_refused(options: Any, change: dict[str, float]) -> None:
     [(name, value)] = change.items()
     with pytest.raises(InvalidArgument, match=f"{name} is {value}: it must be"):
         options(**change)
@@ -99,7 +99,7 @@ def test_how_batches_are_compressed() -> None:
 
 
 @pytest.mark.parametrize("compression", ["ZSTD", "gzip", "", True, None])
-def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compression: Any) -> None:  # noqa: ANN401
+def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compression: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"compression is {compression!r}: it must be one of none, zstd"):
         ProducerOptions(compression=compression)
 
@@ -171,6 +171,6 @@ def test_an_argument_of_a_consumer_of_a_wrong_kind_is_refused(arguments: dict[st
 
 
 @pytest.mark.parametrize("nameserver", [None, 5, "http://127.0.0.1:9876", ""])
-def test_an_address_that_is_none_is_refused(nameserver: Any) -> None:  # noqa: ANN401
+def test_an_address_that_is_none_is_refused(nameserver: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"HOST:PORT"):
         nameserver_addresses(nameserver)

@@ -23,13 +23,13 @@ def queue(
     unread_for_s: float | None = None,
     *,
     topic: str = "orders",
-    **fields: Any,  # noqa: ANN401 - those of the message
+    **fields: Any,
 ) -> broker_pb2.GroupQueue:
     oldest = 0 if unread_for_s is None else ms_ago(unread_for_s)
     return broker_pb2.GroupQueue(topic=topic, queue_id=queue_id, owner=owner, oldest_unread_ms=oldest, **fields)
 
 
-def answer(members: str, *queues: broker_pb2.GroupQueue, **fields: Any) -> broker_pb2.DescribeGroupResponse:  # noqa: ANN401 - as above
+def answer(members: str, *queues: broker_pb2.GroupQueue, **fields: Any) -> broker_pb2.DescribeGroupResponse:
     return broker_pb2.DescribeGroupResponse(client_ids=members.split(), queues=queues, **fields)
 
 

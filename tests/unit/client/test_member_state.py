@@ -308,7 +308,7 @@ class Reader:
                     self.leaving.discard(queue)
 
 
-def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence[Step]:  # noqa: ANN401, C901, PLR0911
+def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence[Step]:  # noqa: C901, PLR0911
     match event:
         case ("aim", target):
             return state.aim(target, now)

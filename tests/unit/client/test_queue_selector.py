@@ -44,7 +44,7 @@ class Routes:
         return self._route if topic == "t" else None
 
 
-def selector_of(routes: Routes, **options: Any) -> QueueSelector:  # noqa: ANN401 - fields of the options
+def selector_of(routes: Routes, **options: Any) -> QueueSelector:
     return QueueSelector(routes.known, ProducerOptions(**options), random.Random(17))
 
 

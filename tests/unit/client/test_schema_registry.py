@@ -301,7 +301,7 @@ def test_a_registry_that_is_away_or_is_none(server: RegistryServer, registry: Sc
 
 
 @pytest.mark.parametrize("token", ["a\nb", "", "ü", None])
-def test_a_token_that_cannot_be_sent_is_refused(server: RegistryServer, token: Any) -> None:  # noqa: ANN401 - as users may
+def test_a_token_that_cannot_be_sent_is_refused(server: RegistryServer, token: Any) -> None:
     with pytest.raises(InvalidArgument, match="the bearer token is no text of printable ASCII characters"):
         SchemaRegistry(server.url, bearer_token=lambda: token).schema(1)
     assert server.asked == []

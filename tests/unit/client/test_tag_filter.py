@@ -51,7 +51,7 @@ def test_what_is_no_expression_says_what_one_looks_like(expression: str) -> None
 
 
 @pytest.mark.parametrize("wrong", [[], [""], [5], None, 5, b"paid"], ids=repr)
-def test_what_is_no_collection_of_tags(wrong: Any) -> None:  # noqa: ANN401
+def test_what_is_no_collection_of_tags(wrong: Any) -> None:
     with pytest.raises(InvalidArgument, match="or give a list of tags"):
         TagFilter(wrong)
 

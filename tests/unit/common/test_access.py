@@ -120,7 +120,7 @@ RULES = st.builds(
 
 
 @given(st.lists(RULES, max_size=5), st.lists(RULES, max_size=5), st.sampled_from(list(VERBS)), st.data())
-def test_decisions_are_those_of_a_plain_reading(own: list[Rule], role: list[Rule], kind: Resource, data: Any) -> None:  # noqa: ANN401 - of hypothesis
+def test_decisions_are_those_of_a_plain_reading(own: list[Rule], role: list[Rule], kind: Resource, data: Any) -> None:
     asked = Need(data.draw(st.sampled_from(VERBS[kind])), kind, "" if kind is Resource.CLUSTER else data.draw(NAMES))
     document = AccessDocument(1, {"u": User(roles=("r",), rules=tuple(map(str, own)))}, {"r": tuple(map(str, role))})
 

@@ -1,7 +1,5 @@
 """Callers of a server: who is let in, what is refused unread, and what ends by itself."""
 
-# ruff: noqa: ANN401 - requests and contexts are of any call
-
 from __future__ import annotations
 
 import asyncio

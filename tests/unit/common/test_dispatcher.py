@@ -58,7 +58,7 @@ class Large:
 HELD: list[weakref.ref[Large]] = []
 
 
-async def fail(what: str, context: Any) -> bytes:  # noqa: ANN401 - of gRPC
+async def fail(what: str, context: Any) -> bytes:
     if what == "aborted":
         await context.abort(grpc.StatusCode.DATA_LOSS, "ended before")
     if what == "holding":
@@ -70,16 +70,16 @@ async def fail(what: str, context: Any) -> bytes:  # noqa: ANN401 - of gRPC
     return what.encode()  # encoded already
 
 
-async def describe(request: broker_pb2.DescribeTopicRequest, context: Any) -> bytes:  # noqa: ANN401 - of gRPC
+async def describe(request: broker_pb2.DescribeTopicRequest, context: Any) -> bytes:
     return await fail(request.topic, context)
 
 
-async def attend(requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - of gRPC
+async def attend(requests: AsyncIterator[Any], context: Any) -> None:
     async for request in requests:
         await rpc.write(context, await fail(request.client_id, context))
 
 
-async def echo(requests: AsyncIterator[Any], context: Any) -> None:  # noqa: ANN401 - of gRPC
+async def echo(requests: AsyncIterator[Any], context: Any) -> None:
     async for request in requests:
         await rpc.write(context, request.SerializeToString())
 
@@ -124,7 +124,7 @@ def call(channel: grpc.Channel, method: str, what: str) -> bytes:
     return one(data, timeout=PATIENCE_S)  # type: ignore[no-any-return]
 
 
-def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Append") -> Any:  # noqa: ANN401 - of gRPC
+def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Append") -> Any:
     made: Any = channel.stream_stream(f"/minimq.v1.Broker/{method}")
     return made(requests, timeout=PATIENCE_S)
 
@@ -133,7 +133,7 @@ def append(batch: bytes) -> bytes:
     return broker_pb2.AppendRequest(topic="t", batch=batch).SerializeToString()
 
 
-def failure(call: Any) -> MiniMQError:  # noqa: ANN401 - of gRPC
+def failure(call: Any) -> MiniMQError:
     with pytest.raises(grpc.RpcError) as raised:
         next(call)
     return rpc.from_rpc_error(raised.value, "server")

@@ -37,7 +37,7 @@ def size_in_a_batch(message: Message) -> int:
     return build([message])
 
 
-def outcome(call: Any) -> object:  # noqa: ANN401 - any function of no argument
+def outcome(call: Any) -> object:
     try:
         return call()
     except MiniMQError as error:
@@ -90,7 +90,7 @@ def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> N
 
 
 @pytest.mark.parametrize(("body", "kind"), [(None, "None"), ("x", "a str"), (5, "an int"), ([b"x"], "a list")])
-def test_a_message_is_not_made_of_a_body_that_is_no_bytes(body: Any, kind: str) -> None:  # noqa: ANN401 - anything
+def test_a_message_is_not_made_of_a_body_that_is_no_bytes(body: Any, kind: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^the body of the message is {kind}: give bytes$"):
         Message("t", body)
 

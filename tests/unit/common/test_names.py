@@ -60,7 +60,7 @@ def test_the_length_is_limited(kind: str, longest: int) -> None:
 
 @pytest.mark.parametrize("kind", CHECKS)
 @pytest.mark.parametrize(("name", "said"), [(None, "None"), (5, "an int"), (b"a", "a bytes"), ({}, "a dict")])
-def test_a_name_is_text(kind: str, name: Any, said: str) -> None:  # noqa: ANN401 - whatever users give
+def test_a_name_is_text(kind: str, name: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^the {kind} name is {said}: give text$"):
         CHECKS[kind](name)
 

@@ -164,7 +164,7 @@ def _is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
-def _set(message: Any, path: tuple[FieldDescriptor, ...]) -> None:  # noqa: ANN401 - of any class
+def _set(message: Any, path: tuple[FieldDescriptor, ...]) -> None:
     field, *rest = path
     if _is_map(field):
         getattr(message, field.name)[0] = MARK

@@ -20,7 +20,7 @@ from support.reports import report
 LARGEST = (1 << 63) - 1
 
 
-def record(**other: Any) -> ReplicaSet:  # noqa: ANN401 - fields of many types
+def record(**other: Any) -> ReplicaSet:
     """Return the record of replica 0 as the master in term 5."""
     first = found(report(last_term=4), 3.0)
     assert first is not None

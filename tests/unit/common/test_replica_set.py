@@ -23,7 +23,7 @@ from minimq_common.replicas.replica_set import (
 from support.reports import report
 
 
-def record(**other: Any) -> ReplicaSet:  # noqa: ANN401 - fields of many types
+def record(**other: Any) -> ReplicaSet:
     """Return a record in term 5 with replica 0 as the master, and 1 in sync."""
     first = found(report(last_term=4), 3.0)
     assert first is not None
@@ -56,7 +56,7 @@ def test_a_report_is_checked(wrong: dict[str, Any]) -> None:
         replace(report(), **wrong)
 
 
-def told(by: int = 1, **other: Any) -> ReplicaReport:  # noqa: ANN401 - fields of many types
+def told(by: int = 1, **other: Any) -> ReplicaReport:
     """Return the report of a replica that was told of a later record than the one there is."""
     return report(by, last_term=5, known=record(**{"version": 7, "in_sync": frozenset({0}), **other}))
 

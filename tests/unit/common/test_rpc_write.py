@@ -31,7 +31,7 @@ class Server(replication_pb2_grpc.ReplicationServicer):
     async def Replicate(  # type: ignore[override]  # grpc.aio takes handlers that write to the context as well
         self,
         requests: AsyncIterator[replication_pb2.ReplicaRequest],
-        context: Any,  # noqa: ANN401 - as gRPC has it
+        context: Any,
     ) -> None:
         try:
             while True:

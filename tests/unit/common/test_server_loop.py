@@ -51,7 +51,7 @@ def wakeups() -> Iterator[Wakeups]:
         yield made
 
 
-def run(work: Any) -> Any:  # noqa: ANN401 - of any coroutine
+def run(work: Any) -> Any:
     with asyncio.Runner(loop_factory=ServerLoop) as runner:
         return runner.run(work)
 

@@ -54,7 +54,7 @@ def fill(directory: Path, pair: Pair, roots: bytes) -> Path:
 def at(moment: datetime) -> type:
     class Clock(datetime):
         @classmethod
-        def now(cls, tz: Any = None) -> Any:  # noqa: ANN401 - as the class has it
+        def now(cls, tz: Any = None) -> Any:
             return moment
 
     return Clock
@@ -226,7 +226,7 @@ def test_files_of_another_server_are_checked(signer: Signer, tmp_path: Path) -> 
 
 
 class Health(health_pb2_grpc.HealthServicer):
-    async def Check(self, request: Any, context: Any) -> Any:  # noqa: ANN401 - of the library
+    async def Check(self, request: Any, context: Any) -> Any:
         return health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING)
 
 
@@ -247,7 +247,7 @@ class Peer:
         await self._server.stop(0)
 
 
-async def check(stub: Any) -> str:  # noqa: ANN401 - of the library
+async def check(stub: Any) -> str:
     try:
         await stub.Check(health_pb2.HealthCheckRequest(), timeout=30)
     except grpc.aio.AioRpcError as error:

@@ -34,7 +34,7 @@ async def watch_in_turn() -> None:
     async with rpc.open_aio_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
 
-        async def watch() -> Any:  # noqa: ANN401 - of the generated classes
+        async def watch() -> Any:
             call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
             assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             return call

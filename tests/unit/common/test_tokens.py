@@ -1,7 +1,5 @@
 """Tokens at a server: who is let in by one, for how long, and how many are looked at."""
 
-# ruff: noqa: ANN401 - requests and contexts are of any call
-
 from __future__ import annotations
 
 import json

@@ -15,7 +15,7 @@ RW, READ, WRITE, NONE = Permission.READ_WRITE, Permission.READ, Permission.WRITE
 _sessions = itertools.count(1)
 
 
-def state(  # noqa: PLR0913
+def state(
     name: str = "broker-a",
     broker_id: int = 0,
     *,

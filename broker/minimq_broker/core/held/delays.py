@@ -154,7 +154,7 @@ class DelayTable:
         """Return how many wait for a topic. Any thread may ask."""
         return self.by_topic.get(topic_id, _NONE)
 
-    def load_mark(self, row: Any) -> None:  # noqa: ANN401 - as it was decoded
+    def load_mark(self, row: Any) -> None:
         """Take the mark of a checkpoint in."""
         self.published = msgspec.convert(row, DueMark)
         self.saved_mark = self.mark
@@ -163,7 +163,7 @@ class DelayTable:
         """Take in the mark that a checkpoint has; the clock may have been set back since."""
         self.saved_mark = min(mark, self.mark)
 
-    def load(self, topic_id: int, row: Any) -> None:  # noqa: ANN401 - as it was decoded
+    def load(self, topic_id: int, row: Any) -> None:
         """Take in how many wait for a topic, of a checkpoint."""
         self.by_topic[topic_id] = msgspec.convert(row, Waiting)
 

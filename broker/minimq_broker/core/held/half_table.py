@@ -188,7 +188,7 @@ class HalfTable:
         """Return what a checkpoint holds of a transaction, to be saved at once; None when it has ended."""
         return self.halves.get(TransactionId(name, number))
 
-    def load_half(self, row: Any, name: str, number: int) -> None:  # noqa: ANN401 - as it was decoded
+    def load_half(self, row: Any, name: str, number: int) -> None:
         """Take such a row in; they may come in any order."""
         half = self.halves[TransactionId(name, number)] = msgspec.convert(row, Half)
         self._open.add(name, half.producer_id, half.staged)
@@ -198,7 +198,7 @@ class HalfTable:
         self._order()
         return self._endings.get(at)
 
-    def load_ended(self, row: Any, at: int) -> None:  # noqa: ANN401 - as it was decoded
+    def load_ended(self, row: Any, at: int) -> None:
         """Take such a fact in; they may come in any order."""
         self._loaded.append((at, msgspec.convert(row, HalvesEnded)))
 

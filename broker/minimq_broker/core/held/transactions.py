@@ -376,7 +376,7 @@ class TransactionTable:
         """Return what a checkpoint holds of a producer in a transaction, to be saved at once; None when it is gone."""
         return self._stages.get(StageKey(name, number, producer_id))
 
-    def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:  # noqa: ANN401 - as it was decoded
+    def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:
         """Take such a row in; they may come in any order."""
         key = StageKey(name, number, producer_id)
         stage = self._stages[key] = msgspec.convert(row, Stage)
@@ -384,7 +384,7 @@ class TransactionTable:
         self.open.add(name, producer_id, Staged(parts=1))
         self._count(key, stage.batches.values(), 1)
 
-    def load_ending(self, row: Any, name: str) -> None:  # noqa: ANN401 - as it was decoded
+    def load_ending(self, row: Any, name: str) -> None:
         """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
         ending = self._endings[name] = msgspec.convert(row, Ending)
         waiting = list(ending.waiting)

@@ -40,7 +40,7 @@ class PopAnswers(AnswerStream):
 
     def __init__(
         self,
-        context: Any,  # noqa: ANN401 - the context of any stream
+        context: Any,
         reader: PopReader,
         soon: Callable[[Callable[[], None]], object],
         unsent: Unsent,

@@ -27,7 +27,7 @@ from minimq_broker.store.held.due_rows import (
 DUE_TABLE = b"due"
 
 
-def open_due(env: lmdb.Environment) -> Any:  # noqa: ANN401 - as lmdb has it
+def open_due(env: lmdb.Environment) -> Any:
     """Return the table of the file of a segment; None when it has none."""
     try:
         return env.open_db(DUE_TABLE, create=False)
@@ -46,13 +46,13 @@ class _Next(NamedTuple):
 class DueTable:
     """The due table of one segment. One thread writes; any thread reads."""
 
-    def __init__(self, env: lmdb.Environment, table: Any, reading: Callable[[], Any]) -> None:  # noqa: ANN401 - as lmdb
+    def __init__(self, env: lmdb.Environment, table: Any, reading: Callable[[], Any]) -> None:
         self._env, self._db = env, table
         self._method = WeakMethod(reading)  # the file is closed once nobody has the segment
         self._changes = 0
         self._next = _Next(-1, NO_KEY, None)
 
-    def _reading(self) -> Any:  # noqa: ANN401 - as lmdb has it
+    def _reading(self) -> Any:
         begin = self._method()
         assert begin is not None  # whoever reads has the segment
         return begin()

@@ -39,7 +39,7 @@ class _Phase(Enum):
 class CompactionRound:
     """One round. Used by one thread at a time; the log may change between its steps."""
 
-    def __init__(  # noqa: PLR0913 - by name
+    def __init__(
         self,
         log: CommitLog,
         topics: Mapping[int, TopicCompaction],

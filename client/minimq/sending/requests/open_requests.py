@@ -39,7 +39,7 @@ class CorrelationIds:
     """
 
     def __init__(self) -> None:
-        import hashlib  # noqa: PLC0415 - those who ask for nothing do without it
+        import hashlib  # those who ask for nothing do without it
 
         self._digest = partial(hashlib.blake2b, digest_size=_ID_BYTES, key=os.urandom(_KEY_BYTES))
         self._numbers = itertools.count()

@@ -28,7 +28,7 @@ class TransactionInput(Protocol[M]):
     def queue(self) -> MessageQueue | None:
         """The queue of the first message, whose broker commits the transaction; None before there is one."""
 
-    def receive(self, timeout: float, max_messages: int) -> Any:  # noqa: ANN401 - awaitable for asyncio
+    def receive(self, timeout: float, max_messages: int) -> Any:
         """Return messages as the consumer does."""
 
     def took(self, messages: Sequence[M]) -> list[M]:
