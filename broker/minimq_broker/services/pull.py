@@ -6,7 +6,6 @@ import asyncio
 import logging
 import struct
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import ExitStack
 from functools import partial
 
 import grpc.aio
@@ -18,7 +17,7 @@ from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import ReadLimits
+from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_common.errors import (
     CorruptEntry,
     MiniMQError,
@@ -234,10 +233,10 @@ class _Pull:
         return True
 
     def _next_frame(self, queue: QueueKey, first: int, end: int, cuts: int) -> bytes | None:
-        with ExitStack() as lent:  # batches are copied once, from the file into the frame
+        with Lent() as lent:  # batches are copied once, from the file into the frame
             return self._read_frame(queue, first, end, cuts, lent)
 
-    def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, lent: ExitStack) -> bytes | None:
+    def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, lent: Lent) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, lent=lent)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from collections.abc import Callable, Sequence, Set
+from functools import partial
 from typing import Protocol, TypeVar
 
 from minimq_broker.core.facts import Fact
@@ -28,6 +30,8 @@ from minimq_broker.store.jobs import (
 )
 from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
+
+log = logging.getLogger(__name__)
 
 Written = TypeVar("Written", bound=Job)
 
@@ -234,20 +238,20 @@ class Writes:
         self._calls = calls
         try:
             for queue in grown:
-                self._queue_grew(queue)
+                _do(self._queue_grew, queue)
             self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
-                job.finish(self)
+                _do(job.finish, self)
         finally:
             self._calls = None
         self._stuck_since = math.inf
         if not self._room.is_set():
             self._room.set()
         if self._maybe_changed or self._maybe_recorded:
-            self._observer.finished(maybe_recorded=self._maybe_recorded)
+            _do(partial(self._observer.finished, maybe_recorded=self._maybe_recorded))
         for call in calls:
-            call()
+            _do(call)
 
     # ---- as the observer of the jobs ------------------------------------------------------------
 
@@ -270,3 +274,11 @@ class Writes:
         """Let the observer look for changes once all jobs of the commit are answered."""
         self._maybe_changed = True
         self._maybe_recorded = self._maybe_recorded or topics
+
+
+def _do(call: Callable[..., object], *arguments: object) -> None:
+    """Make a call, whose failure is not that of the others in the same commit."""
+    try:
+        call(*arguments)
+    except Exception:
+        log.exception("writes: a commit was not taken in completely")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
 import google_crc32c
+import lmdb
 import msgspec
 
 from minimq_broker.core.state import QueueKey
@@ -81,6 +82,26 @@ def _anything(_batch: memoryview) -> bool:
     return True
 
 
+class Lent(ExitStack):
+    """What keeps views of the files valid until it is closed: of each segment one transaction, and the segment itself.
+
+    A segment that is removed meanwhile is unmapped once nobody has it any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: dict[object, lmdb.Transaction] = {}
+
+    def reading(
+        self, segment: object, begin: Callable[[], AbstractContextManager[lmdb.Transaction]]
+    ) -> lmdb.Transaction:
+        """Return the transaction in which a segment is read."""
+        transaction = self._open.get(segment)
+        if transaction is None:
+            transaction = self._open[segment] = self.enter_context(begin())
+        return transaction
+
+
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     """Bounds of a read, which stops after the batch that reaches one of them."""
@@ -95,7 +116,7 @@ class ReadLimits:
     #: Tells of the bytes of a batch whether it is wanted.
     may_hold: Callable[[memoryview], bool] = _anything
     #: Batches are not copied: they are views of the file that are valid until this is closed.
-    lent: ExitStack | None = None
+    lent: Lent | None = None
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
         """Return the remaining limits after a part was read from an offset on; None when a bound is reached."""

@@ -233,7 +233,7 @@ class Segment(SegmentFile):
         last, begins_at = offset, -1
         lent = limits.lent
         try:
-            with self._reading() if lent is None else nullcontext(lent.enter_context(self._reading())) as txn:
+            with self._reading() if lent is None else nullcontext(lent.reading(self, self._reading)) as txn:
                 for last, key, value in self._values_from(txn, queue, offset):
                     check_row(key, value)
                     base = last - count_in(value) + 1

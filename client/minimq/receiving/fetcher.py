@@ -212,8 +212,9 @@ class Fetcher:
 
     def finish(self) -> None:
         """Note that the user has finished all messages that he has."""
-        if self._handed is not None:
-            self._handed.in_hand = False
+        handed = self._handed  # once: the loop may take it back meanwhile
+        if handed is not None:
+            handed.in_hand = False
 
     def may_use(self, queue: MessageQueue) -> bool:
         """Tell whether what the user has of a queue may be processed: its lease holds still. On any thread."""

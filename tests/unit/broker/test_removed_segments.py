@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
+from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_broker.store.segment import Segment
+from minimq_common.batch.records import RecordBatch
+from support.stores import Stores
+from support.waiting import wait_until
 
 
 def test_no_other_file_gets_an_inode_of_a_segment_that_is_not_gone(tmp_path: Path) -> None:
@@ -38,3 +43,31 @@ def _open_files(folder: Path) -> int:
         except FileNotFoundError:  # that of the listing itself
             continue
     return count
+
+
+def test_views_outlive_the_segment_that_they_are_of(stores: Stores) -> None:
+    store = stores.open(segment_bytes=1 << 16, checkpoint_interval_s=0.01)
+    store.create_topic("t")
+    bodies = [bytes([number]) * 20_000 for number in range(20)]
+    for body in bodies:
+        store.append("t", 0, body)
+    with Lent() as lent:
+        found, _ = store.store.search(store.key("t", 0), 0, ReadLimits(1, 1, lent=lent))
+        wait_until(lambda: store.store.saved_position >= store.store.end, what="the state is saved")
+        while store.store.log.remove_first(store.store.saved_position):
+            pass
+        gc.collect()
+        assert store.store.bounds(store.key("t", 0))[0] > 0
+        assert RecordBatch(bytes(found[0].data)).bodies() == bodies[:1]
+
+
+def test_any_number_of_reads_takes_one_transaction_of_a_segment(stores: Stores) -> None:
+    store = stores.open()
+    store.create_topic("t")
+    for number in range(300):
+        store.append("t", 0, b"%d" % number)
+    with Lent() as lent:
+        for offset in range(300):
+            found, _ = store.store.search(store.key("t", 0), offset, ReadLimits(1, 1, lent=lent))
+            assert found[0].base_offset == offset
+        assert store.bodies("t", 0)[-1] == b"299"

@@ -20,7 +20,7 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import records as batch
-from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
+from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, QUIET, make_batch
@@ -150,6 +150,23 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
         assert engine.writes.pending_bytes == 0
 
     with_engine(tmp_path, test)
+
+
+def test_a_listener_that_fails_costs_nobody_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: Engine) -> None:
+        def fail(_: object) -> None:
+            raise CorruptEntry("an index row does not match its CRC-32C")
+
+        engine.arrivals.listeners.append(fail)
+        data = make_batch([b"x" * 60])  # a second one waits for the room of the first
+        for _ in range(3):
+            done: asyncio.Queue[AppendJob] = asyncio.Queue()
+            await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=done.put_nowait))
+            assert (await done.get()).error is None
+        assert engine.writes.pending_bytes == 0
+
+    with_engine(tmp_path, test)
+    assert "not taken in completely" in caplog.text
 
 
 def test_committed_offsets_are_told_while_others_are_committed(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.services.pull import batch_parts, fill_batch
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import ReadLimits
+from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.security.byte_rate import ByteRate
 from minimq_common.wire.large_fields import LARGE_BYTES, field_head
@@ -82,7 +81,7 @@ class PopAnswers(AnswerStream):
         """Return the waiting results, up to the size of a response."""
         parts: list[bytes] = []
         size = taken = 0
-        with ExitStack() as lent:  # batches are copied once, from the file into the response
+        with Lent() as lent:  # batches are copied once, from the file into the response
             for answer in self._answers:
                 if size >= _RESPONSE_BYTES:
                     break
@@ -135,7 +134,7 @@ class PopReader:
         #: The batch that was handed out of last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
-    def encode(self, delivered: DeliveredRuns, lent: ExitStack) -> list[bytes]:
+    def encode(self, delivered: DeliveredRuns, lent: Lent) -> list[bytes]:
         """Return the parts of the encoded result of a take, valid until `lent` is closed: large batches are views."""
         key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
         queue = QueueKey(key.topic_id, key.queue_id)
@@ -172,7 +171,7 @@ class PopReader:
         if spans:
             self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
 
-    def _read(self, queue: QueueKey, delivered: DeliveredRuns, lent: ExitStack) -> tuple[list[Run], list[StoredBatch]]:
+    def _read(self, queue: QueueKey, delivered: DeliveredRuns, lent: Lent) -> tuple[list[Run], list[StoredBatch]]:
         room = min(delivered.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []

@@ -25,6 +25,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.store.rows import ReadLimits
 from minimq_common.batch.records import read_lane
@@ -196,7 +197,7 @@ class PopLine:
         take = next(iter(self._waiting), None)
         may_join = take is not None and not take.tags and take not in self._late and not self._topic.fifo
         if take is not None and may_join and queue_id < self._topic.queues:
-            with suppress(MiniMQError, lmdb.Error):  # it is served later, or told
+            with suppress(MiniMQError, lmdb.Error, struct.error):  # it is served later, or told
                 self._ask(take, queue_id, AS_WRITTEN)
 
     def returning(self) -> None:
@@ -251,7 +252,14 @@ class PopLine:
         self._arm()
 
     def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
-        step = self._step(take, queue_id)
+        try:
+            step = self._step(take, queue_id)
+        except (MiniMQError, lmdb.Error, struct.error) as error:
+            if end is not None:
+                raise
+            self._leave(take)
+            take.answers.fail(take.id, unreadable(error) or error)
+            return
         self._leave(take)
         if end is not None:
             step.stored = step.stored[0], end

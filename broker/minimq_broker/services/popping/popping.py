@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import grpc.aio
+import lmdb
 
 from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle
@@ -20,6 +22,7 @@ from minimq_broker.services.popping.pop_clients import PopClients, PopClientStre
 from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
 from minimq_broker.store.jobs import AppendJob
+from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission
@@ -253,9 +256,9 @@ class PopService:
                 step = line.take(waiting)
                 if step is not None:
                     asked.append((line, waiting, step))
-            except MiniMQError as error:
+            except (MiniMQError, lmdb.Error, struct.error) as error:
                 self._note(error, group)
-                stream.answers.fail(take.id, error)
+                stream.answers.fail(take.id, unreadable(error) or error)
         self._hand_in(group, settles, asked, lines, stream)
 
     def _line(

@@ -173,7 +173,7 @@ class QueueDispatcher(Consumer):
         if self._calls is not None:
             self._calls.close()
         try:
-            self._commit()
+            self._commit(hangs=self._dispatcher.is_alive())
         except MiniMQError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
         if self._calls is not None:
@@ -427,9 +427,10 @@ class QueueDispatcher(Consumer):
             complete(partial(self._hand_back, offsets, commit=True))
         return len(offsets) < len(leaving)
 
-    def _commit(self) -> None:
+    def _commit(self, *, hangs: bool = False) -> None:
+        """Commit what is finished; a dispatcher that hangs may have messages that no listener had."""
         try:
-            offsets = self._in_flight.offsets(self._fetcher.positions)
+            offsets = self._in_flight.offsets(dict if hangs else self._fetcher.positions)
             self._client.wait(partial(self._record, offsets, automatic=True))
         except TopicNotFound as error:  # it was deleted, which the member of the group says
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
