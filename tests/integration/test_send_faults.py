@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -290,3 +291,43 @@ def test_a_full_buffer_raises_when_told_so(single: LocalCluster) -> None:
             assert future.exception(PATIENCE_S) is None
         wait_until(lambda: producer.send_many([message]), PATIENCE_S)
     assert len(bodies(single)) == 11
+
+
+def test_a_client_that_stood_still_takes_in_the_answers_that_came_meanwhile(pair: LocalCluster) -> None:
+    with Producer(pair.nameserver, send_timeout_s=18) as producer:  # the first try has a sixth of that
+        producer.send(Message("t", b"the routes are known"))
+        sent = producer.send_async(Message("t", b"x"))
+        producer._core._client.connection.call_soon(time.sleep, 4)
+        sent.result(PATIENCE_S)
+        assert producer.statistics().retries == 0
+    assert sorted(bodies(pair)) == [b"the routes are known", b"x"]
+
+
+def test_what_waits_for_callbacks_is_bounded_by_the_buffer(single: LocalCluster) -> None:
+    may_end = threading.Event()
+
+    def wait(_receipt: SendReceipt | None, _error: MiniMQError | None) -> None:
+        may_end.wait(PATIENCE_S)
+
+    with Producer(single.nameserver, buffer_bytes=20_000, block_when_full=False) as producer:
+        with pytest.raises(BufferFull):  # noqa: PT012 - any of them may raise
+            for _ in range(1_000):
+                producer.send_async(Message("t", bytes(100)), callback=wait).result(PATIENCE_S)
+        may_end.set()
+        producer.flush(PATIENCE_S)
+        assert producer.statistics().buffered_bytes == 0
+
+
+class BrokenMapping(dict[str, str]):
+    """Properties that cannot be asked for one."""
+
+    def get(self, *_: object) -> str:
+        raise RuntimeError("no")
+
+
+def test_properties_that_fail_lose_no_other_message(single: LocalCluster) -> None:
+    with Producer(single.nameserver, send_timeout_s=5) as producer:
+        first = producer.send_async(Message("t", b"x", properties=BrokenMapping(a="b")))
+        second = producer.send_async(Message("t", b"y"))
+        second.result(PATIENCE_S)
+        first.exception(PATIENCE_S)  # it has an outcome

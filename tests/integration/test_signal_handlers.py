@@ -110,7 +110,10 @@ def test_a_callback_is_no_handler(cluster: LocalCluster, topic: str, group: str)
     assert stored[0] == "SEND_OK"
 
 
-def test_a_signal_at_any_moment_hangs_and_loses_nothing(cluster: LocalCluster, topic: str, handle: Handle) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_a_signal_at_any_moment_hangs_and_loses_nothing(
+    cluster: LocalCluster, topic: str, handle: Handle, many: bool
+) -> None:
     sent = 0
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"the route is known"))
@@ -124,8 +127,11 @@ def test_a_signal_at_any_moment_hangs_and_loses_nothing(cluster: LocalCluster, t
         signal.setitimer(signal.ITIMER_REAL, 0.001)
         try:
             while len(outcomes) < 100:
-                producer.send(Message(topic, b"x"))
-                sent += 1
+                if many:
+                    sent += len(producer.send_many(Message(topic, b"x") for _ in range(100)))
+                else:
+                    producer.send(Message(topic, b"x"))
+                    sent += 1
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from minimq.sending.due_times import DueBucket, DueTime, due_time, latest
@@ -116,11 +117,10 @@ class BulkSend:
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MiniMQError | None = None
-        #: Protects the two fields below. A plain lock: Ctrl-C cannot interrupt between its acquisition and the block.
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        #: The batches without an outcome.
+        #: The batches without an outcome, as far as their ends were taken in. No lock: a signal handler that comes
+        #: while one is held may send, and wait for the loop, which would wait for that lock.
         self._under_way: set[int] = set()
+        self._ends: SimpleQueue[int] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
 
     def watched(
@@ -165,8 +165,11 @@ class BulkSend:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait up to a timeout for the outcomes of all sent batches; notify the watcher about the other messages."""
-        with self._lock:
-            self._changed.wait_for(lambda: not self._under_way, timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with suppress(Empty):
+            while self._under_way:
+                left_s = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                self._under_way.discard(self._ends.get(timeout=left_s))
         if self._failure is not None:
             self._tell([*self._watched], None, self._failure)
 
@@ -218,18 +221,18 @@ class BulkSend:
         topic, _, message_group, _ = destination
         size = sum(lengths) + MESSAGE_BYTES * len(messages)
         batch = self._open.get(destination)
-        if batch is None:
-            self._find(topic)
+        route = None if batch is not None else self._find(topic)  # it may raise: ahead of the reservation
         ticket = self._buffer.try_reserve(topic, len(messages), size)
         if ticket is None:
             self._send_open()  # open batches hold buffer space that is released only after they are sent
-            ticket, batch = self._buffer.reserve(topic, len(messages), size), None
+            batch, route = None, self._find(topic)
+            ticket = self._buffer.reserve(topic, len(messages), size)
         if batch is None:
             records = BatchBuilder(
                 self._options.max_body_bytes,
                 self._options.batch_compression,
                 message_group,
-                is_compacted=takes_only_tombstones(self._find(topic)),
+                is_compacted=route is not None and takes_only_tombstones(route),
             )
             batch = self._open[destination] = _OpenBatch(records, due, _parent_of(messages[0]))
         elif due is not None and batch.due is not None:
@@ -282,8 +285,7 @@ class BulkSend:
             traceparent=batch.traceparent,
         )
         try:
-            with self._lock:
-                self._under_way.add(number)
+            self._under_way.add(number)
             self._sender.send_batch(sent, batch.records)
         except BaseException:  # the records make no batch, or Ctrl-C
             if self._sender.take_back(sent):
@@ -311,9 +313,7 @@ class BulkSend:
             self._ended(number)
 
     def _ended(self, number: int) -> None:
-        with self._lock:
-            self._under_way.discard(number)
-            self._changed.notify_all()
+        self._ends.put(number)
 
     def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         if self._watcher is None:

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate, islice
 from typing import NamedTuple, Protocol
 
@@ -204,9 +205,9 @@ class PendingBatch:
             self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
         if self.due_bucket is not None:
             self.due = latest(item.due for item in messages if item.due is not None)
-        properties = messages[0].message.properties
-        if properties:
-            self.traceparent = recorded_parent(properties)
+        with suppress(Exception):  # of a mapping of the user's own: encoding tells
+            properties = messages[0].message.properties
+            self.traceparent = recorded_parent(properties) if properties else ""
 
     @property
     def avoid(self) -> str | None:

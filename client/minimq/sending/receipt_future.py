@@ -62,21 +62,23 @@ class ReceiptFuture(Future[T], Generic[T]):
         if not self._condition.acquire(blocking=False):  # whoever has it may be interrupted by a signal handler
             return partial(self._set_and_call, receipt, error)
         try:
-            self._set(receipt, error)
+            is_set = self._set(receipt, error)
         finally:
             self._condition.release()
-        return super()._invoke_callbacks if own.get("_done_callbacks") else None  # type: ignore[misc]
+        return super()._invoke_callbacks if is_set and own.get("_done_callbacks") else None  # type: ignore[misc]
 
-    def _set(self, receipt: T | None, error: MiniMQError | None) -> None:
-        if self.set_running_or_notify_cancel():
-            if error is None and receipt is not None:
-                self.set_result(receipt)
-            else:
-                self.set_exception(error)
+    def _set(self, receipt: T | None, error: MiniMQError | None) -> bool:
+        if not self.set_running_or_notify_cancel():
+            return False
+        if error is None and receipt is not None:
+            self.set_result(receipt)
+        else:
+            self.set_exception(error)
+        return True
 
     def _set_and_call(self, receipt: T | None, error: MiniMQError | None) -> None:
-        self._set(receipt, error)
-        super()._invoke_callbacks()  # type: ignore[misc]
+        if self._set(receipt, error):
+            super()._invoke_callbacks()  # type: ignore[misc]
 
     def _invoke_callbacks(self) -> None:
         if self.cancelled():

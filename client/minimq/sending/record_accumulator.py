@@ -151,6 +151,11 @@ class RecordAccumulator:
         batch.expires = now + try_timeout_s(now, batch.deadline, len(batch.tries))
         self._in_flight.add(batch)
 
+    def held_up(self, seconds: float) -> None:
+        """Leave time out of account in which the loop could not take in answers."""
+        for batch in self._in_flight:
+            batch.expires += seconds
+
     # ---- outcomes of tries ----------------------------------------------------------------------
 
     def acknowledged(self, batch: PendingBatch, attempt: int, receipt: BatchReceipt, now: float) -> bool:

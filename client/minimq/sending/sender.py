@@ -77,6 +77,7 @@ class Sender:
         self._outages = BrokerOutages()
         self.callbacks = CallbackThread("minimq-producer-callbacks")
         self._timer: asyncio.TimerHandle | None = None
+        self._tick_at = 0.0
         self._probe = FaultProbe(client.connection, self._to_probe, self._probed, options.probe_interval_s)
         self._ended = threading.Event()
         client.connection.at_end(self._end)
@@ -170,7 +171,7 @@ class Sender:
         if self._waiting:
             self._drain()
         if self._timer is None and count:
-            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+            self._keep_time(now)
 
     def _drain(self) -> None:
         while (actions := self._accumulator.drain(time.monotonic())) is not None:
@@ -285,13 +286,17 @@ class Sender:
         if not calls:
             self.buffer.release(tickets, 0, counts)
             return
+        self.buffer.grow(size)  # until they are called: what waits for them is bounded, too
         for call in calls:
             self.callbacks.run(call)
-        self.callbacks.run(partial(self.buffer.release, tickets, 0, counts))
+        self.callbacks.run(partial(self.buffer.release, tickets, size, counts))
 
     def _tick(self) -> None:
         now = time.monotonic()
         self._timer = None
+        held_up_s = now - self._tick_at
+        if held_up_s > _TICK_S:  # answers may have come meanwhile, and are taken in after this
+            self._accumulator.held_up(held_up_s)
         try:
             if now >= self._accumulator.wake_at:
                 self._carry_out(self._accumulator.time_passed(now))
@@ -300,18 +305,24 @@ class Sender:
         except Exception:
             log.exception("producer: a look at what is late failed")
         if not self._accumulator.is_empty:
-            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+            self._keep_time(now)
+
+    def _keep_time(self, now: float) -> None:
+        self._tick_at = now + _TICK_S
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def _end(self) -> None:
         """Fail what is left, and end the streams: the producer closes, or its loop ends."""
-        self.buffer.end()
-        self._take_in()
-        self._carry_out(self._accumulator.close())
-        self._streams.close()
-        self._probe.end()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._ended.set()
+        try:
+            self.buffer.end()
+            self._take_in()
+            self._carry_out(self._accumulator.close())
+            self._streams.close()
+            self._probe.end()
+            if self._timer is not None:
+                self._timer.cancel()
+        finally:
+            self._ended.set()
 
     # ---- brokers to avoid -----------------------------------------------------------------------
 

@@ -93,6 +93,15 @@ def test_one_that_is_cancelled_takes_no_outcome() -> None:
         future.result()
 
 
+def test_callbacks_of_one_that_is_cancelled_are_called_once() -> None:
+    future: ReceiptFuture[SendReceipt] = ReceiptFuture()
+    told: list[bool] = []
+    future.add_done_callback(lambda it: told.append(it.cancelled()))
+    assert future.cancel()
+    assert future.complete(RECEIPT, None) is None
+    assert told == [True]
+
+
 def test_a_future_has_no_other_attributes() -> None:
     with pytest.raises(AttributeError, match="'ReceiptFuture' object has no attribute 'receipt'"):
         _ = ReceiptFuture().receipt
