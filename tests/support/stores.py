@@ -324,4 +324,5 @@ class Stores:
         for opened in self._opened:
             opened.close()
         for path in {opened.path for opened in self._opened} - self.damaged:
-            assert check_directory(path).findings == []
+            findings = check_directory(path).findings
+            assert findings == [], findings
