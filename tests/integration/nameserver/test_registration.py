@@ -136,7 +136,7 @@ def test_a_heartbeat_does_not_make_the_table(
 def test_a_killed_broker_is_removed_at_once(start_nameserver: StartNameServer) -> None:
     nameserver = start_nameserver(expire_after_s=86_400)  # so that it is the end of the connection that removes it
     program = (
-        "import time, sys; from minimq_common import rpc; from minimq_proto.v1 import nameserver_pb2 as pb\n"
+        "import time, sys; from minimq_common.wire import rpc; from minimq_proto.v1 import nameserver_pb2 as pb\n"
         "from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub\n"
         "def requests():\n"
         "    yield pb.RegisterRequest(cluster='default', broker_name='broker-a', address='h:1', permission=6)\n"
