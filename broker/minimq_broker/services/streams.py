@@ -41,6 +41,7 @@ class Streams:
         finally:
             receiver.cancel()
             answers.close()
+            await answers.drained()
         raise_failure(receiver)
 
     def end(self) -> None:

@@ -130,14 +130,18 @@ class AnswerStream:
         await asyncio.wait((receiver, self._over), return_when=asyncio.FIRST_COMPLETED)
         while (self.expected > 0 or self._answers) and not self._over.done():
             await self._change()
-        if self._step is not None:
-            await asyncio.wait((self._step,))
-            self._end_write()
+        await self.drained()
         if self._over.done():
             self._over.result()
 
+    async def drained(self) -> None:
+        """Wait for the write that is under way: a call cannot be ended before, and gRPC would wait for it for ever."""
+        if self._step is not None:
+            await asyncio.wait((self._step,))
+            self._end_write()
+
     def close(self) -> None:
-        """Write nothing more."""
+        """Write nothing more; whoever ends the call calls `drained` first."""
         self._end(None)
         if self._making_room is not None:
             self._making_room.cancel()
