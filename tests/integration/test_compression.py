@@ -49,7 +49,7 @@ class RawSender:
             else:
                 answered.set_result(result.base_offset)
 
-        self._stream.append(queue, data, answer)
+        self._connection.call_soon(self._stream.append, queue, data, answer)  # it belongs to the loop
         return answered.result(PATIENCE_S)
 
     def close(self) -> None:
