@@ -57,7 +57,7 @@ class ProducerOptions:
         spread_messages: fewest messages that become a batch of their own so that all queues get some: of a `send_many`
             that does not fill a batch, and of single messages that have gathered. More of them make fewer batches.
         buffer_bytes: most memory in bytes of messages without a receipt, approximately: a message takes its content and
-            0.1 KiB in `send_many`, 0.5 KiB in any other send, and 64 to 224 bytes for each key and property.
+            0.1 KiB in `send_many`, 0.5 KiB in any other send, and 64 to 256 bytes for each key and property.
         delay_precision_s: how much later than asked for a delayed message may be due, in seconds, so that it can travel
             with others; it is never delivered earlier. With 0.001 only those of the same millisecond travel together.
         block_when_full: wait for room in the buffer, or raise BufferFull.

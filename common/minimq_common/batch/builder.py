@@ -23,7 +23,7 @@ from minimq_common.model import NO_PROPERTIES, Message
 MESSAGE_BYTES = 112
 KEYS_BYTES = 64
 PROPERTIES_BYTES = 160
-PROPERTY_BYTES = 64
+PROPERTY_BYTES = 96
 
 
 class BatchBuilder:
