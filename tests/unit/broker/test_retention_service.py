@@ -7,7 +7,6 @@ import itertools
 import os
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +28,7 @@ from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import ReadLimits
+from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import records as batch
@@ -331,7 +330,7 @@ async def one(request: broker_pb2.PullRequest) -> AsyncIterator[broker_pb2.PullR
 
 
 def read(reader: PopReader, delivered: DeliveredRuns) -> broker_pb2.PopResult:
-    with ExitStack() as lent:
+    with Lent() as lent:
         return broker_pb2.PopResult.FromString(b"".join(reader.encode(delivered, lent)))
 
 
