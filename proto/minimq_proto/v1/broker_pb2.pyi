@@ -141,7 +141,7 @@ global___DiskLevel = DiskLevel
 class AppendRequest(google.protobuf.message.Message):
     """---- Sending and reading ------------------------------------------------------------------------
 
-    One batch for one queue. `batch` has the layout of `minimq_common.batch` and is opaque to the broker
+    One batch for one queue. `batch` has the layout of `minimq_common.batch.records` and is opaque to the broker
     but for its header.
     """
 
@@ -332,7 +332,7 @@ class PullRequest(google.protobuf.message.Message):
 
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Only batches that may hold one of these tags, by the hashes of `minimq_common.batch.tag_hash`; all when empty."""
+        """Only batches that may hold one of these tags, by the hashes of `minimq_common.batch.records.tag_hash`; all when empty."""
 
     @property
     def topic_id(self) -> global___TopicId:

@@ -14,7 +14,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ReplicaSet(google.protobuf.message.Message):
-    """What is decided about the replicas of one broker name. See `minimq_common.replica_set`, which says what each field
+    """What is decided about the replicas of one broker name. See `minimq_common.replicas.replica_set`, which says what each field
     means and how the record may change.
     """
 

@@ -150,7 +150,7 @@ class CheckHalf(google.protobuf.message.Message):
     number: builtins.int
     topic: builtins.str
     batch: builtins.bytes
-    """The first batch that was sent; of `minimq_common.batch`."""
+    """The first batch that was sent; of `minimq_common.batch.records`."""
     checks: builtins.int
     """How often somebody was asked, this time included."""
     def __init__(
