@@ -212,8 +212,7 @@ class Fetcher:
 
     def finish(self) -> None:
         """Note that the user has finished all messages that he has."""
-        handed = self._handed  # once: the loop may take it back meanwhile
-        if handed is not None:
+        if (handed := self._handed) is not None:  # looked at once: the loop may take it back meanwhile
             handed.in_hand = False
 
     def may_use(self, queue: MessageQueue) -> bool:

@@ -135,7 +135,7 @@ class AnswerStream:
             self._over.result()
 
     async def drained(self) -> None:
-        """Wait for the write that is under way: a call cannot be ended before, and gRPC would wait for it for ever."""
+        """Wait for the write that is under way: a call cannot be ended before, and gRPC would wait for it forever."""
         if self._step is not None:
             await asyncio.wait((self._step,))
             self._end_write()
