@@ -83,7 +83,7 @@ def _anything(_batch: memoryview) -> bool:
 
 
 class Lent(ExitStack):
-    """What keeps views of the files valid until it is closed: of each segment one transaction, and the segment itself.
+    """One transaction of each segment, and the segment itself: views of the files are valid until it is closed.
 
     A segment that is removed meanwhile is unmapped once nobody has it any more.
     """
