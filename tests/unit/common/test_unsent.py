@@ -12,6 +12,7 @@ import pytest
 
 from minimq_common.wire import unsent
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent
+from support.waiting import wait_until
 
 LIMIT = 400_000
 LARGE = SMALL_BYTES + 1
@@ -121,7 +122,7 @@ def test_only_the_named_connection_is_shut_down(host: str, peer: str) -> None:
             each.settimeout(PATIENCE_S)
         open_files = len([*Path("/dev/fd").iterdir()])
         unsent.shut_down({f"{peer}{client.getsockname()[1]}", PEER})
-        assert len([*Path("/dev/fd").iterdir()]) == open_files
+        wait_until(lambda: len([*Path("/dev/fd").iterdir()]) <= open_files)  # other threads may have some open
         assert client.recv(1) == b""
         kept.sendall(b"x")
         assert other.recv(1) == b"x"
