@@ -1,4 +1,4 @@
-"""Freed memory, which servers return when they have too much of it."""
+"""Returns freed memory of servers to the system."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: The number of an option of glibc's mallopt, from malloc.h.
+#: From glibc's malloc.h.
 _M_ARENA_MAX = -8
-#: A server with more memory than that, which only a flood needs, returns what is freed.
-_MUCH_PAGES = (320 << 20) // os.sysconf("SC_PAGE_SIZE")
+#: Trim above 320 MiB of anonymous memory, which only a flood needs.
+_TRIM_PAGES = (320 << 20) // os.sysconf("SC_PAGE_SIZE")
 _CHECK_INTERVAL_S = 0.25
-#: Other threads wait for that, so they get so many times as long in between.
-_REST = 3
+#: Trimming blocks other threads: pause three times as long as the last trim took.
+_PAUSE_FACTOR = 3
 
 
 def bound_freed_memory() -> None:
-    """Have the threads of a server share freed memory, and return it once there is much, where glibc is the allocator.
+    """Limit glibc to two heaps, and trim them in the background.
 
-    Each thread of gRPC has a heap of its own otherwise, and of a flood of large requests gigabytes stay.
+    By default each thread of gRPC gets a heap, and gigabytes stay allocated after a flood of large requests.
     """
     with contextlib.suppress(AttributeError, OSError):  # another allocator, or system
         glibc = ctypes.CDLL(None)
@@ -34,9 +34,9 @@ def _return_freed(trim: Callable[[int], object]) -> None:
     statm = Path("/proc/self/statm")
     took_s = 0.0
     while statm.exists():
-        time.sleep(max(_CHECK_INTERVAL_S, _REST * took_s))
+        time.sleep(max(_CHECK_INTERVAL_S, _PAUSE_FACTOR * took_s))
         fields = statm.read_bytes().split()
         began = time.monotonic()
-        if int(fields[1]) - int(fields[2]) > _MUCH_PAGES:  # without the pages of files
+        if int(fields[1]) - int(fields[2]) > _TRIM_PAGES:  # without the pages of files
             trim(0)
         took_s = time.monotonic() - began

@@ -88,7 +88,7 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches."""
-        # What a micro-batch leaves out is never read: so a stream fails, and goes on there when it starts again.
+        # A stream would never reread what a task skips, so the task fails and the stream resumes there after a restart.
         return reading.read(self._options.read, self._schema, partition)
 
     def stop(self) -> None:

@@ -42,7 +42,7 @@ def test_messages_that_are_too_old_by_the_clock_alone_stay_until_somebody_confir
 
     with LocalCluster(brokers=1, data_dir=ten_days_old.parent, broker_options=options) as cluster:
         broker = cluster.brokers[0]
-        wait_until(lambda: "it has jumped ahead" in broker.log_path.read_text(), 20.0, what="a complaint")
+        wait_until(lambda: "clock: jumped ahead" in broker.log_path.read_text(), 20.0, what="a complaint")
         before = segments(cluster)
         assert before > 3
         seen = Scrape(metrics_address(broker.log_path))

@@ -67,7 +67,7 @@ class BrokerMetrics:
         yield info(PREFIX, "Name, id and release of this broker.", values)
         yield gauge(
             f"{PREFIX}_clock_ahead_seconds",
-            "Distance by which the clock has jumped ahead; nothing is deleted by that. 0 when all is well.",
+            "Seconds by which the system clock has jumped ahead. While it is not 0, nothing is deleted by age.",
             self._engine.clock_ahead_s(),
         )
         yield gauge(

@@ -82,7 +82,7 @@ class AppendService:
             has_transaction = request.HasField("transaction")
             if caller is not ANY_CALLER:
                 caller.check(request, None if has_transaction else ("append", request.topic))
-            data = request.batch  # each look at it is a copy
+            data = request.batch  # each access copies
             job = AppendJob(
                 request.topic,
                 request.queue_id,

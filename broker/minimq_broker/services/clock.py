@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 #: In the data directory: the time in ms since 1970.
 FILE_NAME = "clock"
-#: Clocks are set right by so much without a word, in ms.
+#: No warning for smaller differences.
 TOLERANCE_MS = 60_000
 _SAVE_INTERVAL_S = 60.0
 
@@ -34,8 +34,8 @@ _SAVE_INTERVAL_S = 60.0
 class DeletionClock:
     """The time for the deletion of old data. Thread-safe.
 
-    It goes on with a clock that nobody sets: after a start from the time in the file, or else from the newest message.
-    The clock of the machine is not followed while it is further ahead of that than it may jump.
+    Advances with the monotonic clock from the time in the file, or else from that of the newest message. Follows the
+    system clock unless that is ahead by more than the allowed jump.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class DeletionClock:
     def _tell(self, ahead_s: float) -> None:
         if ahead_s and not self.ahead_s:
             log.warning(
-                "clock: it has jumped ahead, and nothing is deleted by that; set it right, or if it is, restart with "
-                "--max-clock-jump 0 ahead_s=%d",
+                "clock: jumped ahead, so nothing is deleted by age; correct the clock, or restart with "
+                "--max-clock-jump 0 if it is right ahead_s=%d",
                 ahead_s,
                 extra=ALWAYS_WRITTEN,
             )
         elif self.ahead_s and not ahead_s:
-            log.warning("clock: it is trusted again for the deletion of old data", extra=ALWAYS_WRITTEN)
+            log.warning("clock: back within the allowed jump; messages are deleted by age again", extra=ALWAYS_WRITTEN)
         self.ahead_s = ahead_s
 
     def _tell_of_stamps(self) -> None:

@@ -90,7 +90,7 @@ class Agreements:
         agreement = self._tables.groups.agreement(group)
         before = self._on_its_way.get(group)
         known = before.agreement if before else self._handle.any_store.state.agreements.get(group)
-        if agreement == known or self._handle.is_slave:  # which serves groups without a master, and records nothing
+        if agreement == known or self._handle.is_slave:
             return
         fact = self._on_its_way[group] = GroupAgreed(group, agreement)
         self._streams.receive(self._record(fact), "agreement")

@@ -277,8 +277,8 @@ class Writes:
 
 
 def _do(call: Callable[..., object], *arguments: object) -> None:
-    """Make a call, whose failure is not that of the others in the same commit."""
+    """Call and log any exception, so that the other jobs of the commit are still answered."""
     try:
         call(*arguments)
     except Exception:
-        log.exception("writes: a commit was not taken in completely")
+        log.exception("writes: a callback of a commit failed")

@@ -116,7 +116,7 @@ class Checkpoint:
         """Delete the saved state, and sync: the state follows from the log alone."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
-            change(txn, ())  # the sum of no rows: a file without any page is taken for a damaged one
+            change(txn, ())  # writes a sum of no rows: `check` takes an empty table for a damaged one
         self.position = 0
 
     def rows(self) -> list[tuple[bytes, bytes]]:

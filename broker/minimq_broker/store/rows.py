@@ -83,9 +83,9 @@ def _anything(_batch: memoryview) -> bool:
 
 
 class Lent(ExitStack):
-    """One transaction of each segment, and the segment itself: views of the files are valid until it is closed.
+    """Keeps views of segment files valid until it is closed: one transaction per segment, and a reference to it.
 
-    A segment that is removed meanwhile is unmapped once nobody has it any more.
+    Without the reference, removing the segment would unmap its file.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Lent(ExitStack):
     def reading(
         self, segment: object, begin: Callable[[], AbstractContextManager[lmdb.Transaction]]
     ) -> lmdb.Transaction:
-        """Return the transaction in which a segment is read."""
+        """Return the transaction of a segment; begin it at the first call."""
         transaction = self._open.get(segment)
         if transaction is None:
             transaction = self._open[segment] = self.enter_context(begin())

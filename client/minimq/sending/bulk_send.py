@@ -117,8 +117,8 @@ class BulkSend:
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MiniMQError | None = None
-        #: The batches without an outcome, as far as their ends were taken in. No lock: a signal handler that comes
-        #: while one is held may send, and wait for the loop, which would wait for that lock.
+        #: Batches without an outcome. A queue instead of a lock: a signal handler that interrupts the owner of a lock
+        #: may send, and so wait for the loop, which would wait for the lock.
         self._under_way: set[int] = set()
         self._ends: SimpleQueue[int] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
@@ -350,11 +350,11 @@ def _not_sent(error: BaseException) -> SendFailed:
 
 
 def _lengths(messages: Sequence[Message]) -> tuple[list[int], bool]:
-    """Return the bytes of all bodies, and whether all messages may go together. Raises as `lengths_of_bodies`."""
+    """Return the length of each body, and whether one batch may hold all. Raises as `lengths_of_bodies`."""
     first = messages[0]
     with suppress(TypeError, AttributeError):  # something is no message
         topic, delay, moment = first.topic, first.deliver_after_s, first.deliver_at
-        alike = [  # in one walk, and due times by their identity: each message that is sent is looked at here
+        alike = [  # one pass, comparing due times by identity: this is the hot loop of `send_many`
             len(message.body)
             for message in messages
             if message.topic == topic

@@ -152,7 +152,7 @@ class RecordAccumulator:
         self._in_flight.add(batch)
 
     def held_up(self, seconds: float) -> None:
-        """Leave time out of account in which the loop could not take in answers."""
+        """Extend all tries by the time for which the loop was blocked: answers may be waiting in the socket."""
         for batch in self._in_flight:
             batch.expires += seconds
 

@@ -286,7 +286,7 @@ class Sender:
         if not calls:
             self.buffer.release(tickets, 0, counts)
             return
-        self.buffer.grow(size)  # until they are called: what waits for them is bounded, too
+        self.buffer.grow(size)  # again, until the callbacks have run: they count against the buffer
         for call in calls:
             self.callbacks.run(call)
         self.callbacks.run(partial(self.buffer.release, tickets, size, counts))
@@ -295,7 +295,7 @@ class Sender:
         now = time.monotonic()
         self._timer = None
         held_up_s = now - self._tick_at
-        if held_up_s > _TICK_S:  # answers may have come meanwhile, and are taken in after this
+        if held_up_s > _TICK_S:  # pending answers are read after this callback
             self._accumulator.held_up(held_up_s)
         try:
             if now >= self._accumulator.wake_at:

@@ -15,7 +15,7 @@ __all__ = ["MinimqContainer", "NewGroup", "NewTopic", "flush_logs"]
 
 
 def flush_logs(timeout: float = 2.0) -> None:
-    """Wait until the handlers of `logging` have all that clients have logged so far, which they get on a thread.
+    """Wait until the handlers of `logging` have processed all records of clients; a background thread calls them.
 
     Call it before a test looks at what was logged, with `caplog` or `assertLogs`. Thread-safe.
 

@@ -135,7 +135,7 @@ class AnswerStream:
             self._over.result()
 
     async def drained(self) -> None:
-        """Wait for the write that is under way: a call cannot be ended before, and gRPC would wait for it forever."""
+        """Wait for the current write: gRPC's abort hangs if the first write of a call was not finished."""
         if self._step is not None:
             await asyncio.wait((self._step,))
             self._end_write()

@@ -19,7 +19,7 @@ class PopOutcome(IntEnum):
     FREE = 1
     #: Their consumer keeps them for longer.
     EXTEND = 2
-    #: Nobody has looked at them: others may have them, and this delivery was no try.
+    #: Redeliver without counting a try: no listener saw them.
     RETURN = 3
 
 
