@@ -23,7 +23,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup java etcd promtool chromium screenshots demo test test-faults test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom audit clean
-.PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
+.PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-kafka bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -116,6 +116,9 @@ bench-spark: setup ## Measure what Spark reads and writes, in batches and as a s
 	$(VENV)/bin/python bench/spark_scan.py $(ARGS)
 	$(VENV)/bin/python bench/spark_stream.py $(ARGS)
 	$(VENV)/bin/python bench/spark_sink.py $(ARGS)
+
+bench-kafka: setup $(VENV)/kafka/.done ## Compare with Kafka from Python, side by side; needs Maven once, for its jars
+	$(VENV)/bin/python bench/beside_kafka.py --jars $(VENV)/kafka $(ARGS)
 
 bench-spark-kafka: setup $(VENV)/kafka/.done ## Compare with Spark's Kafka source and sink, side by side; needs Maven once, for their jars
 	$(VENV)/bin/python bench/spark_kafka.py --jars $(VENV)/kafka $(ARGS)
