@@ -53,7 +53,7 @@ class Side:
 
 @dataclass
 class Figures:
-    """What was measured in each round, by its name; of minimq and of Kafka."""
+    """Figures of each round by their name, those of minimq and those of Kafka."""
 
     found: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
