@@ -114,7 +114,7 @@ def test_a_producer_has_one_thread_and_another_for_callbacks_once_it_has_some(
         return sorted(thread.name for thread in set(threading.enumerate()) - before)
 
     before = set(threading.enumerate())
-    with Producer(cluster.nameserver, probe_interval_s=0.01) as producer:
+    with Producer(cluster.nameserver) as producer:
         assert own() == []
         brokers = {producer.send(Message(topic, b"body")).queue.broker_name for _ in range(8)}
         assert brokers == {"broker-a", "broker-b"}

@@ -35,7 +35,11 @@ def show_statistics(output: str, told: ProducerStatistics) -> None:
     now = time.monotonic()
     latencies = {f"p{share * 100:g}_ms": round(told.latency.quantile_s(share) * 1000, 3) for share in _QUANTILES}
     avoided: list[Row] = [
-        {"broker": broker.broker_name, "seconds": round(broker.until - now, 1), "reason": broker.reason}
+        {
+            "broker": broker.broker_name,
+            "seconds": None if broker.unreachable else round(broker.until - now, 1),  # until it answers
+            "reason": broker.reason,
+        }
         for broker in told.avoided
     ]
     counts: dict[str, object] = {

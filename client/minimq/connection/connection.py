@@ -105,14 +105,10 @@ class Connection:
 
 
 def _broker_stub(channel: grpc.aio.Channel) -> BrokerAsyncStub:
-    """Return the stub of a broker, whose appends take requests that are encoded: each is given as its parts.
-
-    It has the health check of gRPC as well, which takes no right.
-    """
+    """Return the stub of a broker, whose appends take requests that are encoded: each is given as its parts."""
     stub: Any = BrokerStub(channel)
     stub.Append = channel.stream_stream("/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString)
     stub.AppendAtomic = channel.stream_stream(
         "/minimq.v1.Broker/AppendAtomic", b"".join, broker_pb2.AtomicAppendResponse.FromString
     )
-    stub.check_health = channel.unary_unary("/grpc.health.v1.Health/Check")
     return cast("BrokerAsyncStub", stub)

@@ -72,16 +72,6 @@ class ReadPlaces:
         place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
         return place if place is not None and not (place.is_master or self._health.is_silent(place.address)) else None
 
-    def for_group(self, broker: BrokerData | None) -> ReadPlace | None:
-        """Return where the members of a group meet: at the master, or the first slave. None when there is neither.
-
-        Only the master may be passed over, so that no two slaves have the same group.
-        """
-        places = self._places(broker)
-        if len(places) > 1 and places[0].is_master and self._health.is_silent(places[0].address):
-            return places[1]
-        return places[0] if places else None
-
     def failed(self, address: str, error: MiniMQError | None) -> None:
         """Take note that a broker failed, or ended a stream in good order. If it gave no answer, it is passed over."""
         self._health.failed(address, error)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from minimq.connection.connection import Connection
-from minimq.connection.read_places import ReadPlace
 from minimq.connection.stream import Stream
 from minimq.receiving.assignment import Heartbeats
 from minimq.transport.client_log import client_logger
@@ -47,7 +46,7 @@ class BrokerSessions:
     def __init__(
         self,
         connection: Connection,
-        place_of: Callable[[str], ReadPlace | None],
+        master_of: Callable[[str], str | None],
         post: Post,
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
         on_refusal: Callable[[str, MiniMQError], None],
@@ -55,7 +54,7 @@ class BrokerSessions:
         heartbeat_s: float,
     ) -> None:
         self._connection = connection
-        self._place_of = place_of
+        self._master_of = master_of
         self._post = post
         self._on_event = on_event
         self._on_refusal = on_refusal
@@ -108,11 +107,11 @@ class BrokerSessions:
                 session.cancel()
 
     def _open(self, broker: _Broker, now: float) -> bool:
-        place = self._place_of(broker.name)
+        address = self._master_of(broker.name)
         broker.retry_at = now + _RECONNECT_S
-        if place is None:
+        if address is None:
             return False
-        address = broker.address = place.address
+        broker.address = address
         broker.number += 1
         number = broker.number
         broker.beats.begin(now)
@@ -126,15 +125,12 @@ class BrokerSessions:
         return True
 
     def _leave_for_master(self, broker: _Broker) -> None:
-        """End a session when another broker is the master: that of a slave, or of a master that is none any more.
-
-        A session that goes on without a master in the route stays: it ends by itself if there is none.
-        """
+        """End the session with a master that is none any more; without a master in the route it ends by itself."""
         if broker.session is None:
             return
-        place = self._place_of(broker.name)
-        if place is not None and place.is_master and place.address != broker.address:
-            log.info("group: the master is another one broker=%s address=%s", broker.name, place.address)
+        address = self._master_of(broker.name)
+        if address is not None and address != broker.address:
+            log.info("group: the master is another one broker=%s address=%s", broker.name, address)
             session, broker.session = broker.session, None
             broker.number += 1
             broker.retry_at = 0.0

@@ -2,7 +2,7 @@
 
 Every member computes the same allocation from the same list, which comes from one deciding broker (see
 `shared_topics`). Before a queue is read its broker has to grant the lease, so that members whose lists differ for a
-moment never own the same queue. Members meet at the masters; at the first slave of each while there is no master.
+moment never own the same queue. Members meet at the masters.
 
 `MemberState` decides, `BrokerSessions` speaks with the brokers; one task on the event loop of the connection owns both.
 Everything reaches it through its `LoopWorker`.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.read_places import ReadPlace, ReadPlaces
+from minimq.connection.read_places import ReadPlaces
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving import session_requests
 from minimq.receiving.assignment import (
@@ -97,7 +97,7 @@ class GroupMember:
         self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
         self._sessions = BrokerSessions(
             client.connection,
-            self._place_of,
+            self._master_of,
             self._worker.post,
             self._hear,
             on_refusal=self._refused,
@@ -301,7 +301,7 @@ class GroupMember:
 
     def _shared(self, queues: Mapping[str, Sequence[MessageQueue]]) -> list[SharedTopics] | None:
         places = {item.broker_name for items in queues.values() for item in items}
-        places = {name for name in places if self._place_of(name) is not None}
+        places = {name for name in places if self._master_of(name) is not None}
         if not places:
             return None
         lists = {name: member_list_of(members) for name, members in self._lists.items()}
@@ -313,7 +313,7 @@ class GroupMember:
         return own_share(self._strategy, view)
 
     def _view(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> GroupView:
-        members, place = self._lists[shared.decider], self._place_of(shared.decider)
+        members = self._lists[shared.decider]
         return GroupView(
             group=self._about.group,
             client_id=self._about.client_id,
@@ -321,7 +321,7 @@ class GroupMember:
             members=shared.members,
             owners=owners_of(members),
             version=members.version,
-            decider=place.address if place is not None else "",
+            decider=self._master_of(shared.decider) or "",
         )
 
     def _undecided(self, queues: Mapping[str, Sequence[MessageQueue]], now: float) -> set[str]:
@@ -342,13 +342,9 @@ class GroupMember:
             return route.read_queues() if route else None
         return (await self._routes.find(topic)).read_queues()
 
-    def _place_of(self, broker_name: str) -> ReadPlace | None:
-        for topic in self._about.topics:
-            route = self._routes.known(topic)
-            place = self._places.for_group(route.brokers.get(broker_name)) if route else None
-            if place is not None:
-                return place
-        return None
+    def _master_of(self, broker_name: str) -> str | None:
+        routes = filter(None, map(self._routes.known, self._about.topics))
+        return next(filter(None, (route.master_of(broker_name) for route in routes)), None)
 
     # ---- doing ----------------------------------------------------------------------------------
 

@@ -38,7 +38,6 @@ class ProducerChanges(TypedDict, total=False):
     compression: CompressionName
     compress_above_bytes: int
     fault_avoidance: bool
-    probe_interval_s: float
     machine_rooms: Sequence[str]
     credentials: CredentialsArgument | None
 
@@ -67,8 +66,6 @@ class ProducerOptions:
         compress_above_bytes: smaller batches are not compressed, nor are those on which that saves next to nothing.
         fault_avoidance: avoid brokers that fail or are slow for a while, as long as there are others. Messages
             that must go to one queue go there all the same.
-        probe_interval_s: seconds between two probes of a broker that is left out because it was not reached; an answer
-            ends that.
         machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
         credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
             MINIMQ_CREDENTIALS names. A `Cluster` has its own.
@@ -87,7 +84,6 @@ class ProducerOptions:
     compression: CompressionName = "none"
     compress_above_bytes: int = 4096
     fault_avoidance: bool = True
-    probe_interval_s: float = 0.5
     machine_rooms: Sequence[str] = ()
     credentials: CredentialsArgument | None = None
 

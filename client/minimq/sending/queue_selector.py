@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
 
 from minimq.sending.fault_table import SLOW_S, Exclusion, FaultTable, choose_brokers
 from minimq.sending.pending_batch import Target
@@ -14,10 +16,20 @@ from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
 
 
+class Health(Protocol):
+    """Knows which brokers do not answer, by address: a `BrokerHealth`."""
+
+    #: Changes with each answer below.
+    version: int
+
+    def silence(self, address: str, /) -> tuple[float, str] | None:
+        """Return since when a broker has not answered, and why; None if it answers."""
+
+
 class _Writable:
     """The writable part of a route, which is looked through once, and whose turn it is."""
 
-    __slots__ = ("brokers", "near", "next", "route", "targets", "targets_by_queue")
+    __slots__ = ("addresses", "brokers", "near", "next", "route", "targets", "targets_by_queue")
 
     def __init__(
         self, route: TopicRoute, rooms: frozenset[str], begin: Callable[[int], int], after: int | None
@@ -26,7 +38,8 @@ class _Writable:
         queues = route.write_queues()
         self.targets = [Target(queue, route.master_of(queue.broker_name) or "") for queue in queues]
         self.targets_by_queue = {target.queue: target for target in self.targets}
-        self.brokers = tuple(dict.fromkeys(queue.broker_name for queue in queues))
+        self.addresses = {target.queue.broker_name: target.address for target in self.targets}
+        self.brokers = tuple(self.addresses)
         self.near = tuple(name for name in self.brokers if machine_room_of(name) in rooms)
         self.next = after if after is not None else begin(len(queues)) if queues else 0
 
@@ -47,11 +60,16 @@ class QueueSelector:
     """
 
     def __init__(
-        self, known: Callable[[str], TopicRoute | None], options: ProducerOptions, chance: random.Random
+        self,
+        known: Callable[[str], TopicRoute | None],
+        options: ProducerOptions,
+        chance: random.Random,
+        health: Health,
     ) -> None:
         #: Returns the route of a topic, if it is known.
         self._known = known
         self._chance = chance
+        self._health = health
         self._window = options.window
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
@@ -108,7 +126,7 @@ class QueueSelector:
         """Tell whether a broker other than this one, and well, takes messages for a topic."""
         writable = self._writable_of(topic)
         return writable is not None and any(
-            name != broker and self._faults.available(name, now) for name in writable.brokers
+            name != broker and self._is_well(writable, name, now) for name in writable.brokers
         )
 
     def _in_turn(self, writable: _Writable, avoid: str | None, now: float) -> Target | None:
@@ -116,7 +134,7 @@ class QueueSelector:
         if (
             chosen is None
             or chosen.writable is not writable
-            or chosen.version != self._faults.version
+            or chosen.version != self._faults.version + self._health.version
             or now >= chosen.until
         ):
             chosen = self._choose(writable, avoid, now)
@@ -134,11 +152,23 @@ class QueueSelector:
         if not writable.targets:
             raise _why_nowhere(writable.route)
         # Near ones that are all in trouble are not worth staying with while there are others.
-        near_ones_do = any(name != avoid and self._faults.available(name, now) for name in writable.near)
-        brokers = choose_brokers(writable.near if near_ones_do else writable.brokers, self._faults, avoid, now)
-        chosen = _Chosen(writable, self._faults.version, self._faults.next_end(now), brokers)
+        near_ones_do = any(name != avoid and self._is_well(writable, name, now) for name in writable.near)
+        version = self._faults.version + self._health.version
+        brokers = choose_brokers(
+            writable.near if near_ones_do else writable.brokers,
+            partial(self._faults.is_excluded, now=now),
+            partial(self._is_silent, writable),
+            avoid,
+        )
+        chosen = _Chosen(writable, version, self._faults.next_end(now), brokers)
         self._chosen[writable.route.topic, avoid] = chosen
         return chosen
+
+    def _is_silent(self, writable: _Writable, name: str) -> bool:
+        return self._avoids_faults and self._health.silence(writable.addresses[name]) is not None
+
+    def _is_well(self, writable: _Writable, name: str, now: float) -> bool:
+        return not self._faults.is_excluded(name, now) and not self._is_silent(writable, name)
 
     def _writable_of(self, topic: str) -> _Writable | None:
         route = self._known(topic)
@@ -166,43 +196,28 @@ class QueueSelector:
         under_way = self._under_way[broker]
         self._full -= under_way == self._window
         self._under_way[broker] = under_way - 1
-        if self._avoids_faults and (latency_s >= SLOW_S or self._faults.unreachable):
-            self._faults.answered(broker, latency_s, now)
+        if latency_s >= SLOW_S and self._avoids_faults:
+            self._faults.measured(broker, latency_s, now)
 
-    def failed(self, broker: str, error: MiniMQError, now: float) -> None:
+    def failed(self, broker: str, error: MiniMQError, took_s: float, now: float) -> None:
         """Note that a try at a broker failed."""
-        if self._avoids_faults and error.avoid_broker:
-            self._faults.failed(
-                broker,
-                error.message,
-                now,
-                unreachable=not error.answered,
-                at_least_s=error.retry_after_s,
-            )
-
-    def probed(self, broker: str, now: float, *, reached: bool) -> None:
-        """Note that a broker that had not been reached was asked again."""
-        if reached:
-            self._faults.reached(broker, now)
+        if not self._avoids_faults or not error.avoid_broker:
+            return
+        if error.answered:
+            self._faults.failed(broker, error.message, now, error.retry_after_s)
         else:
-            self._faults.unreached(broker, now)
-
-    def to_probe(self, now: float) -> Mapping[str, str] | None:
-        """Return the addresses of brokers that are left out as unreachable, by name, if a route still names them.
-
-        None if there are no such brokers.
-        """
-        out = self._faults.to_probe(now)
-        if not out:
-            return None
-        addresses = {
-            name: writable.route.master_of(name) for writable in self._writable.values() for name in writable.brokers
-        }
-        return {name: address for name in out if (address := addresses.get(name)) is not None}
+            self._faults.measured(broker, took_s, now)
 
     def avoided(self, now: float) -> Sequence[Exclusion]:
-        """Return the brokers that are left out now."""
-        return self._faults.excluded(now)
+        """Return the brokers that are left out now, sorted by name."""
+        if not self._avoids_faults:
+            return ()
+        found = {each.broker_name: each for each in self._faults.excluded(now)}
+        for writable in self._writable.values():
+            for name, address in writable.addresses.items():
+                if (silence := self._health.silence(address)) is not None:
+                    found[name] = Exclusion(name, silence[0], math.inf, silence[1], unreachable=True)
+        return [found[name] for name in sorted(found)]
 
 
 def _why_nowhere(route: TopicRoute) -> MiniMQError:

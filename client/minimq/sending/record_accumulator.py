@@ -7,7 +7,7 @@ out: `Send`, `Complete`, `FindRoute` and `Abandon`. Times are seconds on one clo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from minimq.routes.retry_schedule import try_timeout_s
@@ -177,8 +177,9 @@ class RecordAccumulator:
         if not self._end_try(batch, attempt):
             return None
         assert batch.target is not None
-        self._selector.failed(batch.target.queue.broker_name, error, now)
-        batch.note_try(now - batch.began, error)
+        took_s = now - batch.began
+        self._selector.failed(batch.target.queue.broker_name, error, took_s, now)
+        batch.note_try(took_s, error)
         return self._try_later(batch, error, now)
 
     def give_up(self, batch: PendingBatch, error: MiniMQError) -> Sequence[Action]:
@@ -262,19 +263,6 @@ class RecordAccumulator:
         self._close_number(batch)
         if batch.queue is not None:
             self._waiting.completed(batch)
-
-    # ---- brokers to avoid -----------------------------------------------------------------------
-
-    def to_probe(self, now: float) -> Mapping[str, str] | None:
-        """Return the addresses of brokers that are left out because they were not reached, by name; None without any.
-
-        One that no route names has none, and may be named again.
-        """
-        return self._selector.to_probe(now)
-
-    def probed(self, broker: str, now: float, *, reached: bool) -> None:
-        """Take in whether such a broker answers now."""
-        self._selector.probed(broker, now, reached=reached)
 
     def statistics(self, buffered: tuple[int, int], now: float) -> ProducerStatistics:
         """Return what was done so far, with the messages and bytes that are buffered."""

@@ -12,7 +12,7 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
@@ -20,7 +20,6 @@ from minimq.sending.append_stream import AppendStream, AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.fault_probe import FaultProbe
 from minimq.sending.pending_batch import (
     PendingBatch,
     PendingMessage,
@@ -67,7 +66,7 @@ class Sender:
         self._takes = 0
         self._woken = -1
         self._accumulator = RecordAccumulator(
-            QueueSelector(client.connection.routes.table.known.get, options, random.Random()),
+            QueueSelector(client.connection.routes.table.known.get, options, random.Random(), client.connection.health),
             options,
             self.buffer.number,
             self.buffer.close_number,
@@ -78,7 +77,6 @@ class Sender:
         self.callbacks = CallbackThread("minimq-producer-callbacks")
         self._timer: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
-        self._probe = FaultProbe(client.connection, self._to_probe, self._probed, options.probe_interval_s)
         self._ended = threading.Event()
         client.connection.at_end(self._end)
 
@@ -272,8 +270,7 @@ class Sender:
     def _not_stored(self, target: Target, error: MiniMQError) -> None:
         queue, address = target
         self._outages.failed(queue.broker_name, address, error)
-        if error.avoid_broker and not error.answered:
-            self._probe.begin()
+        self._client.connection.health.failed(address, error)
 
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         tickets, size, counts = batch.share
@@ -318,18 +315,7 @@ class Sender:
             self._take_in()
             self._carry_out(self._accumulator.close())
             self._streams.close()
-            self._probe.end()
             if self._timer is not None:
                 self._timer.cancel()
         finally:
             self._ended.set()
-
-    # ---- brokers to avoid -----------------------------------------------------------------------
-
-    def _to_probe(self) -> Mapping[str, str] | None:
-        return self._accumulator.to_probe(time.monotonic())
-
-    def _probed(self, broker: str, reached: bool) -> None:
-        self._accumulator.probed(broker, time.monotonic(), reached=reached)
-        if reached:
-            self._drain()

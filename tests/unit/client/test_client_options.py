@@ -109,7 +109,7 @@ def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compres
     [
         ({"window": 0.5}, "window is 0.5: it must be a whole number"),
         ({"window": "8"}, "window is '8': it must be a whole number"),
-        ({"probe_interval_s": float("inf")}, "probe_interval_s is inf: it must be a finite number"),
+        ({"close_timeout_s": float("inf")}, "close_timeout_s is inf: it must be a finite number"),
         ({"block_when_full": "no"}, "block_when_full is 'no': it must be True or False"),
         ({"max_body_bytes": 1 << 30}, "max_body_bytes is 1073741824: it must be at most 33554432"),
         ({"batch_bytes": 1 << 30}, "batch_bytes is 1073741824: it must be at most 4194304"),

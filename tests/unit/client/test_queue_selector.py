@@ -14,6 +14,7 @@ from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq_common.errors import (
+    DeadlineExceeded,
     MiniMQError,
     NoPermission,
     QueueNotFound,
@@ -23,6 +24,7 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
+from support.silences import Silences
 
 
 class Routes:
@@ -44,8 +46,20 @@ class Routes:
         return self._route if topic == "t" else None
 
 
-def selector_of(routes: Routes, **options: Any) -> QueueSelector:
-    return QueueSelector(routes.known, ProducerOptions(**options), random.Random(17))
+class Selector(QueueSelector):
+    """A selector that knows of failures as its client does."""
+
+    def __init__(self, routes: Routes, seed: int = 17, **options: Any) -> None:
+        self.health = Silences()
+        super().__init__(routes.known, ProducerOptions(**options), random.Random(seed), self.health)
+
+    def fail(self, broker: str, error: MiniMQError, now: float = 0.0, took_s: float = 0.0) -> None:
+        self.failed(broker, error, took_s, now)
+        self.health.failed(f"{broker}:1", error, now)
+
+
+def selector_of(routes: Routes, **options: Any) -> Selector:
+    return Selector(routes, **options)
 
 
 def brokers_taken(selector: QueueSelector, count: int, now: float = 0.0, avoid: str | None = None) -> Counter[str]:
@@ -97,15 +111,16 @@ def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
 )
 def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniMQError, avoided: bool) -> None:
     selector = selector_of(Routes("a", "b"))
-    selector.failed("a", error, 0.0)
+    selector.fail("a", error, 0.0)
     assert ("a" not in brokers_taken(selector, 20, now=9.9)) is avoided
     assert [exclusion.broker_name for exclusion in selector.avoided(9.9)] == (["a"] if avoided else [])
+    selector.health.answers("a:1")
     assert brokers_taken(selector, 20, now=10.1) == {"a": 10, "b": 10}
 
 
 def test_a_broker_that_says_when_to_come_back_is_left_out_until_then() -> None:
     selector = selector_of(Routes("a", "b"))
-    selector.failed("a", SystemBusy("busy", retry_after_s=30.0), 0.0)
+    selector.fail("a", SystemBusy("busy", retry_after_s=30.0), 0.0)
     assert brokers_taken(selector, 20, now=29.9) == {"b": 20}
     assert brokers_taken(selector, 20, now=30.1) == {"a": 10, "b": 10}
 
@@ -113,7 +128,7 @@ def test_a_broker_that_says_when_to_come_back_is_left_out_until_then() -> None:
 def test_many_producers_begin_at_different_queues() -> None:
     firsts = set()
     for seed in range(40):
-        found = QueueSelector(Routes("a", "b").known, ProducerOptions(), random.Random(seed)).take("t", None, None, 0.0)
+        found = Selector(Routes("a", "b"), seed).take("t", None, None, 0.0)
         assert found is not None
         firsts.add(found.queue)
     assert len(firsts) == 4
@@ -128,7 +143,7 @@ def test_a_slow_broker_is_left_out_as_the_table_says() -> None:
 
 def test_without_fault_avoidance_only_the_retry_goes_elsewhere() -> None:
     selector = selector_of(Routes("a", "b"), fault_avoidance=False)
-    selector.failed("a", Unavailable("gone"), 0.0)
+    selector.fail("a", Unavailable("gone"), 0.0)
     answered(selector, "b", 20.0, 0.0)
     assert brokers_taken(selector, 20) == {"a": 10, "b": 10}
     assert brokers_taken(selector, 20, avoid="a") == {"b": 20}
@@ -136,43 +151,43 @@ def test_without_fault_avoidance_only_the_retry_goes_elsewhere() -> None:
 
 def test_the_only_broker_is_used_whatever_it_did() -> None:
     selector = selector_of(Routes("a"))
-    selector.failed("a", Unavailable("gone"), 0.0)
+    selector.fail("a", Unavailable("gone"), 0.0)
     assert brokers_taken(selector, 5, now=1.0) == {"a": 5}
     assert brokers_taken(selector, 5, now=1.0, avoid="a") == {"a": 5}
 
 
-def test_a_broker_that_is_reached_again_takes_part_again() -> None:
+def test_a_broker_that_answers_again_takes_part_again() -> None:
     selector = selector_of(Routes("a", "b"))
-    selector.failed("a", Unavailable("gone"), 0.0)
-    brokers_taken(selector, 1)
-    assert selector.to_probe(1.0) == {"a": "a:1"}
-    selector.probed("a", 9.0, reached=False)
-    assert brokers_taken(selector, 20, now=18.9) == {"b": 20}
-    selector.probed("a", 18.9, reached=True)
-    assert brokers_taken(selector, 20, now=18.9) == {"a": 10, "b": 10}
-    assert not selector.to_probe(18.9)
+    selector.fail("a", Unavailable("gone"))
+    assert brokers_taken(selector, 20, now=1000.0) == {"b": 20}
+    [avoided] = selector.avoided(1000.0)
+    assert (avoided.broker_name, avoided.since, avoided.reason, avoided.unreachable) == ("a", 0.0, "gone", True)
+    selector.health.answers("a:1")
+    assert brokers_taken(selector, 20, now=1000.0) == {"a": 10, "b": 10}
+    assert selector.avoided(1000.0) == []
 
 
-def test_a_broker_that_answers_all_the_same_takes_part_again() -> None:
+def test_a_broker_that_left_a_try_without_an_answer_for_long_is_slow_when_it_is_back() -> None:
     selector = selector_of(Routes("a", "b"))
-    selector.failed("a", Unavailable("gone"), 0.0)
-    answered(selector, "a", 0.01, 1.0)
-    assert brokers_taken(selector, 20, now=1.0) == {"a": 10, "b": 10}
+    selector.fail("a", DeadlineExceeded("silent"), took_s=1.0)
+    selector.health.answers("a:1")
+    assert brokers_taken(selector, 20, now=1.9) == {"b": 20}
+    assert brokers_taken(selector, 20, now=2.0) == {"a": 10, "b": 10}
 
 
-def test_a_broker_that_no_route_names_is_not_asked() -> None:
+def test_a_broker_that_no_route_names_is_not_told() -> None:
     routes = Routes("a", "b")
     selector = selector_of(routes)
-    selector.failed("a", Unavailable("gone"), 0.0)
+    selector.fail("a", Unavailable("gone"))
     routes.set("b")
     brokers_taken(selector, 1)
-    assert not selector.to_probe(1.0)
+    assert selector.avoided(1.0) == []
 
 
 def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
     selector = selector_of(Routes("a", "b"), window=1)
     queue = MessageQueue("t", "a", 0)
-    selector.failed("a", Unavailable("gone"), 0.0)
+    selector.fail("a", Unavailable("gone"), 0.0)
     assert selector.take("t", queue, None, 1.0) == Target(queue, "a:1")
     assert selector.take("t", queue, None, 1.0) is None  # but for its window
     selector.release(Target(queue, "a:1"))
@@ -214,9 +229,9 @@ def test_brokers_of_near_machine_rooms_are_preferred() -> None:
     routes = Routes("east@a", "east@b", "west@c")
     selector = selector_of(routes, machine_rooms=["east"])
     assert brokers_taken(selector, 20) == {"east@a": 10, "east@b": 10}
-    selector.failed("east@a", Unavailable("gone"), 0.0)
+    selector.fail("east@a", Unavailable("gone"), 0.0)
     assert brokers_taken(selector, 20) == {"east@b": 20}
-    selector.failed("east@b", Unavailable("gone"), 0.0)
+    selector.fail("east@b", Unavailable("gone"), 0.0)
     assert brokers_taken(selector, 20) == {"west@c": 20}
     routes.set("west@c")
     assert brokers_taken(selector, 4) == {"west@c": 4}
@@ -227,7 +242,7 @@ def test_brokers_of_near_machine_rooms_are_preferred() -> None:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from("abc"),
-        st.sampled_from(["fast", "slow", "gone", "full", "reached", "unreached"]),
+        st.sampled_from(["fast", "slow", "gone", "full", "answers"]),
         st.floats(0, 5),
     )
 )
@@ -245,9 +260,9 @@ def test_no_sequence_of_failures_leaves_nothing_to_try(steps: list[tuple[str, st
             case "slow":
                 answered(selector, broker, 4.0, now)
             case "gone":
-                selector.failed(broker, Unavailable("gone"), now)
+                selector.fail(broker, Unavailable("gone"), now)
             case "full":
-                selector.failed(broker, StoreFull("full"), now)
+                selector.fail(broker, StoreFull("full"), now)
             case _:
-                selector.probed(broker, now, reached=what == "reached")
+                selector.health.answers(f"{broker}:1")
         assert brokers_taken(selector, 1, now=now, avoid=avoid)

@@ -29,6 +29,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 from support.chance import SEED
+from support.silences import Silences
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
 NOBODYS = MessageQueue("t", "c", 0)
@@ -75,9 +76,10 @@ class Play:
         settings = {"window": 2, "batch_messages": 4, "batch_bytes": 1000, "spread_messages": 4} | options
         self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
         self.routes = Routes()
+        self.health = Silences()
         self.numbers = SendBuffer(1 << 20, block_when_full=False)
         self.accumulator = RecordAccumulator(
-            QueueSelector(self.routes.known, self.options, random.Random(7)),
+            QueueSelector(self.routes.known, self.options, random.Random(7), self.health),
             self.options,
             self.numbers.number,
             self.numbers.close_number,
@@ -148,8 +150,14 @@ class Play:
 
     def fail(self, error: MiniMQError, index: int = 0) -> None:
         one = self.under_way.pop(index % len(self.under_way))
-        self.carry_out(self.accumulator.failed(one.batch, one.attempt, error, self.now) or ())
+        self.failed(one, error)
         self.drain()
+
+    def failed(self, one: Try, error: MiniMQError) -> None:
+        actions = self.accumulator.failed(one.batch, one.attempt, error, self.now)
+        if actions is not None:
+            self.health.failed(one.target.address, error, self.now)
+            self.carry_out(actions)
 
     def hang(self, index: int, *, stored: bool) -> None:
         """Leave a request without an answer; the broker may have stored it."""
@@ -161,8 +169,7 @@ class Play:
         broken = [one for one in self.under_way if one.target.queue.broker_name == broker]
         self.under_way = [one for one in self.under_way if one not in broken]
         for one in broken:
-            error = Unavailable("the connection broke")
-            self.carry_out(self.accumulator.failed(one.batch, one.attempt, error, self.now) or ())
+            self.failed(one, Unavailable("the connection broke"))
         self.drain()
 
     def pass_time(self, seconds: float) -> None:
@@ -191,6 +198,7 @@ class Play:
                 case FindRoute() | Abandon():
                     self.others.append(action)
                     if isinstance(action, Abandon):
+                        self.health.failed(action.target.address, action.error, self.now)
                         self.break_streams(action.target.queue.broker_name)
 
     def send(self, batch: PendingBatch) -> None:
