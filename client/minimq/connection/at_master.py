@@ -56,18 +56,9 @@ async def at_master(
 ) -> T:
     """Return what an attempt returns, which is given the address of the master; on the event loop of the connection.
 
-    Each try has a share of the time, so that a hung server does not eat all of it. The last one is at the end. An
-    infinite time is not shared.
-
-    Args:
-        master: is asked before each try.
-        attempt: makes the request, which must be safe to repeat; cancelled when its share is over.
-        timeout_s: seconds until the last try.
-        again: tells whether an error is worth another try, and may raise another one; by default those that are marked
-            as retriable are.
-
-    Raises:
-        MiniMQError: that of the last try; if it had no answer, an answer of an earlier one, which has cause and remedy.
+    Each try has a share of the time, so that a hung server does not eat all of it, and is cancelled when that is over.
+    The last one is at the end of `timeout_s`. `again` tells whether an error is worth another try, and may raise
+    another one. The error is that of the last try; if it had no answer, an answer of an earlier one.
     """
     loop = asyncio.get_running_loop()
     schedule = RetrySchedule(timeout_s, loop.time())

@@ -35,23 +35,7 @@ _SHORTEST_S = 0.2
 
 
 class ClusterClient:
-    """One client's use of a cluster. Thread-safe.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        timeout_s: seconds that one question to a server may take.
-        credentials: as of `Cluster`.
-
-    Attributes:
-        cluster: for other clients that share its connection.
-        nameservers: calls to name servers, to be waited for with `wait`.
-        connection: for streams, and for what all of them know.
-        routes: where queues are.
-
-    Raises:
-        InvalidArgument: an address is not HOST:PORT, the credentials cannot be used, or a `Cluster` was given, which
-            has its own.
-    """
+    """One client's use of a cluster. Thread-safe."""
 
     def __init__(
         self,
@@ -76,14 +60,7 @@ class ClusterClient:
         self._under_way: set[LoopCall[Any]] = set()
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the event loop of the connection and return its result.
-
-        Args:
-            make: makes it; called on that loop, so that none is left over if this is interrupted before it begins.
-
-        Raises:
-            Closed: the client is closed, or is closed meanwhile; or this is a fork.
-        """
+        """Run a coroutine on the event loop of the connection and return its result."""
         self.check_open()  # in a fork it takes no lock
         over: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
         call = LoopCall(self.connection, make, over.put)
@@ -135,18 +112,7 @@ class ClusterClient:
         timeout_s: float | None = None,
         reconnect_s: float = RECONNECT_S,
     ) -> Response:
-        """Return the answer of one broker.
-
-        Args:
-            address: HOST:PORT.
-            method: picks the method of a stub.
-            request: of the call, which must be safe to repeat unless `reconnect_s` is 0.
-            timeout_s: seconds that one try may take, if not those of the client.
-            reconnect_s: seconds for which a broker that is not reached is tried again.
-
-        Raises:
-            MiniMQError: what the broker refused with, or `Unavailable`, `DeadlineExceeded` or `Closed`.
-        """
+        """Return the answer of one broker."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         return self.wait(
             lambda: self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s))
@@ -161,21 +127,7 @@ class ClusterClient:
         timeout_s: float | None = None,
         reconnect_s: float = RECONNECT_S,
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-        """Make the same call to many brokers at once.
-
-        Args:
-            addresses: HOST:PORT by key.
-            method: picks the method of a stub.
-            request: of all calls, or one for each key; a key that has none is not called.
-            timeout_s: seconds that one try may take, if not those of the client.
-            reconnect_s: seconds for which a broker that is not reached is tried again.
-
-        Returns:
-            The answers and the failures by key, in the order of the addresses.
-
-        Raises:
-            Closed: the client is closed, or is closed meanwhile.
-        """
+        """Make the same call to many brokers at once."""
         requests = request if isinstance(request, Mapping) else dict.fromkeys(addresses, request)
         if not requests:
             return {}, {}

@@ -177,12 +177,7 @@ class _Failure(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """The offsets that queues are read up to.
-
-    Attributes:
-        offsets: the next offset to read, by queue.
-        terms: of the log that was read by then, of those queues that are read.
-    """
+    """The offsets that queues are read up to."""
 
     offsets: Mapping[MessageQueue, int]
     terms: Mapping[MessageQueue, int]

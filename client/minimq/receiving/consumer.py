@@ -134,10 +134,6 @@ class Consumer:
 
     The user's callbacks about queues run where messages are taken: `_announce_all` calls `on_assigned` and `on_lost`,
     `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, and wait by `Waits`.
-
-    Attributes:
-        group: the consumer group; empty for a reader that has none, and so neither leases nor commits.
-        client_id: name among all clients.
     """
 
     def __init__(

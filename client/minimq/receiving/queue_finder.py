@@ -31,39 +31,24 @@ Carrier = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """A queue as its broker describes it.
-
-    Attributes:
-        first: first offset that is stored.
-        end: the offset that the next message will get.
-        topic_id: of its topic at its broker.
-        is_shown: whether consumers see it.
-        is_readable: whether the topic may be read there.
-        from_slave: a slave said so, because its master does not answer: its end may be an earlier one.
-        term: the latest one in the log of which that is.
-    """
+    """A queue as its broker describes it."""
 
     first: int
     end: int
     topic_id: TopicId
     is_shown: bool
     is_readable: bool
+    #: Its end may be an earlier one.
     from_slave: bool
     term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The answer to a search for queues.
-
-    Attributes:
-        queues: all that brokers have described.
-        absent: brokers that say that they do not have the topic: those to which a route leads, or that had it once.
-        failures: brokers that gave no answer, with the reason.
-        away: brokers that carry queues of the topics to be read, and are registered no more.
-    """
+    """The answer to a search for queues."""
 
     queues: Mapping[MessageQueue, FoundQueue]
+    #: Brokers that say that they do not have the topic.
     absent: frozenset[Carrier]
     failures: Mapping[Carrier, MiniMQError]
     away: Mapping[Carrier, AwayBroker] = field(default_factory=dict)
@@ -79,15 +64,6 @@ class QueueFinder:
     """Finds queues, their bounds and their offsets by time. Thread-safe; a process that forks makes it afterwards.
 
     While a master does not answer, its slaves are asked.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as
-            well. Nothing is asked before the first question.
-        timeout_s: seconds that one broker may take.
-        credentials: as of `Cluster`.
-
-    Raises:
-        InvalidArgument: an address is not HOST:PORT.
     """
 
     def __init__(
@@ -109,15 +85,7 @@ class QueueFinder:
     def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
         """Describe all queues of topics. A topic that nobody carries has none.
 
-        Args:
-            topics: their names.
-            known: topics and the brokers that had them once: where no route leads there any more, the broker itself is
-                asked. One that runs says whether the topic was deleted; another one counts as silent.
-
-        Raises:
-            SystemBusy: the name servers have just started and their brokers are not back yet.
-            TopicUnavailable: no broker is registered, and none is known to be away that carries a topic.
-            Unavailable: no name server answered.
+        Where no route leads to a `known` carrier any more, that broker itself is asked whether the topic was deleted.
         """
         away: dict[Carrier, AwayBroker] = {}
         requests: dict[Carrier, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
@@ -175,16 +143,7 @@ class QueueFinder:
         return answers, {**unknown, **failures}
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
-        """Return for each queue the first offset stored at or after a moment, or its end when there is none.
-
-        Args:
-            queues: which ones.
-            when: a datetime with a time zone, or another form of `minimq_common.moments.Time`.
-
-        Raises:
-            InvalidArgument: it is no moment, or has no time zone.
-            MiniMQError: a broker did not answer, or does not have a queue; the text names the queue.
-        """
+        """Return for each queue the first offset stored at or after a moment, or its end when there is none."""
         timestamp = timestamp_ms(when, time.time(), "when")
         requests = {
             queue: (
@@ -202,12 +161,6 @@ class QueueFinder:
         """Publish the progress of a job under the name of a group, for monitoring; offsets may go back.
 
         Brokers mark the group: its offsets cannot be reset, since the job does not read them.
-
-        Returns:
-            What could not be recorded, with the reason.
-
-        Raises:
-            InvalidArgument: the group cannot be named so.
         """
         addresses: dict[MessageQueue, str] = {}
         failures: dict[MessageQueue, MiniMQError] = {}

@@ -44,15 +44,6 @@ _IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 class QueueReader:
     """The reading of one queue. Used on the event loop of the connection.
 
-    Args:
-        queue: what is read.
-        lease: where to begin, and under which lease; one with the epoch 0 is none.
-        options: how to fetch.
-        end: the offset behind a range that is to be read; None to read on forever.
-        topic_id: in which the range was found; None: in any of that name.
-        delay_ms: how long messages wait before they are handed out; see `ReadAhead`.
-        check_texts: whether keys and properties are checked when a batch is opened.
-
     Attributes:
         queue: what is read.
         lease: the latest one.
@@ -223,10 +214,9 @@ class QueueReader:
     def renewed(self, lease: Grant, now: float) -> list[Decision] | None:
         """Go on under a lease that was granted anew, where the reader is: nothing is handed out twice.
 
-        Returns:
-            None when that cannot be: it is another topic's; or it is another lease and its group is further, or its
-            broker has served groups all the time: the group was sent elsewhere, or somebody else had the queue. If this
-            one was away, and the group is where it has left it, nobody else has got anywhere.
+        Returns None if it cannot: it is of another topic; or it is another lease and its group is further, or its
+        broker has served groups all the time, so that somebody else may have had the queue. If this one was away and
+        the group is where it has left it, nobody else has got anywhere.
         """
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:

@@ -42,18 +42,13 @@ _PART = 4
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """Options of reading ranges.
+    """Options of reading ranges."""
 
-    Attributes:
-        buffer_bytes: bytes of one range that may be fetched ahead; the last batch may overshoot them.
-        answer_timeout_s: seconds of silence after which a broker that owes an answer is asked anew.
-        patience_s: seconds without any progress after which a read fails.
-        read_from_slaves: go on at a slave while there is no master that answers.
-        credentials: as of `Cluster`.
-    """
-
+    #: Of one range, fetched ahead; the last batch may overshoot them.
     buffer_bytes: int = 8 << 20
+    #: Seconds of silence after which a broker that owes an answer is asked anew.
     answer_timeout_s: float = 10.0
+    #: Seconds without any progress after which a read fails.
     patience_s: float = 30.0
     read_from_slaves: bool = True
     credentials: CredentialsArgument | None = None
@@ -63,16 +58,7 @@ class RangeOptions:
 
 
 class RangeReader:
-    """Reads ranges of queues. Thread-safe; a process that forks makes its readers afterwards.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as
-            well. Nothing is asked before the first read.
-        options: how to read.
-
-    Raises:
-        InvalidArgument: an address is not HOST:PORT.
-    """
+    """Reads ranges of queues. Thread-safe; a process that forks makes its readers afterwards."""
 
     def __init__(
         self, nameserver: str | Sequence[str] | Cluster | None = None, options: RangeOptions | None = None
@@ -109,23 +95,6 @@ class RangeReader:
         breaks, reading goes on at the next offset. Closing the generator ends the pull at the broker.
 
         The next master of an asynchronous one may have other messages at the same offsets; they are not mixed.
-
-        Args:
-            queue: the queue.
-            start: the first offset.
-            end: the offset behind the last one.
-            tags: what is wanted; all when there are none.
-            term: the term of the log in which the range was seen, 0: that in which the reading begins.
-            topic_id: the topic in which the range was found, None: the one that is there when the reading begins.
-
-        Raises:
-            OffsetOutOfRange: an offset of the range is not stored, `bounds` returns the stored ones; or a later master
-                does not have all that was there in that term.
-            TopicRecreated: the topic with this id was deleted, and there is another one of its name.
-            DamagedMessages: a batch is damaged; reading can go on at `next_offset`.
-            TopicNotFound, QueueNotFound: there is no such queue.
-            Closed: the reader was closed.
-            MiniMQError: nothing came for `patience_s` seconds; the class is that of the last failure.
         """
         lease = Grant(0, start, 0, term=term)  # none, as its epoch says
         fetched = QueueReader(queue, lease, self._fetch_options, end=end, topic_id=topic_id)
@@ -142,13 +111,7 @@ class RangeReader:
                 self._readings.discard(reading)
 
     def bounds(self, queue: MessageQueue, topic_id: TopicId | None = None) -> tuple[int, int]:
-        """Return the first stored offset of a queue and the one that its next message will get.
-
-        Raises:
-            TopicRecreated: the topic of the queue has another id than the given one.
-            TopicNotFound, QueueNotFound: there is no such queue.
-            MiniMQError: its broker is not known or did not answer.
-        """
+        """Return the first stored offset of a queue and the one that its next message will get."""
         found = self._client.wait(lambda: queue_bounds(self.places, queue, self.options.answer_timeout_s))
         if topic_id not in (None, found.topic_id):
             raise TopicRecreated.of(queue.topic)

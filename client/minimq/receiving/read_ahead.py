@@ -81,11 +81,7 @@ class HandOver:
         return self._behind(self.given)
 
     def open(self, choose: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None) -> None:
-        """Decode the batches, up to one that is damaged, and keep the chosen messages.
-
-        Raises:
-            CorruptBatch, InvalidArgument: the first one is damaged, or of a newer format.
-        """
+        """Decode the batches, up to one that is damaged, and keep the chosen messages."""
         found: list[ReceivedMessage] = []
         batches: list[ReceivedBatch] = []
         first = self.first

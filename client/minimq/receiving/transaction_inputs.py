@@ -21,16 +21,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 class PullInput:
-    """The messages of one poll in a transaction; see `TransactionInput`.
-
-    Args:
-        client: of the consumer.
-        group: of the consumer.
-        client_id: of the consumer.
-        fetcher: has the readers of the queues.
-        starts: asks how far the group is.
-        poll: returns messages of one queue.
-    """
+    """The messages of one poll in a transaction; see `TransactionInput`."""
 
     def __init__(
         self,
@@ -122,15 +113,7 @@ class PullInput:
 
 
 class PoppedInput:
-    """The messages of one `receive` in a transaction; see `TransactionInput`.
-
-    Args:
-        client: of the consumer.
-        group: of the consumer.
-        settler: says what becomes of messages.
-        receive: returns messages.
-        let_go: returns messages that nobody has looked at.
-    """
+    """The messages of one `receive` in a transaction; see `TransactionInput`."""
 
     def __init__(
         self,

@@ -23,12 +23,7 @@ def state_of(away: AwayBroker) -> str:
 
 
 def describe_away(away: Iterable[AwayBroker], lacking: str) -> list[str]:
-    """Return a sentence for each broker: "broker-a: away since 12:03:05 (stopped), 4 queues not counted".
-
-    Args:
-        away: the brokers, with the number of queues that is meant.
-        lacking: what does not happen to the queues: "not counted", "not read".
-    """
+    """Return a sentence for each broker: "broker-a: away since 12:03:05 (stopped), 4 queues not counted"."""
     return [f"{each.broker_name}: {state_of(each)}, {count_of(each.queues, 'queue')} {lacking}" for each in away]
 
 

@@ -20,18 +20,7 @@ def with_retries(
     option: str = "",
     only: Callable[[MiniMQError], bool] | None = None,
 ) -> T:
-    """Return what an attempt returns, which is repeated while servers are absent.
-
-    Args:
-        attempt: takes the seconds that are left, which are 0 for the last one.
-        timeout_s: seconds after which the failure of the latest attempt is raised.
-        wait: waits that many seconds instead of `time.sleep`; what it raises ends everything.
-        option: name of the option that sets `timeout_s`, for the error.
-        only: tells which retriable errors are worth another try; all when None.
-
-    Raises:
-        MiniMQError: what the attempt raises; at once if that is not retriable.
-    """
+    """Return what an attempt returns, which is repeated while servers are absent."""
     schedule = RetrySchedule(timeout_s, time.monotonic(), option)
     while True:
         try:

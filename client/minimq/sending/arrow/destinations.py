@@ -34,13 +34,7 @@ class Destination(NamedTuple):
 
 
 class Destinations:
-    """Sorts rows by where they go.
-
-    Args:
-        topic: of all rows; None when a column says it.
-        queues: looks queues up. Asked once for each topic, and for rows that have a key or the number of a queue.
-        key_queue: asked for each topic.
-    """
+    """Sorts rows by where they go."""
 
     def __init__(self, topic: str | None, queues: Queues, key_queue: KeyQueue = lambda _: None) -> None:
         self._key_queue = key_queue
@@ -50,12 +44,7 @@ class Destinations:
         self._looked_up: set[str] = set()
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
-        """Yield the rows of a batch, which has at least one, by destination, without the columns that say it.
-
-        Raises:
-            InvalidArgument: a row says no topic, or a queue that there cannot be.
-            MiniMQError: the queues of a topic cannot be looked up.
-        """
+        """Yield the rows of a batch, which has at least one, by destination, without the columns that say it."""
         named = renamed({name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
         content = pa.RecordBatch.from_pydict({name: named[name] for name in _CONTENT if name in named})
         where: dict[str, pa.Array] = {

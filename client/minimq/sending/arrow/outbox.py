@@ -26,12 +26,7 @@ Send = Callable[[str, MessageQueue | None, BatchColumns], Future[BatchReceipt]]
 
 
 class Outbox:
-    """The rows of one call or task. Not thread-safe.
-
-    Args:
-        send: see there.
-        options: how large a body and a batch may be, and how batches are compressed.
-    """
+    """The rows of one call or task. Not thread-safe."""
 
     def __init__(self, send: Send, options: ProducerOptions) -> None:
         self._send_batch = send
@@ -43,12 +38,7 @@ class Outbox:
         self._receipts: list[BatchReceipt] = []
 
     def add(self, destination: Destination, rows: pa.RecordBatch) -> None:
-        """Take rows, at least one, and send what is enough for a batch.
-
-        Raises:
-            InvalidArgument: a row makes no message, or one that a broker does not take.
-            MiniMQError: a batch that was sent before is not acknowledged, or this one cannot be sent.
-        """
+        """Take rows, at least one, and send what is enough for a batch."""
         for part in cut(rows, self._options.batch_bytes):
             size = part.nbytes
             gathered = self._gathered.get(destination)

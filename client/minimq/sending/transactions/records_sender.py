@@ -19,16 +19,7 @@ from minimq_common.model import MessageQueue
 
 
 class RecordsSender:
-    """Sends prepared batches. Thread-safe; a context manager; lives as long as its process, and not in a fork of it.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        options: how to send. What concerns messages is left to whoever prepares the records: `max_body_bytes`,
-            `batch_messages`, `batch_bytes` and the compression.
-
-    Raises:
-        InvalidArgument: an address is wrong.
-    """
+    """Sends prepared batches. Thread-safe; a context manager; lives as long as its process, and not in a fork of it."""
 
     def __init__(
         self, nameserver: str | Sequence[str] | Cluster | None = None, options: ProducerOptions | None = None
@@ -62,27 +53,7 @@ class RecordsSender:
     def send(
         self, topic: str, queue: MessageQueue | None, records: Records, *, transaction: Transaction | None = None
     ) -> Future[BatchReceipt]:
-        """Send records as one batch; wait only for room in the buffer.
-
-        Args:
-            topic: where to; brokers that are allowed to make it do so when it does not exist.
-            queue: of that topic; None for any, of a broker that is well. In a compacted topic, that of the keys.
-            records: become a batch within this call, so they may be changed or let go after it.
-            transaction: the batch is only staged: readers see it once the transaction is committed, see
-                `TransactionCommitter`. A receipt of a staged batch has the offset -1.
-
-        Returns:
-            The receipt. The future raises `TransactionEnded` when the transaction is decided already, by an earlier
-            attempt that came as far as that or by a later writer; `TransactionCommitter.commit` has to be told. Or
-            `SendFailed` after the last try, `Closed`, or another `MiniMQError` that no further try would change.
-
-        Raises:
-            InvalidArgument: the records make no batch, or the queue is of another topic.
-            TopicNotFound: no broker carries the topic, and none makes topics by itself.
-            Unavailable: no name server answers.
-            BufferFull: there is no room, and the buffer does not block.
-            Closed: it is closed.
-        """
+        """Send records as one batch; wait only for room in the buffer."""
         return self._core.send_records(topic, queue, records, transaction)
 
     def close(self, timeout_s: float | None = None) -> None:

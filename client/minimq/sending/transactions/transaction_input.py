@@ -44,11 +44,7 @@ class TransactionInput(Protocol[M]):
         """Tell whether another try may pass where one was fenced: the lease is renewed at another master."""
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Have the messages delivered again, to this consumer or another one, unless they are consumed.
-
-        Args:
-            rolled_back: nothing was sent; otherwise the broker is asked how far the group is.
-        """
+        """Have the messages delivered again, to this consumer or another one, unless they are consumed."""
 
 
 def checked_input(consumer: TransactionalConsumer[M], *, awaits: bool) -> TransactionInput[M]:

@@ -44,17 +44,7 @@ _OTHERS_S = 1.0
 
 
 class TransactionCommitter:
-    """Commits transactions whose batches were staged with `RecordsSender.send`. Thread-safe; a context manager.
-
-    Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        timeout_s: seconds that one call to a server may take.
-        patience_s: seconds to wait without progress for servers that are away or busy.
-        credentials: as of `Cluster`.
-
-    Raises:
-        InvalidArgument: an address is wrong, or the credentials cannot be used.
-    """
+    """Commits transactions whose batches were staged with `RecordsSender.send`. Thread-safe; a context manager."""
 
     def __init__(
         self,
@@ -86,30 +76,12 @@ class TransactionCommitter:
         *,
         decided: bool = False,
     ) -> Decision:
-        """Publish the staged batches at all brokers or at none, and return when readers see all of them.
+        """Publish the staged batches at all brokers or at none, and return the decision when readers see all of them.
 
         May be repeated, by this process or by another one, with the same parts or with others that were staged since:
         of all attempts under one number, the first that was decided is published, and the others are dropped.
-
-        Args:
-            transaction: to be ended.
-            topics: all to which it has written, also in attempts that failed.
-            parts: the batches that this attempt has staged, and has receipts for; see `staged_parts`. Each broker
-                publishes them in this order.
-            decided: a broker has refused to stage something with `TransactionEnded`, so that `parts` is not all: an
-                earlier attempt is decided, and is brought to its end.
-
-        Returns:
-            The decision that stands, which may be that of an earlier attempt.
-
-        Raises:
-            TransactionEnded: a later number is decided: another writer of that name is ahead.
-            TransactionExpired: a broker has dropped staged batches. The text names it.
-            Unavailable: a required broker could not be reached for this time. The text names it, and whether
-                the transaction is decided; commit again.
-            InvalidArgument: there is neither a topic nor a part.
-            Closed: it is closed.
-            MiniMQError: another refusal that waiting does not change.
+        `decided` tells that a broker has refused to stage something with `TransactionEnded`: an earlier attempt is
+        decided, and is brought to its end.
         """
         if not topics and not parts:
             raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
@@ -126,12 +98,7 @@ class TransactionCommitter:
         return attempt.protocol.decision
 
     def latest(self, name: str) -> int | None:
-        """Return the highest decided number of a name that a reachable broker knows; None without one.
-
-        Raises:
-            Unavailable: no broker is known, or one does not answer.
-            MiniMQError: another refusal.
-        """
+        """Return the highest decided number of a name that a reachable broker knows; None without one."""
         addresses = {broker.broker_name: broker.master for broker in self._masters.brokers() if broker.master}
         request = broker_pb2.DescribeTransactionRequest(name=check_transaction(name))
         answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.DescribeTransaction, request)
