@@ -43,8 +43,7 @@ def transaction_rows(table: TransactionTable) -> dict[str, Any]:
         "publishing": table.publishing,
         "unpublished": sorted(table.unpublished),
         "totals": (table.count, table.size),
-        "halves": msgspec.to_builtins(sorted(table.halves.halves.items())),
-        "outcomes": table.halves.outcomes(),
+        "outcomes": table.outcomes.all(),
     }
 
 

@@ -235,13 +235,6 @@ class HalvesEnded(msgspec.Struct, frozen=True, tag="halves-ended", omit_defaults
     expired: tuple[int, ...] = ()
 
 
-class HalvesChecked(msgspec.Struct, frozen=True, tag="halves-checked"):
-    """A producer is asked once more how transactions with half messages end: all under one name, by their numbers."""
-
-    name: str
-    numbers: tuple[int, ...]
-
-
 #: Facts that change what name servers are told.
 RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
@@ -262,7 +255,6 @@ Fact = (
     | TransactionPrepared
     | IdleTransactionsExpired
     | HalvesEnded
-    | HalvesChecked
     | PopMoved
     | AtomicBegun
     | BatchesRecalled

@@ -22,7 +22,6 @@ from minimq_broker.core.facts import (
     GroupAgreed,
     GroupDeleted,
     GroupStarted,
-    HalvesChecked,
     HalvesEnded,
     IdleTransactionsExpired,
     OffsetsCommitted,
@@ -179,8 +178,6 @@ class State:
                 self.delays.publish(entry.due, queue.topic_id, entry.end.offset - entry.place.base_offset)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
-        elif isinstance(entry, HalvesEnded | HalvesChecked):
-            self.transactions.apply_to_halves(entry, self.position)
         else:
             self._change(entry, at_ms)
             if isinstance(entry, BatchDelayed) and entry.producer_id:
@@ -201,6 +198,7 @@ class State:
                 | TransactionsExpired()
                 | TransactionPrepared()
                 | IdleTransactionsExpired()
+                | HalvesEnded()
             ):
                 self.transactions.apply(entry, self.position)
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():
@@ -213,7 +211,7 @@ class State:
                 self._change_names(entry)
             case PermissionSet() | AccessSet() | TermBegun():
                 self._change_broker(entry)
-            case AtomicBegun() | HalvesEnded() | HalvesChecked():  # see `apply`
+            case AtomicBegun():  # see `apply`
                 pass
             case _:
                 assert_never(entry)  # what is ignored here would be lost at every replica alike

@@ -133,7 +133,8 @@ class BrokerMetrics:
             "Batches of transactions that could not be read for publication.",
             store.figures.lost,
         )
-        yield from halves(PREFIX, store, self._half_checks, done)
+        undecided = sum(count >= self._half_checks for count in self._engine.tables.half_checks.copy().values())
+        yield from halves(PREFIX, store, undecided, done)
         yield from delays(PREFIX, store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed

@@ -6,18 +6,17 @@ from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
-from minimq_broker.core.held.half_table import HalfOutcome
+from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.serving.metrics import counter, counters, gauge
 
 
-def halves(prefix: str, store: MessageStore, most_checks: int, done: Counters) -> Iterator[Metric]:
-    """Yield what is known of half messages, about which producers are asked so often at most."""
-    table = [*store.state.transactions.halves.halves.copy().values()]
-    undecided = sum(half.checks >= most_checks for half in table)
-    oldest_ms = min((half.began_ms for half in table), default=None)
+def halves(prefix: str, store: MessageStore, undecided: int, done: Counters) -> Iterator[Metric]:
+    """Yield what is known of half messages, of which so many transactions are undecided."""
+    table = [*store.state.transactions.open_halves().values()]
+    oldest_ms = min((half.stage.began_ms for half in table), default=None)
     yield gauge(f"{prefix}_half_transactions", "Transactions with half messages that have not ended.", len(table))
     yield gauge(
         f"{prefix}_half_transactions_undecided",

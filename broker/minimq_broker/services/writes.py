@@ -16,7 +16,6 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
-from minimq_broker.store.held.half_drafts import EndJob, EndStep
 from minimq_broker.store.jobs import (
     AppendJob,
     AppendStatus,
@@ -28,7 +27,6 @@ from minimq_broker.store.jobs import (
     RecallJob,
     ReplicaJob,
 )
-from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
 log = logging.getLogger(__name__)
@@ -172,30 +170,27 @@ class Writes:
     ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
         with LoggedDecision(decide) as decision:
-            return (await self._written(FactJob(decision, alone, keeps_log))).fact
+            return (await self.written(FactJob(decision, alone, keeps_log))).fact
 
     async def publish(self, name: str) -> int:
         """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left."""
-        return (await self._written(PublishJob(name))).published
+        return (await self.written(PublishJob(name))).published
 
     async def publish_due(self) -> DueJob:
         """Publish some delayed batches that are due; see `DueJob`. Raises as `publish` does."""
-        return await self._written(DueJob())
+        return await self.written(DueJob())
 
     async def recall(self, topic: str, keys: Sequence[DueKey]) -> list[RecallOutcome]:
         """Recall delayed batches of a topic; see `RecallJob`. Raises `TopicNotFound`, `NotMaster`."""
-        return (await self._written(RecallJob(topic, keys))).outcomes
+        return (await self.written(RecallJob(topic, keys))).outcomes
 
-    async def end_halves(self, steps: Sequence[EndStep]) -> EndJob:
-        """Return the job that has ended transactions with half messages, once that is on disk. Raises `NotMaster`."""
-        return await self._written(EndJob(steps))
-
-    def pop(self, job: PopJob) -> None:
-        """Hand a job for popped queues to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
+    def submit(self, job: Job) -> None:
+        """Hand a job to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
         self.check()
         self._hand_in(job)
 
-    async def _written(self, job: Written) -> Written:
+    async def written(self, job: Written) -> Written:
+        """Return a job once its result is on disk. Raises its error, and `NotMaster`."""
         self.check()
         answer: asyncio.Future[Written] = self._loop.create_future()
 

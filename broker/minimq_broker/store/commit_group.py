@@ -91,9 +91,9 @@ class CommitGroup:
         self.due: list[AnyDueRow] = []
         self.effects: list[tuple[Effect, int, int]] = []
         self._pending = PendingBatches(state.producers)
-        self._staged: dict[tuple[TransactionId, int, int], StagedBatch] = {}
+        #: What the group stages, by transaction and producer.
+        self._staged: dict[TransactionId, dict[int, dict[int, StagedBatch]]] = {}
         self._staging = staging
-        self._staged_parts: set[tuple[TransactionId, int]] = set()
         #: Committed offsets that the group changes.
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._delay_limits = delays
@@ -115,7 +115,7 @@ class CommitGroup:
     @cached_property
     def halves(self) -> HalfDrafts:
         """Its decisions on half messages."""
-        return HalfDrafts(self.state.transactions)
+        return HalfDrafts(self.state.transactions, self._staged)
 
     @cached_property
     def delays(self) -> DelayDrafts:
@@ -249,36 +249,29 @@ class CommitGroup:
         header = job.header
         if not header.producer_id:
             raise InvalidArgument("a batch without a number cannot be staged: nobody could say that it is meant")
-        table = self.state.transactions
-        table.check_open(transaction, header.producer_id)
-        self.halves.check_open(transaction, header.producer_id)
-        number = header.producer_id, header.sequence
-        applied = table.find(transaction, *number)
-        found = applied or self._staged.get((transaction, *number))
+        table, producer_id, sequence = self.state.transactions, header.producer_id, header.sequence
+        table.check_open(transaction, producer_id)
+        self.halves.check_open(transaction, producer_id)
+        applied = table.find(transaction, producer_id, sequence)
+        parts = self._staged.setdefault(transaction, {})
+        found = applied or parts.get(producer_id, {}).get(sequence)
         if found is None:
             queue = self._queue_of(job, topic)
             entry = staged_entry(queue, self.now_ms, transaction, job.data)
-            self._take_room(transaction, header.producer_id, len(entry))
-            found = StagedBatch(self.end, len(entry), *queue, self.now_ms, *number)
-            self._staged[transaction, *number] = found
-            self.halves.staged(transaction, header.producer_id)
-            self.append(entry, BatchStaged(transaction, *number, found))
+            is_new = producer_id not in parts and producer_id not in table.parts(transaction)
+            more = Staged(1, len(entry), int(is_new))
+            limits = self._staging or StagingLimits()
+            check_room(limits, (table.open, self._staged_count), transaction.name, producer_id, more)
+            self._staged_count.add(transaction.name, producer_id, more)
+            found = StagedBatch(self.end, len(entry), *queue, self.now_ms, producer_id, sequence)
+            parts.setdefault(producer_id, {})[sequence] = found
+            self.append(entry, BatchStaged(transaction, producer_id, sequence, found))
         else:
             _check_same_topic(job, topic, found.topic_id)
             job.status = AppendStatus.ALREADY_STORED
             if applied:  # as in `add_batch`
                 self.early.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
-
-    def _take_room(self, transaction: TransactionId, producer_id: int, size: int) -> None:
-        table, part = self.state.transactions, (transaction, producer_id)
-        is_new = part not in self._staged_parts and not table.has_part(*part)
-        more = Staged(1, size, int(is_new))
-        check_room(
-            self._staging or StagingLimits(), (table.open, self._staged_count), transaction.name, producer_id, more
-        )
-        self._staged_count.add(transaction.name, producer_id, more)
-        self._staged_parts.add(part)
 
     def publish_next(self, name: str, reader: LogReader) -> int:
         """Publish the next batches that a name has decided on; return how many no longer wait.

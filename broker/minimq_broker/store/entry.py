@@ -12,7 +12,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import google_crc32c
-from msgspec.structs import replace
 
 from minimq_broker.core.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.core.held.delays import BatchDelayed, DueKey
@@ -148,8 +147,7 @@ def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
     done = opened(data, record.position).effect
     if not isinstance(done, BatchStaged):
         raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
-    found = done.batch if record.producer_id else replace(done.batch, producer_id=0, sequence=0)
-    if (done.transaction.name, found) != (name, record):
+    if (done.transaction.name, done.batch) != (name, record):
         raise CorruptEntry(
             f"the entry at position {record.position} is another one than was staged there: batch {done.sequence} of "
             f"producer {done.producer_id:016x} for transaction {done.transaction.name!r}"

@@ -136,7 +136,7 @@ class MessageStore:
         to publish them.
         """
         transactions = self.state.transactions
-        open_from = transactions.halves.needed_from if self.leads else transactions.open_from
+        open_from = transactions.open_from(halves_only=self.leads)
         waiting_from = self.due.waiting_from(self.state.delays.saved_mark)
         needed_from = min(self.saved_position, open_from, transactions.needed_from)
         return needed_from if waiting_from is None else min(needed_from, waiting_from)

@@ -63,8 +63,6 @@ def test_a_staged_batch() -> None:
     record = StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3)
     assert done == BatchStaged(X, 7, 3, record) == effect(memoryview(entry), 100)
     assert bytes(payload_of(memoryview(entry), header)) == bytes(staged_batch(entry, X.name, record)) == data
-    of_an_older_release = StagedBatch(100, len(entry), *QUEUE, AT_MS)
-    assert bytes(staged_batch(entry, X.name, of_an_older_release)) == data
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from minimq_broker.core.held.half_table import HalfOutcome
+from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendants
@@ -28,7 +28,7 @@ async def stage(engine: Engine) -> int:
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), HALF, done=answer.put_nowait))
     assert (await answer.get()).error is None
-    return engine.state.transactions.halves.halves[HALF].began_ms
+    return engine.state.transactions.open_halves()[HALF].stage.began_ms
 
 
 def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp_path: Path) -> None:
@@ -36,13 +36,13 @@ def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp
         checks = HalfChecks(engine, OPTIONS, HalfService(engine, OPTIONS, lambda: None), Attendants)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
-        halves = engine.state.transactions.halves
+        table = engine.state.transactions
         engine.deletion_ms = lambda: began_ms + 100_000
         await checks._look()
-        assert HALF in halves.halves
+        assert HALF in table.open_halves()
         engine.deletion_ms = lambda: began_ms + 100_001  # the clock of the day is not asked: it may be wrong
         await checks._look()
-        assert HALF not in halves.halves
-        assert halves.outcome(HALF) is HalfOutcome.EXPIRED
+        assert HALF not in table.open_halves()
+        assert table.outcomes.of(HALF) is HalfOutcome.EXPIRED
 
     with_engine(tmp_path, test)

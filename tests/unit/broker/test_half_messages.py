@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.facts import HalvesChecked, TransactionsExpired
-from minimq_broker.core.held import half_table
-from minimq_broker.core.held.half_table import HalfOutcome
+from minimq_broker.core.facts import TransactionsExpired
+from minimq_broker.core.held import half_outcomes
+from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
@@ -51,7 +51,7 @@ def test_a_commit_publishes_in_the_same_commit_and_touches_no_other_number(store
     assert (store.bodies("t", 0), store.bodies("t", 1)) == ([b"a"], [b"b"])
     assert set(store.grown) == {store.key("t", 0), store.key("t", 1)}
     table = store.state.transactions
-    assert [*table.halves.halves] == [("@g", 3)]
+    assert [*table.open_halves()] == [("@g", 3)]
     assert (table.count, table.unpublished, table.endings()) == (1, {}, [])
 
 
@@ -143,16 +143,9 @@ def test_other_transactions_and_expiry_leave_half_messages_alone(store: OpenStor
     store.decide("x", 9, {7: [1]})
     store.publish("x")
     store.record(TransactionsExpired(store.clock.now_ms + 1))
-    assert [*store.state.transactions.halves.halves] == [("@x", 0)]
+    assert [*store.state.transactions.open_halves()] == [("@x", 0)]
     assert store.end_half("@x", 0, COMMITTED) is COMMITTED
     assert store.bodies("t", 0) == [b"7/1", b"7/0"]
-
-
-def test_checks_are_counted(store: OpenStore) -> None:
-    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
-    store.record(HalvesChecked("@g", (1, 2)))
-    store.record(HalvesChecked("@g", (1,)))
-    assert store.state.transactions.halves.halves[TransactionId("@g", 1)].checks == 2
 
 
 def test_a_topic_that_goes_takes_its_half_messages_along(store: OpenStore) -> None:
@@ -161,7 +154,7 @@ def test_a_topic_that_goes_takes_its_half_messages_along(store: OpenStore) -> No
     store.stage("@g", 1, "u", 0, numbered_batch(7, 1))
     store.stage("@g", 2, "t", 0, numbered_batch(7, 2))
     store.delete_topic("t")
-    assert [*store.state.transactions.halves.halves] == [("@g", 1)]
+    assert [*store.state.transactions.open_halves()] == [("@g", 1)]
     assert store.end_half("@g", 1, COMMITTED, batches=2) is EXPIRED  # all or none
     assert store.end_half("@g", 2, COMMITTED, batches=1) is EXPIRED
     assert store.state.transactions.open.all == (0, 0, 0)
@@ -178,7 +171,7 @@ def test_they_share_the_room_with_all_that_is_staged(store: OpenStore) -> None:
 
 
 def test_the_latest_outcomes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half_table.HalfTable.__init__, "__defaults__", (5,))
+    monkeypatch.setattr(half_outcomes.HalfOutcomes.__init__, "__defaults__", (5,))
     stores = Stores(tmp_path)
     store = stores.open()
     store.create_topic("t")
@@ -261,7 +254,7 @@ class Schedule:
         names = ("stage", "end", "end_many", "start_anew", "follow")
         getattr(self, self.rng.choices(names, (6, 4, 2, 0.3, 0.5))[0])()
         assert self.master.bodies("t", 0) == self.model.published
-        halves = self.master.state.transactions.halves.halves
+        halves = self.master.state.transactions.open_halves()
         assert {number for _, number in halves} == self.model.staged.keys()
 
     def stage(self) -> None:

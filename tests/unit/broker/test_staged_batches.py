@@ -536,7 +536,7 @@ def test_a_slave_keeps_what_its_master_may_decide_on(stores: Stores, pair: tuple
     again = stores.open("s", alone=False, segment_bytes=SEGMENT_BYTES)  # all is saved
     while again.store.remove_first(NOTHING_NEEDED):
         pass
-    assert 0 < again.store.log.start <= again.state.transactions.open_from < again.store.log.segments[1].start
+    assert 0 < again.store.log.start <= again.state.transactions.open_from() < again.store.log.segments[1].start
     master.decide("x", 0, {7: [3, 0, 1]})
     again.take_from(master)
     again.store.lead(2)
@@ -552,7 +552,7 @@ def test_a_master_does_not_keep_what_nobody_has_decided_on(stores: Stores) -> No
     again = stores.open(segment_bytes=SEGMENT_BYTES)
     while again.store.remove_first(NOTHING_NEEDED):
         pass
-    assert again.store.log.start > again.state.transactions.open_from
+    assert again.store.log.start > again.state.transactions.open_from()
 
 
 def test_entries_of_a_master_are_applied_before_a_segment_goes() -> None:

@@ -37,7 +37,7 @@ SIZE = 10
 
 def staged(position: int, name: str = "x", number: int = 0, producer_id: int = 7, topic_id: int = 1) -> BatchStaged:
     """A batch at a position, which is its sequence number as well."""
-    batch = StagedBatch(position, SIZE, topic_id, 0, 1_000 + position)
+    batch = StagedBatch(position, SIZE, topic_id, 0, 1_000 + position, producer_id, position)
     return BatchStaged(TransactionId(name, number), producer_id, position, batch)
 
 
@@ -126,7 +126,7 @@ def test_the_fuller_it_is_the_sooner_idle_transactions_expire() -> None:
 
 def test_a_transaction_for_which_something_is_staged_is_not_idle() -> None:
     of = filled(10)
-    of.apply(BatchStaged(TransactionId("x0", 0), 99, 0, StagedBatch(50, SIZE, 1, 0, 6_000)), 50)
+    of.apply(BatchStaged(TransactionId("x0", 0), 99, 0, StagedBatch(50, SIZE, 1, 0, 6_000, 99, 0)), 50)
     assert TransactionId("x0", 0) not in of.idle(6_500, EXPIRY, TEN, 100)
 
 
@@ -143,13 +143,6 @@ def test_what_may_be_decided_elsewhere_does_not_expire_early() -> None:
     assert again.is_prepared(TransactionId("x1", 0))
     of.apply(TransactionsExpired(1_000_000), 21)
     assert of.count == 0
-
-
-def test_a_row_of_an_older_release_is_not_prepared() -> None:
-    of = table()
-    of.load_stage([{0: [5, SIZE, 1, 0, 1000]}], "x", 0, 7)
-    assert not of.is_prepared(TransactionId("x", 0))
-    assert of.open.all == Staged(1, SIZE, 1)
 
 
 def test_what_waits_to_be_published_is_in_no_bound() -> None:
@@ -365,7 +358,7 @@ class Brokers:
         match kind, *what:
             case "stage", name, number, producer_id, sequence, topic:
                 if number > self.ended.get(name, -1):
-                    batch = StagedBatch(self.position, SIZE, topic + 1, 0, self.position)
+                    batch = StagedBatch(self.position, SIZE, topic + 1, 0, self.position, producer_id, sequence)
                     self.apply(BatchStaged(TransactionId(name, number), producer_id, sequence, batch))
             case "decide", name, number, parts:
                 if number > self.ended.get(name, -1):

@@ -18,18 +18,15 @@ class TransactionId(NamedTuple):
 
 
 class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that is staged: where its entry is in the log, the size of that, where it is to go, and its number.
-
-    One that an older release has staged has none here: its producer is 0.
-    """
+    """A batch that is staged: where its entry is in the log, the size of that, where it is to go, and its number."""
 
     position: int
     size: int
     topic_id: int
     queue_id: int
     stored_ms: int
-    producer_id: int = 0
-    sequence: int = 0
+    producer_id: int
+    sequence: int
 
 
 class BatchStaged(NamedTuple):
@@ -62,9 +59,26 @@ class Stage(msgspec.Struct, array_like=True):
         return Staged(len(self.batches), sum(batch.size for batch in self.batches.values()), 1)
 
     @property
+    def in_order(self) -> list[StagedBatch]:
+        """The batches, in the order in which they were sent. Any thread may ask."""
+        return [batch for _, batch in sorted(self.batches.copy().items())]
+
+    @property
+    def began_ms(self) -> int:
+        """When its first batch was staged, in ms since 1970. Any thread may ask."""
+        return min((batch.stored_ms for batch in self.batches.copy().values()), default=0)
+
+    @property
     def newest_ms(self) -> int:
         """When something was last staged, in ms since 1970; 0 when nothing is left."""
         return max((batch.stored_ms for batch in self.batches.values()), default=0)
+
+
+class OpenHalf(NamedTuple):
+    """A transaction with half messages that has not ended: its one producer, and what that has staged."""
+
+    producer_id: int
+    stage: Stage
 
 
 class Ending(msgspec.Struct, array_like=True):

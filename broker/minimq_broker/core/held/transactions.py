@@ -4,14 +4,14 @@ A staged batch is in the log, and in no queue. A decision says which of them mak
 they are published, that is copied to their queues, one after the other; the others are dropped.
 
 A name has one decision at a time, that of its latest number, and a number has only one forever: so a repeated request
-is told the same. Half messages are staged under names, too, and published like all others, but each of their numbers
-ends by itself: see `HalfTable`.
+is told the same. Half messages are staged and published like all others, under the name of their producer group, but
+each of their numbers ends by itself, and only its latest outcomes are remembered: see `HalfOutcomes`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 import msgspec
 
 from minimq_broker.core.facts import (
-    HalvesChecked,
     HalvesEnded,
     IdleTransactionsExpired,
     PublicationBegun,
@@ -28,11 +27,19 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
-from minimq_broker.core.held.half_table import HalfTable
-from minimq_broker.core.held.staged_batches import BatchStaged, Ending, Stage, StagedBatch, StageKey, TransactionId
+from minimq_broker.core.held.half_outcomes import HalfOutcomes, described, ended
+from minimq_broker.core.held.staged_batches import (
+    BatchStaged,
+    Ending,
+    OpenHalf,
+    Stage,
+    StagedBatch,
+    StageKey,
+    TransactionId,
+)
 from minimq_broker.core.held.staging import IdleExpiry, Staged, StagedCount, StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_common.errors import TransactionEnded
+from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
 
 #: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
@@ -57,13 +64,14 @@ class TransactionTable:
         self._changed = changed
         self._max_names = max_names
         self._max_decision_bytes = max_decision_bytes
-        self._stages: dict[StageKey, Stage] = {}
+        #: What is staged for transactions that are not decided, by producer.
+        self._stages: dict[TransactionId, dict[int, Stage]] = {}
+        self._numbers: dict[str, set[int]] = {}
         #: With the latest last, unless they were loaded and that has not mattered yet.
         self._endings: OrderedDict[str, Ending] = OrderedDict()
         self._ordered = True
-        self._of_name: dict[str, set[StageKey]] = {}
         self.open = StagedCount()
-        self.halves = HalfTable(changed, self.open)
+        self.outcomes = HalfOutcomes(changed)
         self._decision_bytes = 0
         #: The name of which batches are published now.
         self.publishing = ""
@@ -76,7 +84,7 @@ class TransactionTable:
         self.unpublished: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[StageKey]:
-        return iter(self._stages)
+        return (StageKey(*transaction, pid) for transaction, parts in self._stages.items() for pid in parts)
 
     # ---- looking up --------------------------------------------------------------------------------
 
@@ -90,18 +98,28 @@ class TransactionTable:
         """Bytes of their entries."""
         return self.open.all.size + self._waiting_size
 
-    def has_part(self, transaction: TransactionId, producer_id: int) -> bool:
-        """Tell whether a producer has staged something for a transaction which is not decided."""
-        if is_half_name(transaction.name):
-            return transaction in self.halves.halves
-        return StageKey(*transaction, producer_id) in self._stages
+    def parts(self, transaction: TransactionId) -> Mapping[int, Stage]:
+        """Return what is staged for a transaction which is not decided, by producer."""
+        return self._stages.get(transaction, {})
 
     def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
         """Return a batch that is staged for a transaction which is not decided; None when it is not."""
-        if is_half_name(transaction.name):
-            return self.halves.find(transaction, producer_id, sequence)
-        stage = self._stages.get(StageKey(*transaction, producer_id))
+        stage = self.parts(transaction).get(producer_id)
         return stage.batches.get(sequence) if stage else None
+
+    def open_halves(self) -> dict[TransactionId, OpenHalf]:
+        """Return the transactions with half messages that have not ended. Any thread may ask."""
+        return {
+            transaction: OpenHalf(producer_id, stage)
+            for transaction, parts in self._stages.copy().items()
+            if is_half_name(transaction.name)
+            for producer_id, stage in parts.copy().items()
+        }
+
+    def committed(self, fact: HalvesEnded) -> list[StagedBatch]:
+        """Return the batches to publish when some transactions with half messages end, in their order."""
+        parts = (self.parts(TransactionId(fact.name, number)) for number in fact.committed)
+        return [batch for part in parts for stage in part.values() for batch in stage.in_order]
 
     def ending(self, name: str) -> Ending | None:
         """Return how the latest transaction of a name ended, None when none has."""
@@ -115,15 +133,19 @@ class TransactionTable:
         ]
 
     def check_open(self, transaction: TransactionId, producer_id: int) -> None:
-        """Raise `TransactionEnded` when a transaction, or a later one of its name, is decided; see also `HalfTable`."""
-        if is_half_name(transaction.name):
-            self.halves.check_open(transaction, producer_id)
+        """Raise when a producer cannot stage anything for a transaction: it has ended, or a half is of another one."""
+        name, number = transaction
+        if is_half_name(name):
+            outcome = self.outcomes.of(transaction)
+            if outcome is not None:
+                raise ended(transaction, outcome)
+            check_producer(transaction, producer_id, self.parts(transaction))
             return
-        ending = self._endings.get(transaction.name)
-        if ending is not None and transaction.number <= ending.number:
+        ending = self._endings.get(name)
+        if ending is not None and number <= ending.number:
             raise TransactionEnded(
-                f"transaction {transaction.number} of {transaction.name!r} cannot accept more: the broker has a "
-                f"decision about {ending.number}; a later writer has finished it, so this one may stop"
+                f"transaction {number} of {name!r} cannot accept more: the broker has a decision about "
+                f"{ending.number}; a later writer has finished it, so this one may stop"
             )
 
     def missing(self, decided: TransactionDecided, log_start: int) -> int:
@@ -132,15 +154,19 @@ class TransactionTable:
         found = (self.find(transaction, part.producer_id, each) for part in decided.parts for each in part.sequences)
         return sum(batch is None or batch.position < log_start for batch in found)
 
-    @property
-    def open_from(self) -> int:
-        """Log position of the oldest batch that waits for a decision. Any thread may ask."""
-        return min(self.halves.needed_from, *self.staged_positions(), NOTHING_NEEDED)
+    def open_from(self, *, halves_only: bool = False) -> int:
+        """Return the log position of the oldest batch that waits for a decision. Any thread may ask."""
+        return min(self._positions(halves_only=halves_only), default=NOTHING_NEEDED)
 
     def staged_positions(self) -> frozenset[int]:
         """Return the log positions of all batches that wait for a decision. Any thread may ask."""
-        batches = (batch for stage in self._stages.copy().values() for batch in stage.batches.copy().values())
-        return frozenset(batch.position for batch in batches) | self.halves.positions()
+        return frozenset(self._positions(halves_only=False))
+
+    def _positions(self, *, halves_only: bool) -> Iterator[int]:
+        for transaction, parts in self._stages.copy().items():
+            if not halves_only or is_half_name(transaction.name):
+                for stage in parts.copy().values():
+                    yield from (batch.position for batch in stage.batches.copy().values())
 
     def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
         """Return what is to be published next of a name, up to a size, and not more than so many batches."""
@@ -157,44 +183,41 @@ class TransactionTable:
         """Return how many batches of a name are staged and not published yet, and the bytes of their entries."""
         ending = self._endings.get(name)
         sizes = [batch.size for batch in ending.waiting] if ending else []
-        for key in self._of_name.get(name, ()):
-            sizes += (batch.size for batch in self._stages[key].batches.values())
+        for number in self._numbers.get(name, ()):
+            for stage in self._stages[TransactionId(name, number)].values():
+                sizes += (batch.size for batch in stage.batches.values())
         return len(sizes), sum(sizes)
 
     def older(self, before_ms: int) -> int:
-        """Return how many transactions have a batch that waits for a decision since before a time."""
-        return len(
-            {
-                (key.name, key.number)
-                for key, stage in self._stages.items()
-                if any(batch.stored_ms < before_ms for batch in stage.batches.values())
-            }
+        """Return how many transactions have a batch that waits for a decision since before a time; without halves."""
+        return sum(
+            any(batch.stored_ms < before_ms for stage in parts.values() for batch in stage.batches.values())
+            for transaction, parts in self._stages.items()
+            if not is_half_name(transaction.name)
         )
 
     def is_prepared(self, transaction: TransactionId) -> bool:
         """Tell whether nothing that is staged for a transaction expires early."""
-        return all(self._stages[key].prepared for key in self._keys(transaction))
+        return all(stage.prepared for stage in self.parts(transaction).values())
 
     def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
         """Return the transactions that have been idle for too long for what room there is, the idlest first."""
         there = self.open.all
         if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
             return ()
-        newest: dict[TransactionId, int] = {}
-        for key, stage in self._stages.items():
-            transaction = TransactionId(key.name, key.number)
-            newest[transaction] = max(newest.get(transaction, 0), NOTHING_NEEDED if stage.prepared else stage.newest_ms)
+        newest = {
+            transaction: max(NOTHING_NEEDED if stage.prepared else stage.newest_ms for stage in parts.values())
+            for transaction, parts in self._stages.items()
+            if not is_half_name(transaction.name)
+        }
         found: list[TransactionId] = []
         for transaction in nsmallest(most, newest, key=newest.__getitem__):
             if now_ms - newest[transaction] < expiry.idle_ms(there.fullness(limits)):
                 break
             found.append(transaction)
-            for key in self._keys(transaction):
-                there = there.plus(Staged(*(-number for number in self._stages[key].staged)))
+            for stage in self._stages[transaction].values():
+                there = there.plus(Staged(*(-number for number in stage.staged)))
         return tuple(found)
-
-    def _keys(self, transaction: TransactionId) -> list[StageKey]:
-        return [key for key in self._of_name.get(transaction.name, ()) if key.number == transaction.number]
 
     # ---- changing ----------------------------------------------------------------------------------
 
@@ -206,7 +229,8 @@ class TransactionTable:
         | PublicationSkipped
         | TransactionsExpired
         | TransactionPrepared
-        | IdleTransactionsExpired,
+        | IdleTransactionsExpired
+        | HalvesEnded,
         at: int,
     ) -> None:
         """Take the effect of an entry in, which stands at a log position."""
@@ -221,23 +245,25 @@ class TransactionTable:
             case PublicationSkipped(name, _, count):
                 self._take_off(name, count, at)
             case TransactionsExpired(before_ms):
-                self._retain_open(lambda batch: batch.stored_ms >= before_ms)
+                self._retain_open(lambda name, batch: is_half_name(name) or batch.stored_ms >= before_ms)
             case TransactionPrepared(name, number):
-                for key in self._keys(TransactionId(name, number)):
-                    self._stages[key].prepared = True
-                    self._changed.add(("staged", *key))
+                self._prepare(TransactionId(name, number))
             case IdleTransactionsExpired(transactions):
-                for key in [key for item in transactions for key in self._keys(TransactionId(*item))]:
-                    self._drop(key)
+                self._drop_all(TransactionId(*each) for each in transactions)
+            case HalvesEnded():
+                self._end_halves(entry, at)
 
-    def apply_to_halves(self, fact: HalvesEnded | HalvesChecked, at: int) -> None:
-        """Take the effect of a fact about half messages in, which stands at a log position."""
-        if isinstance(fact, HalvesChecked):
-            self.halves.checked(fact.name, fact.numbers)
-            return
-        if committed := self.halves.committed(fact):
+    def _prepare(self, transaction: TransactionId) -> None:
+        for producer_id, stage in self.parts(transaction).items():
+            stage.prepared = True
+            self._changed.add(("staged", *transaction, producer_id))
+
+    def _end_halves(self, fact: HalvesEnded, at: int) -> None:
+        if committed := self.committed(fact):
             self._await_publication(fact.name, self._endings.setdefault(fact.name, Ending(at)), committed, at)
-        self.halves.end(fact, at)  # only now: until then it is what keeps their segments
+        # Only now: until then they keep their segments.
+        self._drop_all(TransactionId(fact.name, each) for each in (*fact.committed, *fact.rolled_back, *fact.expired))
+        self.outcomes.remember(fact, at)
 
     def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
         ending.batches += batches
@@ -247,19 +273,24 @@ class TransactionTable:
         self._note(name, ending, at)
 
     def _stage(self, staged: BatchStaged) -> None:
-        if is_half_name(staged.transaction.name):
-            self.halves.stage(staged)
-            return
-        key = StageKey(*staged.transaction, staged.producer_id)
-        stage = self._stages.get(key)
+        transaction, producer_id, sequence, batch = staged
+        parts = self._parts_of(transaction)
+        stage = parts.get(producer_id)
+        more = Staged(1, batch.size, int(stage is None))
         if stage is None:
-            stage = self._stages[key] = Stage()
-            self._of_name.setdefault(key.name, set()).add(key)
-            self.open.add(key.name, key.producer_id, Staged(parts=1))
-        self._count(key, [*filter(None, (stage.batches.get(staged.sequence),))], -1)
-        stage.batches[staged.sequence] = staged.batch
-        self._count(key, (staged.batch,), 1)
-        self._changed.add(("staged", *key))
+            stage = parts[producer_id] = Stage()
+        elif (former := stage.batches.get(sequence)) is not None:
+            more = more.plus(Staged(-1, -former.size))
+        stage.batches[sequence] = batch
+        self.open.add(transaction.name, producer_id, more)
+        self._changed.add(("staged", *transaction, producer_id))
+
+    def _parts_of(self, transaction: TransactionId) -> dict[int, Stage]:
+        parts = self._stages.get(transaction)
+        if parts is None:
+            parts = self._stages[transaction] = {}
+            self._numbers.setdefault(transaction.name, set()).add(transaction.number)
+        return parts
 
     def _decide(self, decided: TransactionDecided, at: int) -> None:
         name = decided.name
@@ -267,12 +298,12 @@ class TransactionTable:
         self._endings.move_to_end(name)
         decided_on: list[StagedBatch] = []
         for part in decided.parts:
-            stage = self._stages.get(StageKey(name, decided.number, part.producer_id), Stage())
+            stage = self.parts(TransactionId(name, decided.number)).get(part.producer_id, Stage())
             found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]
             decided_on += found
             self.open.add(name, part.producer_id, Staged(-len(found), -sum(batch.size for batch in found)))
-        for key in [key for key in self._of_name.get(name, ()) if key.number <= decided.number]:
-            self._drop(key)
+        older = [number for number in self._numbers.get(name, ()) if number <= decided.number]
+        self._drop_all(TransactionId(name, number) for number in older)
         self._decision_bytes += len(decided.decision) - len(ending.decision)
         ending.at, ending.number, ending.decision = at, decided.number, decided.decision
         self._await_publication(name, ending, decided_on, at)
@@ -295,9 +326,8 @@ class TransactionTable:
             self._note(name, ending, at)
 
     def forget_topic(self, topic_id: int, at: int) -> None:
-        """Let go of all batches of a topic, which the entry at a log position deletes."""
-        self._retain_open(lambda batch: batch.topic_id != topic_id)
-        self.halves.forget_topic(topic_id)
+        """Forget all batches of a topic, which the entry at a log position deletes."""
+        self._retain_open(lambda _, batch: batch.topic_id != topic_id)
         for name in self.unpublished:
             ending = self._endings[name]
             waiting = list(ending.waiting)
@@ -309,27 +339,33 @@ class TransactionTable:
                 self._changed.add(("ended", name))
                 self._note(name, ending, at)
 
-    def _retain_open(self, is_kept: Callable[[StagedBatch], bool]) -> None:
-        for key, stage in [*self._stages.items()]:
-            gone = [sequence for sequence, batch in stage.batches.items() if not is_kept(batch)]
-            if len(gone) == len(stage.batches):
-                self._drop(key)
-            elif gone:
-                self._count(key, [stage.batches.pop(sequence) for sequence in gone], -1)
-                self._changed.add(("staged", *key))
+    def _retain_open(self, is_kept: Callable[[str, StagedBatch], bool]) -> None:
+        for transaction, parts in [*self._stages.items()]:
+            for producer_id, stage in [*parts.items()]:
+                gone = [each for each, batch in stage.batches.items() if not is_kept(transaction.name, batch)]
+                if len(gone) == len(stage.batches):
+                    self._drop(transaction, producer_id)
+                elif gone:
+                    size = sum(stage.batches.pop(sequence).size for sequence in gone)
+                    self.open.add(transaction.name, producer_id, Staged(-len(gone), -size))
+                    self._changed.add(("staged", *transaction, producer_id))
 
-    def _drop(self, key: StageKey) -> None:
-        self._count(key, self._stages.pop(key).batches.values(), -1)
-        self.open.add(key.name, key.producer_id, Staged(parts=-1))
-        keys = self._of_name[key.name]
-        keys.remove(key)
-        if not keys:
-            del self._of_name[key.name]
-        self._changed.add(("staged", *key))
+    def _drop_all(self, transactions: Iterable[TransactionId]) -> None:
+        for transaction in transactions:
+            for producer_id in [*self.parts(transaction)]:
+                self._drop(transaction, producer_id)
 
-    def _count(self, key: StageKey, batches: Collection[StagedBatch], sign: int) -> None:
-        more = Staged(sign * len(batches), sign * sum(batch.size for batch in batches))
-        self.open.add(key.name, key.producer_id, more)
+    def _drop(self, transaction: TransactionId, producer_id: int) -> None:
+        parts = self._stages[transaction]
+        gone = parts.pop(producer_id).staged
+        self.open.add(transaction.name, producer_id, Staged(*(-number for number in gone)))
+        self._changed.add(("staged", *transaction, producer_id))
+        if not parts:
+            del self._stages[transaction]
+            numbers = self._numbers[transaction.name]
+            numbers.remove(transaction.number)
+            if not numbers:
+                del self._numbers[transaction.name]
 
     def _note(self, name: str, ending: Ending, at: int) -> None:
         pins = self.unpublished.copy()
@@ -374,15 +410,12 @@ class TransactionTable:
 
     def stage_row(self, name: str, number: int, producer_id: int) -> Stage | None:
         """Return what a checkpoint holds of a producer in a transaction, to be saved at once; None when it is gone."""
-        return self._stages.get(StageKey(name, number, producer_id))
+        return self.parts(TransactionId(name, number)).get(producer_id)
 
     def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:
         """Take such a row in; they may come in any order."""
-        key = StageKey(name, number, producer_id)
-        stage = self._stages[key] = msgspec.convert(row, Stage)
-        self._of_name.setdefault(name, set()).add(key)
-        self.open.add(name, producer_id, Staged(parts=1))
-        self._count(key, stage.batches.values(), 1)
+        stage = self._parts_of(TransactionId(name, number))[producer_id] = msgspec.convert(row, Stage)
+        self.open.add(name, producer_id, stage.staged)
 
     def load_ending(self, row: Any, name: str) -> None:
         """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
@@ -393,3 +426,11 @@ class TransactionTable:
         self._decision_bytes += len(ending.decision)
         self._note(name, ending, 0)
         self._ordered = False
+
+
+def check_producer(transaction: TransactionId, producer_id: int, parts: Collection[int]) -> None:
+    """Raise `InvalidArgument` if another producer has begun a transaction with half messages."""
+    if parts and producer_id not in parts:
+        raise InvalidArgument(
+            f"{described(transaction)} was begun by another producer: each transaction draws a number of its own"
+        )

@@ -265,7 +265,7 @@ class PopLine:
             step.stored = step.stored[0], end
         job = PopJob(self._group, (step,), self._clock.now_ms(), done=partial(self.taken, take, step))
         try:
-            self._engine.writes.pop(job)
+            self._engine.writes.submit(job)
         except MiniMQError as error:
             self._asked[queue_id] -= take.most
             self._under_way[queue_id] -= 1

@@ -203,7 +203,7 @@ class PopService:
 
         job = PopJob(group, steps, self.clock.now_ms(), done=done)
         try:
-            self._engine.writes.pop(job)
+            self._engine.writes.submit(job)
         except MiniMQError as error:
             job.error = error
             done(job)
@@ -344,7 +344,7 @@ class PopService:
                 self.wake_after(step)  # its line may be another one by now, if all consumers were gone for a moment
 
         try:
-            self._engine.writes.pop(PopJob(group, steps, self.clock.now_ms(), done=done))
+            self._engine.writes.submit(PopJob(group, steps, self.clock.now_ms(), done=done))
         except MiniMQError as error:  # at the end of the role; else the deadline comes
             self._returned(lines)
             log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minimq_broker.core.facts import HalvesEnded
-from minimq_broker.core.held.half_table import HalfOutcome, described, ended
+from minimq_broker.core.held.half_outcomes import HalfOutcome, ended
 from minimq_broker.core.held.staged_batches import StagedBatch, TransactionId
-from minimq_broker.core.held.transactions import TransactionTable
+from minimq_broker.core.held.transactions import TransactionTable, check_producer
 from minimq_broker.store.jobs import Job, JobObserver
 from minimq_broker.store.log_reader import LogReader
-from minimq_common.errors import InvalidArgument
 from minimq_common.names import is_half_name
 
 if TYPE_CHECKING:
@@ -74,33 +73,30 @@ class EndJob(Job):
 class HalfDrafts:
     """The changes of one group commit to half messages."""
 
-    def __init__(self, table: TransactionTable) -> None:
+    def __init__(
+        self, table: TransactionTable, staged: Mapping[TransactionId, Mapping[int, Mapping[int, StagedBatch]]]
+    ) -> None:
         self._table = table
-        #: What the group ends, and has staged: by whom, and how many batches.
+        #: What the group has staged so far, by producer and sequence.
+        self._staged = staged
         self._ended: dict[TransactionId, HalfOutcome] = {}
-        self._begun: dict[TransactionId, tuple[int, int]] = {}
         self._published = self._published_bytes = 0
         #: Names with committed batches that the group does not publish: what comes behind must not overtake them.
         self._left: set[str] = set()
 
     def check_open(self, transaction: TransactionId, producer_id: int) -> None:
-        """Raise as `HalfTable.check_open`, by what the group does."""
-        if transaction in self._ended:
-            raise ended(transaction, self._ended[transaction])
-        if self._begun.get(transaction, (producer_id, 0))[0] != producer_id:
-            raise InvalidArgument(f"{described(transaction)} was begun by another producer: draw another number")
-
-    def staged(self, transaction: TransactionId, producer_id: int) -> None:
-        """Note that the group stages a batch."""
+        """Raise as `TransactionTable.check_open`, by what the group does."""
         if is_half_name(transaction.name):
-            self._begun[transaction] = (producer_id, self._begun.get(transaction, (0, 0))[1] + 1)
+            if transaction in self._ended:
+                raise ended(transaction, self._ended[transaction])
+            check_producer(transaction, producer_id, self._staged.get(transaction, {}))
 
     def decide(self, job: EndJob) -> Iterator[tuple[HalvesEnded, list[StagedBatch]]]:
         """Decide a job; yield the fact for each name, with what it commits."""
         by_name: dict[str, dict[HalfOutcome, list[int]]] = {}
         for step in job.steps:
             transaction = step.transaction
-            step.stands = self._ended.get(transaction) or self._table.halves.outcome(transaction)
+            step.stands = self._ended.get(transaction) or self._table.outcomes.of(transaction)
             if step.stands is not None:
                 continue
             step.stands = self._outcome(step)
@@ -111,11 +107,11 @@ class HalfDrafts:
         for name, numbers in by_name.items():
             committed, rolled_back, expired = (tuple(numbers.get(outcome, ())) for outcome in HalfOutcome)
             fact = HalvesEnded(name, committed, rolled_back, expired)
-            yield fact, self._table.halves.committed(fact)
+            yield fact, self._table.committed(fact)
 
     def _outcome(self, step: EndStep) -> HalfOutcome | None:
-        half = self._table.halves.halves.get(step.transaction)
-        there = (len(half.batches) if half is not None else 0) + self._begun.get(step.transaction, (0, 0))[1]
+        there = sum(len(stage.batches) for stage in self._table.parts(step.transaction).values())
+        there += sum(map(len, self._staged.get(step.transaction, {}).values()))
         if not there and not step.batches:
             return None
         if step.wanted is HalfOutcome.COMMITTED and there != (step.batches or there):
@@ -126,7 +122,7 @@ class HalfDrafts:
         """Tell whether the group publishes what a fact commits, which counts for its bounds."""
         if fact.name in self._left or fact.name in self._table.unpublished:
             return False
-        if any(TransactionId(fact.name, number) in self._begun for number in fact.committed):
+        if any(self._staged.get(TransactionId(fact.name, number)) for number in fact.committed):
             return False  # their entries cannot be read yet
         number, size = self._published + len(committed), self._published_bytes + sum(batch.size for batch in committed)
         if number > MAX_PUBLISHED or size > MAX_PUBLISHED_BYTES:
