@@ -121,8 +121,8 @@ def pulls_unread(attacker: Attacker) -> None:
 
 def snapshots_unread(attacker: Attacker) -> None:
     """Copies of everything that nobody reads."""
-    request = replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()).SerializeToString()
-    calls = attacker.streams(attacker.some(200), "Replication/Replicate", lambda _: attacker.open(request))
+    request = replication_pb2.TakeSnapshot().SerializeToString()
+    calls = attacker.streams(attacker.some(200), "Replication/Snapshot", lambda _: attacker.open(request))
     attacker.wait()
     del calls
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
-from minimq_broker.call_bounds import call_limits, channel_options
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.engine_options import compactor_options, half_options, limits, store_options
 from minimq_broker.options import BrokerOptions
@@ -44,7 +43,7 @@ from minimq_common.security.server_secrets import ServerSecrets, secrets_of, sec
 from minimq_common.security.trusted_files import security_of_files
 from minimq_common.serving import daemon
 from minimq_common.wire import rpc
-from minimq_common.wire.dispatcher import Dispatcher, methods_of
+from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatcher, methods_of
 from minimq_common.wire.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
 
@@ -66,10 +65,8 @@ _STOP_S = 8.0
 #: Time between two looks at whether the store has failed, in seconds.
 _LOOK_S = 0.5
 
-#: Streams that say of a single request that it is refused, and go on.
-_IN_BAND = tuple(
-    f"/minimq.v1.Broker/{call}" for call in ("Append", "AppendAtomic", "Pull", "Pop", "Session", "EndHalves")
-)
+#: What a request may have besides the largest batch, in bytes.
+_AROUND_BATCH = 1 << 20
 
 #: What one of several replicas is told whose store cannot be opened.
 _REMEDY = (
@@ -130,7 +127,12 @@ class Broker:
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, half_options(options))
-        self._server = grpc.aio.server(options=channel_options(options))
+        self._server = grpc.aio.server(
+            options=rpc.server_options(
+                max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
+                max_allowed_incoming_connections=options.max_connections,
+            )
+        )
         self._address = await rpc.bind(self._server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
@@ -215,13 +217,11 @@ class Broker:
                 engine.counters.streams_refused[method.lower()] += 1
             engine.refusals.note(error)
 
-        dispatcher = self._dispatcher = Dispatcher(
-            call_limits(self._options),
-            control=self._control,
-            in_band=_IN_BAND,
-            translate=unreadable,
-            note=note,
+        most = self._options.max_streams
+        limits = CallLimits(
+            max_streams=most, option="--max-streams", user_streams=most, first_request_s=FIRST_REQUEST_S
         )
+        dispatcher = self._dispatcher = Dispatcher(limits, control=self._control, translate=unreadable, note=note)
         dispatcher.add(_BROKER, service.handlers())
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
         server.add_generic_rpc_handlers((dispatcher,))

@@ -31,8 +31,6 @@ MAX_CONNECTIONS = 5_000
 MAX_STREAMS_OF_A_CONNECTION = 32
 #: Bytes of the largest request: the table of a broker, or the topics of a watcher.
 MAX_TABLE_BYTES = 3 << 20
-#: Bytes of a request of any other kind.
-MAX_CALL_BYTES = 64 << 10
 #: Bytes of the largest answer, which lists the routes of all topics.
 MAX_ANSWER_BYTES = 32 << 20
 #: Bytes of large answers and routes, on their way to all clients together.

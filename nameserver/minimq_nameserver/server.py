@@ -17,7 +17,6 @@ from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of
 from minimq_common.wire.standard_services import StandardServices
 from minimq_nameserver.bounds import (
-    MAX_CALL_BYTES,
     MAX_CONNECTIONS,
     MAX_STREAMS_OF_A_CONNECTION,
     MAX_TABLE_BYTES,
@@ -39,8 +38,6 @@ _DRAIN_S = 1.0
 
 #: Time in which the first request of a stream has to come, in seconds.
 _FIRST_REQUEST_S = 5.0
-#: Streams that leave out what their callers may not see, and go on.
-_IN_BAND = ("/minimq.v1.NameServer/WatchRoutes",)
 
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]
 _CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
@@ -158,10 +155,8 @@ class NameServer:
         limits = CallLimits(
             user_streams=MAX_WATCHERS,
             first_request_s=_FIRST_REQUEST_S,
-            call_bytes=MAX_CALL_BYTES,
-            stream_bytes=MAX_TABLE_BYTES,
         )
-        return Dispatcher(limits, control=self._control, in_band=_IN_BAND)
+        return Dispatcher(limits, control=self._control)
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
         # A tenth of the time that a name server takes to start, for those that show metrics.

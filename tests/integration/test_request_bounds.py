@@ -13,7 +13,7 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from minimq import LocalCluster
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
-from minimq_common.wire.dispatcher import MAX_DECISION_BYTES, MAX_REQUEST_BYTES, MAX_STREAM_REQUEST_BYTES
+from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES
 from minimq_common.wire.rpc import from_failure, from_rpc_error, open_channel
 from minimq_proto.v1 import (
     broker_pb2,
@@ -79,7 +79,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:
                 return from_failure(response.results[0].failure)
             case "Session":
                 return _refused_in_session(call, breach)
-            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Attend" | "Reply":
+            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Snapshot" | "Attend" | "Reply":
                 answers = list(call(iter([breach.message]), timeout=PATIENCE_S))
                 assert not answers, answers
             case _:
@@ -110,12 +110,12 @@ def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:
 @pytest.mark.parametrize(
     ("method", "most", "is_stream"),
     [
-        ("Broker/Session", MAX_STREAM_REQUEST_BYTES, True),
-        ("Broker/Pull", MAX_STREAM_REQUEST_BYTES, True),
-        ("Broker/Pop", MAX_STREAM_REQUEST_BYTES, True),
-        ("Replication/Replicate", MAX_STREAM_REQUEST_BYTES, True),
+        ("Broker/Session", MAX_REQUEST_BYTES, True),
+        ("Broker/Pull", MAX_REQUEST_BYTES, True),
+        ("Broker/Pop", MAX_REQUEST_BYTES, True),
+        ("Replication/Replicate", MAX_REQUEST_BYTES, True),
         ("Broker/CommitOffsets", MAX_REQUEST_BYTES, False),
-        ("Broker/CommitTransaction", MAX_DECISION_BYTES, False),
+        ("Broker/CommitTransaction", 4 << 20, False),
     ],
 )
 def test_a_request_that_is_too_large_is_not_even_opened(

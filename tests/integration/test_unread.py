@@ -79,16 +79,16 @@ def test_who_reads_is_served_while_others_do_not(cluster: LocalCluster) -> None:
 
 def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
     [broker] = cluster.brokers
-    request = replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot())
+    request = replication_pb2.TakeSnapshot()
     with ExitStack() as opened:
         calls = []
         for _ in range(backup.MAX_COPIES):
             channel = opened.enter_context(rpc.open_channel(broker.address))
-            replicate: Any = replication_pb2_grpc.ReplicationStub(channel).Replicate
-            calls.append(replicate(iter([request]), timeout=PATIENCE_S))
+            snapshot: Any = replication_pb2_grpc.ReplicationStub(channel).Snapshot
+            calls.append(snapshot(iter([request]), timeout=PATIENCE_S))
             assert next(calls[-1]).HasField("copy")
         link = opened.enter_context(rpc.open_channel(broker.address))
-        another: Any = replication_pb2_grpc.ReplicationStub(link).Replicate
+        another: Any = replication_pb2_grpc.ReplicationStub(link).Snapshot
         error = ended(another(iter([request]), timeout=PATIENCE_S))
         assert isinstance(error, SystemBusy)
         assert error.message == (

@@ -156,8 +156,7 @@ def test_nobody_reports_as_a_replica_or_joins_the_in_sync_set(
 
 
 def test_a_snapshot_is_a_right_of_its_own(mallory: Caller) -> None:
-    snapshot = replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot())
-    assert "may not backup cluster" in stream_denial(mallory.replication.Replicate, snapshot)
+    assert "may not backup cluster" in stream_denial(mallory.replication.Snapshot, replication_pb2.TakeSnapshot())
 
 
 def test_what_others_have_committed_is_neither_seen_nor_changed(

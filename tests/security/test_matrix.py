@@ -22,13 +22,12 @@ from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, Sy
 from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.security.needs import CallerKind, requirement_of
+from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.security.user_token import UserToken
 from minimq_common.wire import rpc
-from minimq_common.wire.bound_kinds import Range
-from minimq_common.wire.server_bounds import ALL_BOUNDS
 from minimq_proto.v1 import broker_pb2, controller_pb2, halves_pb2, nameserver_pb2, replication_pb2
+from support.bounds import bounds_of
 from support.secure_scraping import trust_of
 from support.tokens import TokenIssuer, encoded_part, issuer_at
 from support.waiting import wait_until
@@ -52,12 +51,17 @@ class Call(NamedTuple):
         return f"{self.method.full_name}({self.request})"
 
     @property
+    def access(self) -> CallAccess:
+        return access_of(self.method)
+
+    @property
     def kind(self) -> CallerKind:
-        return requirement_of(self.request).standing
+        return self.access.kind
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return requirement_of(self.request).needs
+        own = () if self.access.need is None else (self.access.need,)
+        return (*own, *needs_of(self.request))
 
     def make(self, channel: Any) -> Answers:
         """Return the answers, of which the last one is the error that ended the call, if one did."""
@@ -122,7 +126,7 @@ def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:
     message = message_factory.GetMessageClass(kind)()
     chosen = set()
     for field in kind.fields:
-        bound = ALL_BOUNDS.get(kind.name, {}).get(field.name)
+        numbers = bounds_of(field).numbers
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             continue
         if field.message_type is not None:
@@ -134,8 +138,8 @@ def filled(kind: Descriptor, parts: list[FieldDescriptor] | None = None) -> Any:
         elif field.type == FieldDescriptor.TYPE_STRING:
             if field.containing_oneof is None:
                 getattr(message, field.name).append(MARK) if field.is_repeated else setattr(message, field.name, MARK)
-        elif isinstance(bound, Range) and not field.is_repeated and field.containing_oneof is None:
-            setattr(message, field.name, bound.least)
+        elif numbers is not None and not field.is_repeated and field.containing_oneof is None:
+            setattr(message, field.name, numbers[0])
     if isinstance(message, broker_pb2.SetPermissionRequest):
         message.permission = 6  # as it is
     return message
@@ -318,10 +322,9 @@ def test_servers_do_what_servers_do_and_describe_and_no_more(
 ) -> None:
     channels = keys.channels(parse_key((authority.server / "cluster.key").read_text().strip()))
     for call in calls:
-        requirement = requirement_of(call.request)
         found = outcome(call.make(channels[call.address]))
-        may = call.kind is not CallerKind.USER or requirement.or_server
-        may = may or all(need.verb.value == "describe" for need in requirement.needs)
+        may = call.kind is not CallerKind.USER or call.access.or_server
+        may = may or all(need.verb.value == "describe" for need in call.needs)
         assert (found is AccessDenied) != may, (str(call), found)
 
 

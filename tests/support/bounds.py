@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor, MethodDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
-from minimq_common.wire.bound_kinds import Bound, Entries, Items, Octets, Range, Text
-from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES
-from minimq_common.wire.server_bounds import ALL_BOUNDS
+from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, MAX_NUMBER
 from minimq_proto.v1 import (
     attend_pb2,
     broker_pb2,
@@ -20,6 +18,7 @@ from minimq_proto.v1 import (
     find_pb2,
     halves_pb2,
     nameserver_pb2,
+    options_pb2,
     replication_pb2,
 )
 
@@ -61,10 +60,59 @@ def is_list(field: FieldDescriptor) -> bool:
     return isinstance(default, list | tuple) and not is_map(field)
 
 
+def requests() -> list[Descriptor]:
+    """Return all types of messages that a request is, or has in it."""
+    found: dict[str, Descriptor] = {}
+
+    def walk(message: Descriptor) -> None:
+        if message.full_name not in found:
+            found[message.full_name] = message
+            for field in message.fields:
+                if field.message_type is not None and not is_map(field):
+                    walk(field.message_type)
+
+    for method in methods():
+        walk(method.input_type)
+    walk(attend_pb2.ReplyBatch.DESCRIPTOR)  # in bytes of a request
+    return list(found.values())
+
+
+def methods() -> list[MethodDescriptor]:
+    """Return all methods of all services."""
+    return [
+        method
+        for file in FILES
+        for service in file.services_by_name.values()
+        for method in service.methods_by_name.values()
+    ]
+
+
+class Bounds(NamedTuple):
+    """The bounds of a field; None for those that it has not."""
+
+    size: int | None
+    items: int | None
+    numbers: tuple[int, int] | None
+    by_item: bool
+
+
+def bounds_of(field: FieldDescriptor) -> Bounds:
+    options = field.GetOptions().Extensions
+    numbers = None
+    if options_pb2.min in options or options_pb2.max in options:
+        numbers = options[options_pb2.min], options[options_pb2.max] or MAX_NUMBER
+    return Bounds(
+        options[options_pb2.max_size] or None,
+        options[options_pb2.max_items] or None,
+        numbers,
+        options[options_pb2.by_item],
+    )
+
+
 def breaches(descriptor: Descriptor) -> Iterator[Breach]:
     """Yield, for every bound that a message of a type can break, also within others, one that does."""
     for field in descriptor.fields:
-        for path, value in _bad_values(field, ALL_BOUNDS[descriptor.name].get(field.name)):
+        for path, value in _bad_values(field, bounds_of(field)):
             message = _least(descriptor)
             _put(message, field, value)
             yield Breach(path, message)
@@ -73,31 +121,31 @@ def breaches(descriptor: Descriptor) -> Iterator[Breach]:
 def _least(descriptor: Descriptor) -> Any:
     """Return a message whose numbers are in their bounds."""
     message = GetMessageClass(descriptor)()
-    for name, bound in ALL_BOUNDS[descriptor.name].items():
-        if isinstance(bound, Range) and bound.least > 0:
-            setattr(message, name, bound.least)
+    for field in descriptor.fields:
+        numbers = bounds_of(field).numbers
+        if numbers is not None and numbers[0] > 0:
+            setattr(message, field.name, numbers[0])
     return message
 
 
-def _bad_values(field: FieldDescriptor, bound: Bound | None) -> Iterator[tuple[str, Any]]:
-    name = field.name
-    match bound:
-        case Text() | Octets():
-            if bound.most < MAX_FRAME_BYTES:
-                yield name, _too_long(bound)
-        case Range(least, most):
-            yield from ((f"{name}={value}", value) for value in (least - 1, most + 1) if _fits(field, value))
-        case Entries(most, each):
-            yield f"{name}[0]", {0: _too_long(each)}
-            yield f"{name} has many", dict.fromkeys(range(most + 1), "")
-        case Items(most, each) if most < MAX_FRAME_BYTES:
-            yield f"{name} has many", [_empty(field)] * (most + 1)
-            if isinstance(each, Text | Octets):
-                yield f"{name}[1]", [_empty(field), _too_long(each)]
-    if field.message_type is not None and not is_map(field) and bound is None:
+def _bad_values(field: FieldDescriptor, bounds: Bounds) -> Iterator[tuple[str, Any]]:
+    name, size, items = field.name, bounds.size, bounds.items
+    if is_map(field):
+        yield f"{name}[0]", {0: _too_long(field, size or 0)}
+        yield f"{name} has many", dict.fromkeys(range((items or 0) + 1), "")
+    elif items is not None:
+        yield f"{name} has many", [_empty(field)] * (items + 1)
+        if size is not None:
+            yield f"{name}[1]", [_empty(field), _too_long(field, size)]
+        if field.message_type is not None:
+            yield from ((f"{name}[0].{path}", [inner]) for path, inner in breaches(field.message_type))
+    elif bounds.numbers is not None:
+        least, most = bounds.numbers
+        yield from ((f"{name}={value}", value) for value in (least - 1, most + 1) if _fits(field, value))
+    elif size is not None and size < MAX_FRAME_BYTES:
+        yield name, _too_long(field, size)
+    elif field.message_type is not None and not is_list(field):
         yield from ((f"{name}.{path}", inner) for path, inner in breaches(field.message_type))
-    elif isinstance(bound, Items) and bound.most < MAX_FRAME_BYTES and field.message_type is not None:
-        yield from ((f"{name}[0].{path}", [inner]) for path, inner in breaches(field.message_type))
 
 
 def _fits(field: FieldDescriptor, value: int) -> bool:
@@ -105,8 +153,8 @@ def _fits(field: FieldDescriptor, value: int) -> bool:
     return -(1 << bits - 1) <= value < 1 << bits - 1
 
 
-def _too_long(bound: Text | Octets) -> str | bytes:
-    return "x" * (bound.most + 1) if isinstance(bound, Text) else bytes(bound.most + 1)
+def _too_long(field: FieldDescriptor, most: int) -> str | bytes:
+    return bytes(most + 1) if field.type == FieldDescriptor.TYPE_BYTES else "x" * (most + 1)
 
 
 def _empty(field: FieldDescriptor) -> Any:

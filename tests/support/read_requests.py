@@ -17,7 +17,7 @@ def read_requests() -> Iterator[list[int]]:
     sizes: list[int] = []
     made = dispatcher._decoder
 
-    def noting(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
+    def noting(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any]:
         decoder = made(decode, most)
 
         def note(data: bytes) -> Any:

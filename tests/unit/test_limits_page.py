@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from google.protobuf.descriptor import ServiceDescriptor
 
 from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.core import group_room, groups
@@ -29,6 +30,7 @@ from minimq_common.security import (
 )
 from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
+from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 OPTIONS = BrokerOptions(data_dir=Path("unused"))
@@ -41,8 +43,16 @@ def rows(section: str) -> list[str]:
     return [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ")]
 
 
+BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
+NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]
+
+
 def mib(number: int) -> str:
     return f"{number >> 20} MiB"
+
+
+def request_bytes(service: ServiceDescriptor, method: str) -> int:
+    return service.methods_by_name[method].GetOptions().Extensions[options_pb2.request_bytes]
 
 
 def seconds(*options: str) -> str:
@@ -97,10 +107,10 @@ def seconds(*options: str) -> str:
         ("Lists in one request", "producers whose batches", f"{protocol_bounds.MAX_PRODUCERS:,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(dispatcher.MAX_REQUEST_BYTES)),
-        ("Lists in one request", "decision on a transaction", mib(dispatcher.MAX_DECISION_BYTES)),
+        ("Lists in one request", "decision on a transaction", mib(request_bytes(BROKER, "CommitTransaction"))),
         ("Lists in one request", "document of users and rules", mib(protocol_bounds.MAX_DOCUMENT_BYTES)),
         ("Lists in one request", "keys of a user", f"{access_document._MOST_KEYS}; "),
-        ("Lists in one request", "request of a stream", mib(dispatcher.MAX_STREAM_REQUEST_BYTES)),
+        ("Lists in one request", "request of a stream", mib(dispatcher.MAX_REQUEST_BYTES)),
         ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
         ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
         ("Per broker", "consumers with a session", f"{OPTIONS.max_sessions:,} (`--max-sessions`)"),
@@ -140,7 +150,7 @@ def seconds(*options: str) -> str:
         ("Per name server", "clients that watch routes", f"{bounds.MAX_WATCHERS:,}"),
         ("Per name server", "topics that one client watches", f"{bounds.MAX_WATCHED_BY_ONE:,}"),
         ("Per name server", "topics that all clients watch", f"{bounds.MAX_WATCHED_BY_ALL:,}"),
-        ("Per name server", "a call, other than", f"{bounds.MAX_CALL_BYTES >> 10} KiB"),
+        ("Per name server", "a call, other than", f"{request_bytes(NAMESERVER, 'GetRoute') >> 10} KiB"),
         ("Per name server", "the routes of all topics", mib(bounds.MAX_ANSWER_BYTES)),
         ("Per name server", "large answers and routes", mib(bounds.MAX_UNSENT_BYTES)),
         ("Per name server", "connections, and concurrent calls", f"{bounds.MAX_CONNECTIONS:,}"),

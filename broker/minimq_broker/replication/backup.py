@@ -118,10 +118,10 @@ async def take_snapshot(
     await asyncio.to_thread(check_free, directory)  # before the broker begins to send
     async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
-        stream, peer = stub.Replicate(), f"broker {address}"
+        stream, peer = stub.Snapshot(), f"broker {address}"
 
         try:
-            await stream.write(replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()))
+            await stream.write(replication_pb2.TakeSnapshot())
             first = await next_frame(stream, FIRST_WORD_S, peer)
             end = await fill(
                 directory,

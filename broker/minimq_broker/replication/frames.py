@@ -12,6 +12,7 @@ from minimq_proto.v1 import replication_pb2
 if TYPE_CHECKING:
     import grpc.aio
 
+    SnapshotStream = grpc.aio.StreamStreamCall[replication_pb2.TakeSnapshot, replication_pb2.ReplicaFrame]
     ReplicaStream = grpc.aio.StreamStreamCall[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 
 #: After this time without a word the stream is over, in seconds; either side sends more often.
@@ -28,7 +29,9 @@ def heartbeat_s(lease_s: float) -> float:
     return min(HEARTBEAT_S, lease_s / _FRAMES_PER_LEASE)
 
 
-async def next_frame(stream: ReplicaStream, patience_s: float, peer: str) -> replication_pb2.ReplicaFrame:
+async def next_frame(
+    stream: ReplicaStream | SnapshotStream, patience_s: float, peer: str
+) -> replication_pb2.ReplicaFrame:
     """Return the next frame that a broker sends."""
     try:
         async with asyncio.timeout(patience_s):

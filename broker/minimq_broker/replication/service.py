@@ -4,13 +4,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 from minimq_broker.replication.backup import Snapshots
-from minimq_broker.replication.frames import SILENCE_S
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, NotMaster, StaleTerm
@@ -36,31 +34,18 @@ class ReplicationService:
             log.log(level, "replication: a stream is refused or ended reason=%s", error)
             raise
 
-    async def _serve(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
-        try:
-            async with asyncio.timeout(SILENCE_S):
-                first = await anext(aiter(requests), None)
-        except TimeoutError:
-            raise InvalidArgument(f"nothing was asked for within {SILENCE_S} s") from None
-        match first and first.WhichOneof("first"):
-            case "snapshot":
-                await self._snapshots.send(context)
-            case "follow":
-                assert first is not None
-                await self._feed(first.follow, requests, context)
-            case "fetch":
-                assert first is not None
-                await self._leadership(first.fetch.log).send_entries(first.fetch, context)
-            case _:
-                raise InvalidArgument("the first request says who follows, or asks for a copy")
+    async def Snapshot(self, requests: AsyncIterator[replication_pb2.TakeSnapshot], context: Any) -> None:
+        if await anext(aiter(requests), None) is not None:
+            await self._snapshots.send(context)
 
-    async def _feed(
-        self,
-        follow: replication_pb2.Follow,
-        requests: AsyncIterator[replication_pb2.ReplicaRequest],
-        context: Any,
-    ) -> None:
-        await self._leadership(follow).serve(follow, requests, context)
+    async def _serve(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
+        first = await anext(aiter(requests), None)
+        if first is not None and first.HasField("follow"):
+            await self._leadership(first.follow).serve(first.follow, requests, context)
+        elif first is not None and first.HasField("fetch"):
+            await self._leadership(first.fetch.log).send_entries(first.fetch, context)
+        else:
+            raise InvalidArgument("the first request says who follows")
 
     def _leadership(self, follow: replication_pb2.Follow) -> Leadership:
         own = f"{self._broker_name} of cluster {self._cluster}"

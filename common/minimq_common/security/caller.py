@@ -8,14 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NoReturn
+from typing import Any
 
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_advice import refused
 from minimq_common.security.access_policy import AccessDecision
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.byte_rate import ByteRate
-from minimq_common.security.needs import CallerKind, Requirement, requirement_of
+from minimq_common.security.needs import CallAccess, CallerKind, needs_of
 
 #: Decisions that are remembered of one caller.
 MOST_DECISIONS = 4_096
@@ -117,7 +117,8 @@ class KnownCaller(Caller):
         if key is not None and key in self._passed:
             return
         self._check_in_force()
-        self._require(requirement_of(request))
+        for need in needs_of(request):
+            self._require(need)
         if key is not None:
             if len(self._passed) >= self._most:
                 self._passed.clear()
@@ -206,12 +207,20 @@ class KnownCaller(Caller):
         """Allow what the rules allow again."""
         self._suspended = None
 
-    def refuse_server_call(self) -> NoReturn:
-        """Raise `AccessDenied`, for what only servers may do."""
-        self._denied(self.user, None)
-        raise AccessDenied(
-            f"user {self.user} may not do that: only servers of the cluster may, which show the key in cluster.key"
-        )
+    def check_kind(self, kind: CallerKind) -> None:
+        """Raise `AccessDenied` for a call that only servers may make."""
+        if kind is CallerKind.SERVER:
+            self._denied(self.user, None)
+            raise AccessDenied(
+                f"user {self.user} may not do that: only servers of the cluster may, which show the key in cluster.key"
+            )
+
+    def enter(self, access: CallAccess) -> None:
+        """Raise `AccessDenied` unless the caller may make a call, whatever its requests say."""
+        self.check_kind(access.kind)
+        self._check_in_force()
+        if access.need is not None:
+            self._require(access.need)
 
     @property
     def _key(self) -> str:
@@ -223,13 +232,10 @@ class KnownCaller(Caller):
         if self._suspended is not None:
             raise self._suspended.with_message(self._suspended.message)
 
-    def _require(self, requirement: Requirement) -> None:
-        if requirement.standing is CallerKind.SERVER:
-            self.refuse_server_call()
-        for need in requirement.needs:
-            if not self.allows(need):
-                self._denied(self.user, need)
-                raise AccessDenied(refused(self.user, self._decide(need)))
+    def _require(self, need: Need) -> None:
+        if not self.allows(need):
+            self._denied(self.user, need)
+            raise AccessDenied(refused(self.user, self._decide(need)))
 
 
 class ServerCaller(KnownCaller):
@@ -242,9 +248,14 @@ class ServerCaller(KnownCaller):
     def _key(self) -> str:
         return "the key of this server, which is not in cluster.key any more,"
 
-    def _require(self, requirement: Requirement) -> None:
-        if requirement.standing is not CallerKind.SERVER and not requirement.or_server:
-            super()._require(requirement)
+    def check_kind(self, kind: CallerKind) -> None:
+        """Servers make the calls of servers, and those of users."""
+
+    def enter(self, access: CallAccess) -> None:
+        """Raise `AccessDenied` unless servers may make a call."""
+        self._check_in_force()
+        if access.need is not None and not access.or_server:
+            self._require(access.need)
 
 
 def _describes(need: Need) -> AccessDecision:

@@ -1,22 +1,22 @@
-"""Checks a message of the protocol against the table of bounds, in one walk. Pure."""
+"""Checks a message of the protocol against the bounds in its `.proto` file, in one walk.
+
+The bounds of a type are compiled once, when its first message comes.
+"""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
 from minimq_common.errors import InternalError, InvalidArgument
-from minimq_common.wire.bound_kinds import Bound, Entries, Items, Octets, Range, Text
-from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, PACKAGE
-from minimq_common.wire.server_bounds import ALL_BOUNDS
+from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, MAX_NUMBER
+from minimq_proto.v1 import options_pb2
 
 Answer = TypeVar("Answer")
 
 #: Characters of a value that an error shows.
 _SHOWN = 40
-
-#: A message of protobuf, or its descriptor: this module knows them by their attributes alone.
-_Message = Any
-_Descriptor = Any
 
 
 class _OutOfBounds(Exception):
@@ -35,55 +35,59 @@ class _Check:
     """The bounds of one type of message by their kinds, so that a message is checked in one call."""
 
     def __init__(self) -> None:
-        self._lengths: list[tuple[str, int, Text | Octets]] = []
+        self._sizes: list[tuple[str, int]] = []
         self._ranges: list[tuple[str, int, int, bool]] = []
-        self._items: list[tuple[str, Items, _Check | None]] = []
-        self._entries: list[tuple[str, Entries]] = []
+        #: Most items; then the bounds of each: its size, its range, or the check of a message.
+        self._lists: list[tuple[str, int, int, range | None, _Check | None]] = []
+        self._maps: list[tuple[str, int, int]] = []
         self._nested: list[tuple[str, _Check]] = []
 
     def __bool__(self) -> bool:
-        return any((self._lengths, self._ranges, self._items, self._entries, self._nested))
+        return any((self._sizes, self._ranges, self._lists, self._maps, self._nested))
 
-    def add(self, field: _Descriptor, bound: Bound | None) -> None:
-        name = field.name
-        match bound:
-            case Text(most) | Octets(most):
-                if most < MAX_FRAME_BYTES:
-                    self._lengths.append((name, most, bound))
-            case Range(least, most):
-                self._ranges.append((name, least, most, field.has_presence))
-            case Items() if bound.most < MAX_FRAME_BYTES:
-                nested = _compile(field.message_type) if field.message_type is not None and bound.walked else None
-                self._items.append((name, bound, nested))
-            case Entries():
-                self._entries.append((name, bound))
-            case None if field.message_type is not None:
-                if (nested := _compile(field.message_type)) is not None:
-                    self._nested.append((name, nested))
+    def add(self, field: FieldDescriptor) -> None:
+        name, bounds = field.name, field.GetOptions().Extensions
+        items, size = bounds[options_pb2.max_items], bounds[options_pb2.max_size]
+        is_bounded = options_pb2.min in bounds or options_pb2.max in bounds
+        least, most = bounds[options_pb2.min], bounds[options_pb2.max] or MAX_NUMBER
+        nested = field.message_type
+        if nested is not None and nested.GetOptions().map_entry:
+            if items:
+                self._maps.append((name, items, size or MAX_FRAME_BYTES))
+        elif isinstance(field.default_value, list | tuple):  # older releases of protobuf lack `is_repeated`
+            if items:
+                each = _compile(nested) if nested is not None and not bounds[options_pb2.by_item] else None
+                self._lists.append((name, items, size, range(least, most + 1) if is_bounded else None, each))
+        elif is_bounded:
+            self._ranges.append((name, least, most, field.has_presence))
+        elif size and size < MAX_FRAME_BYTES:
+            self._sizes.append((name, size))
+        elif nested is not None and (inner := _compile(nested)) is not None:
+            self._nested.append((name, inner))
 
-    def __call__(self, message: _Message) -> None:
+    def __call__(self, message: Any) -> None:
         """Raise `_OutOfBounds` at the first value that is out of its bound."""
-        for name, most, bound in self._lengths:
+        for name, most in self._sizes:
             if len(getattr(message, name)) > most:
-                raise _OutOfBounds(name, _too_long(getattr(message, name), bound))
+                raise _OutOfBounds(name, _too_long(getattr(message, name), most))
         for name, least, most, optional in self._ranges:
             if not least <= getattr(message, name) <= most and (not optional or message.HasField(name)):
-                raise _OutOfBounds(name, _out_of_range(getattr(message, name), Range(least, most)))
-        for name, items, check in self._items:
+                raise _OutOfBounds(name, _out_of_range(getattr(message, name), least, most))
+        for name, most, size, numbers, check in self._lists:
             if found := getattr(message, name):
-                _check_items(name, found, items, check)
-        for name, entries in self._entries:
-            _check_entries(name, getattr(message, name), entries)
+                _check_list(name, found, most, size, numbers, check)
+        for name, most, size in self._maps:
+            _check_map(name, getattr(message, name), most, size)
         for name, inner in self._nested:
             if message.HasField(name):
                 _check_message(name, getattr(message, name), inner)
 
 
 #: The check of each type of message that was seen; None for one without anything to check.
-_checks: dict[str, _Check | None] = {}
+_checks: dict[Descriptor, _Check | None] = {}
 
 
-def check_bounds(message: _Message) -> None:
+def check_bounds(message: Any) -> None:
     """Raise `InvalidArgument` when a value of a message, or of one in it, is out of its bounds.
 
     The text names the field, what it has and the limit, and shows the beginning of the value. An `AppendRequest` takes
@@ -91,7 +95,7 @@ def check_bounds(message: _Message) -> None:
     """
     descriptor = message.DESCRIPTOR
     try:
-        check = _checks[descriptor.full_name]
+        check = _checks[descriptor]
     except KeyError:
         check = _compile(descriptor)
     if check is not None:
@@ -113,64 +117,57 @@ def check_answer(answer: Answer, peer: str) -> Answer:
     return answer
 
 
-def _compile(descriptor: _Descriptor) -> _Check | None:
-    name = descriptor.full_name
-    if name not in _checks:
-        bounds = ALL_BOUNDS[descriptor.name] if name.startswith(PACKAGE) else {}
+def _compile(descriptor: Descriptor) -> _Check | None:
+    if descriptor not in _checks:
         check = _Check()
         for field in descriptor.fields:
-            check.add(field, bounds.get(field.name))
-        _checks[name] = check or None
-    return _checks[name]
+            check.add(field)
+        _checks[descriptor] = check or None
+    return _checks[descriptor]
 
 
-def _check_message(name: str, message: _Message, check: _Check) -> None:
+def _check_message(name: str, message: Any, check: _Check) -> None:
     try:
         check(message)
     except _OutOfBounds as broken:
         raise broken.within(name) from None
 
 
-def _check_items(name: str, items: Any, bound: Items, nested: _Check | None) -> None:
-    if len(items) > bound.most:
-        raise _OutOfBounds(name, f"has {len(items)} items, the limit is {bound.most}: say it in several requests")
-    if bound.each is not None:
-        _check_values(name, items, bound.each)
-    elif nested is not None:
-        _check_messages(name, items, nested)
+def _check_list(name: str, items: Any, most: int, size: int, numbers: range | None, check: _Check | None) -> None:
+    if len(items) > most:
+        raise _OutOfBounds(name, f"has {len(items)} items, the limit is {most}: say it in several requests")
+    if check is not None:
+        _check_messages(name, items, check)
+        return
+    for number, item in enumerate(items) if size or numbers else ():
+        if numbers is not None and item not in numbers:
+            raise _OutOfBounds(f"{name}[{number}]", _out_of_range(item, numbers.start, numbers.stop - 1))
+        if size and len(item) > size:
+            raise _OutOfBounds(f"{name}[{number}]", _too_long(item, size))
 
 
-def _check_values(name: str, items: Any, each: Text | Octets | Range) -> None:
-    for number, item in enumerate(items):
-        if isinstance(each, Range):
-            if not each.least <= item <= each.most:
-                raise _OutOfBounds(f"{name}[{number}]", _out_of_range(item, each))
-        elif len(item) > each.most:
-            raise _OutOfBounds(f"{name}[{number}]", _too_long(item, each))
-
-
-def _check_messages(name: str, items: Any, nested: _Check) -> None:
+def _check_messages(name: str, items: Any, check: _Check) -> None:
     number = 0
     try:
         for item in items:
-            nested(item)
+            check(item)
             number += 1
     except _OutOfBounds as broken:
         raise broken.within(f"{name}[{number}]") from None
 
 
-def _check_entries(name: str, entries: Any, bound: Entries) -> None:
-    if len(entries) > bound.most:
-        raise _OutOfBounds(name, f"has {len(entries)} entries, the limit is {bound.most}")
+def _check_map(name: str, entries: Any, most: int, size: int) -> None:
+    if len(entries) > most:
+        raise _OutOfBounds(name, f"has {len(entries)} entries, the limit is {most}")
     for key, value in entries.items():
-        if len(value) > bound.each.most:
-            raise _OutOfBounds(f"{name}[{key}]", _too_long(value, bound.each))
+        if len(value) > size:
+            raise _OutOfBounds(f"{name}[{key}]", _too_long(value, size))
 
 
-def _too_long(value: str | bytes, bound: Text | Octets) -> str:
-    unit = "characters" if isinstance(bound, Text) else "bytes"
-    return f"has {len(value)} {unit}, the limit is {bound.most}: {value[:_SHOWN]!r}..."
+def _too_long(value: str | bytes, most: int) -> str:
+    unit = "characters" if isinstance(value, str) else "bytes"
+    return f"has {len(value)} {unit}, the limit is {most}: {value[:_SHOWN]!r}..."
 
 
-def _out_of_range(value: int, bound: Range) -> str:
-    return f"is {value}: it is a number from {bound.least} to {bound.most}"
+def _out_of_range(value: int, least: int, most: int) -> str:
+    return f"is {value}: it is a number from {least} to {most}"

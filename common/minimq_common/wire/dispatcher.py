@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -32,9 +32,10 @@ from minimq_common.errors import (
 )
 from minimq_common.security.access_control import AccessControl, UnknownToken
 from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
-from minimq_common.security.needs import CallerKind, has_rule, kind_of
+from minimq_common.security.needs import CallAccess, CallerKind, access_of
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
+from minimq_proto.v1 import options_pb2
 
 if TYPE_CHECKING:  # at run time the class has no parameters
     from collections.abc import Iterator
@@ -47,11 +48,8 @@ log = logging.getLogger(__name__)
 
 #: Time in which the first request of a stream has to come, in seconds.
 FIRST_REQUEST_S = 10.0
-#: Largest request of a call that is no stream, of one with a decision on a transaction, and of a stream that carries no
-#: batches. Larger ones are not decoded.
+#: Largest request of methods that say nothing else, in bytes. Larger ones are not decoded.
 MAX_REQUEST_BYTES = 1 << 20
-MAX_DECISION_BYTES = 4 << 20
-MAX_STREAM_REQUEST_BYTES = 1 << 20
 #: When a client whose stream was refused may come back, in seconds.
 _COME_BACK_S = 1.0
 
@@ -74,11 +72,6 @@ class CallLimits:
     user_streams: float = math.inf
     #: Time in which the first request of a stream has to come, in seconds; None: any time.
     first_request_s: float | None = None
-    call_bytes: int = MAX_REQUEST_BYTES
-    stream_bytes: int = MAX_STREAM_REQUEST_BYTES
-    #: Bytes of the largest request of methods for which it is another one; infinite for streams that carry batches,
-    #: whose requests may be as large as gRPC lets through.
-    largest: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +83,7 @@ class _Method:
     encode: Callable[[Any], bytes]
     takes_stream: bool
     gives_stream: bool
-    kind: CallerKind
+    access: CallAccess
     #: The handler checks each request by itself, and goes on when one is refused.
     in_band: bool
 
@@ -107,11 +100,10 @@ class Dispatcher(grpc.GenericRpcHandler):
         limits: CallLimits = CallLimits(),
         *,
         control: AccessControl | None = None,
-        in_band: Collection[str] = (),
         translate: Translate = lambda _: None,
         note: Callable[[str, MiniMQError], object] = lambda _, __: None,
     ) -> None:
-        self._limits, self._control, self._in_band = limits, control, frozenset(in_band)
+        self._limits, self._control = limits, control
         self._translate, self._note = translate, note
         is_bounded = control is not None and not control.shared.only_reports
         self._most_of_user = max(1, limits.user_streams / 2) if is_bounded else math.inf
@@ -121,27 +113,24 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._stream_ended = asyncio.Event()
 
     def add(self, service: ServiceDescriptor, handlers: Mapping[str, Serve]) -> None:
-        """Serve methods of a service from now on; calls that are under way keep their former handlers."""
+        """Serve methods of a service from now on; calls that are under way keep their former handlers.
+
+        Raises `RuntimeError` for a method that does not say who may call it.
+        """
         for name, serve in handlers.items():
             method = service.methods_by_name[name]
-            full_name, request = f"/{service.full_name}/{name}", method.input_type
-            if not has_rule(request.full_name):
-                raise RuntimeError(f"{full_name} takes {request.full_name}, for which needs.py has no rule")
+            full_name, options = f"/{service.full_name}/{name}", method.GetOptions().Extensions
+            decode = message_factory.GetMessageClass(method.input_type).FromString
             self._methods[full_name] = _Method(
                 name,
                 full_name,
                 serve,
-                _decoder(
-                    message_factory.GetMessageClass(request).FromString,
-                    self._limits.largest.get(
-                        name, self._limits.stream_bytes if method.client_streaming else self._limits.call_bytes
-                    ),
-                ),
+                _decoder(decode, options[options_pb2.request_bytes] or MAX_REQUEST_BYTES),
                 _passing_bytes(message_factory.GetMessageClass(method.output_type).SerializeToString),
                 method.client_streaming,
                 method.server_streaming,
-                kind_of(request.full_name),
-                full_name in self._in_band,
+                access_of(method),
+                options[options_pb2.in_band],
             )
 
     async def drain(self, methods: Collection[str], longest_s: float) -> None:
@@ -199,7 +188,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     def _streaming(self, method: _Method, met: _Caller, context: Any) -> Iterator[_Requests]:
         with self._entered(method.name):
             caller = self._admit(method, met, context)
-            checked = caller if method.kind is CallerKind.USER and not method.in_band else None
+            checked = caller if method.access.kind is CallerKind.USER and not method.in_band else None
             with self._counted(method.name, caller):
                 yield _Requests(context.read, method, self._limits.first_request_s, checked)
 
@@ -237,11 +226,11 @@ class Dispatcher(grpc.GenericRpcHandler):
     def _identify(
         self, method: _Method, metadata: Iterable[tuple[str, str | bytes]]
     ) -> KnownCaller | UnknownToken | None:
-        if self._control is None or method.kind is CallerKind.ANYBODY:
+        if self._control is None or method.access.kind is CallerKind.ANYBODY:
             return None
         found = self._control.identify(metadata)
         if not isinstance(found, UnknownToken):
-            _check_kind(found, method.kind)
+            found.check_kind(method.access.kind)
         return found
 
     def _admit(self, method: _Method, met: _Caller, context: Any) -> KnownCaller | None:
@@ -252,8 +241,9 @@ class Dispatcher(grpc.GenericRpcHandler):
         assert self._control is not None
         if isinstance(met, UnknownToken):
             met = self._control.verify(met, context.peer())
-            _check_kind(met, method.kind)
+            met.check_kind(method.access.kind)
         self._control.check_certificate(met, context)
+        met.enter(method.access)
         serve_as(met)
         return met
 
@@ -327,8 +317,8 @@ def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]
     return {name: getattr(servicer, name) for name in service.methods_by_name}
 
 
-def _decoder(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], Any]:
-    if most == math.inf:  # `_end` knows its errors
+def _decoder(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any]:
+    if most < 0:  # as large as gRPC lets through; `_end` knows its errors
         return decode
 
     def decoder(data: bytes) -> Any:
@@ -345,11 +335,6 @@ def _decoder(decode: Callable[[bytes], Any], most: float) -> Callable[[bytes], A
 def _retrieve(reading: asyncio.Future[Any]) -> None:
     if not reading.cancelled():
         reading.exception()  # nobody may be there to ask for it
-
-
-def _check_kind(caller: KnownCaller, kind: CallerKind) -> None:
-    if kind is CallerKind.SERVER and not isinstance(caller, ServerCaller):
-        caller.refuse_server_call()
 
 
 def _forget_frames(error: BaseException) -> None:

@@ -24,35 +24,66 @@ _sym_db = _symbol_database.Default()
 
 from minimq_proto.v1 import errors_pb2 as minimq__proto_dot_v1_dot_errors__pb2
 from minimq_proto.v1 import halves_pb2 as minimq__proto_dot_v1_dot_halves__pb2
+from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/attend.proto\x12\tminimq.v1\x1a\x1cminimq_proto/v1/errors.proto\x1a\x1cminimq_proto/v1/halves.proto\"d\n\rAttendRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x11\n\tinbox_key\x18\x02 \x01(\x0c\x12\x17\n\x0fproducer_groups\x18\x03 \x03(\t\x12\x14\n\x0cproducer_ids\x18\x04 \x03(\x06\"\x0b\n\tAttending\"{\n\x0b\x41ttendEvent\x12)\n\tattending\x18\x01 \x01(\x0b\x32\x14.minimq.v1.AttendingH\x00\x12\x11\n\x07replies\x18\x02 \x01(\x0cH\x00\x12%\n\x05\x63heck\x18\x03 \x01(\x0b\x32\x14.minimq.v1.CheckHalfH\x00\x42\x07\n\x05\x65vent\"\xc2\x01\n\x0cRequestReply\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\t\x12\x0c\n\x04\x62ody\x18\x02 \x01(\x0c\x12;\n\nproperties\x18\x03 \x03(\x0b\x32\'.minimq.v1.RequestReply.PropertiesEntry\x12\x12\n\x05\x65rror\x18\x04 \x01(\tH\x00\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_error\"6\n\nReplyBatch\x12(\n\x07replies\x18\x01 \x03(\x0b\x32\x17.minimq.v1.RequestReply\"=\n\x0cInboxReplies\x12\r\n\x05inbox\x18\x01 \x01(\x0c\x12\x0f\n\x07replies\x18\x02 \x01(\x0c\x12\r\n\x05\x63ount\x18\x03 \x01(\x05\"L\n\x0cReplyRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12(\n\x07inboxes\x18\x02 \x03(\x0b\x32\x17.minimq.v1.InboxReplies\"s\n\rReplyResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12)\n\x08outcomes\x18\x02 \x03(\x0e\x32\x17.minimq.v1.ReplyOutcome\x12#\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.minimq.v1.Failure*~\n\x0cReplyOutcome\x12\x1b\n\x17REPLY_OUTCOME_FORWARDED\x10\x00\x12\x1a\n\x16REPLY_OUTCOME_NOT_OPEN\x10\x01\x12\x18\n\x14REPLY_OUTCOME_UNREAD\x10\x02\x12\x1b\n\x17REPLY_OUTCOME_TOO_LARGE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/attend.proto\x12\tminimq.v1\x1a\x1cminimq_proto/v1/errors.proto\x1a\x1cminimq_proto/v1/halves.proto\x1a\x1dminimq_proto/v1/options.proto\"\x96\x01\n\rAttendRequest\x12\x18\n\tclient_id\x18\x01 \x01(\tB\x05\x88\xb5\x18\x80\x04\x12\x17\n\tinbox_key\x18\x02 \x01(\x0c\x42\x04\x88\xb5\x18@\x12\x36\n\x0fproducer_groups\x18\x03 \x03(\tB\x1d\x88\xb5\x18x\x90\xb5\x18@\xb2\xb5\x18\x11write transaction\x12\x1a\n\x0cproducer_ids\x18\x04 \x03(\x06\x42\x04\x90\xb5\x18@\"\x0b\n\tAttending\"{\n\x0b\x41ttendEvent\x12)\n\tattending\x18\x01 \x01(\x0b\x32\x14.minimq.v1.AttendingH\x00\x12\x11\n\x07replies\x18\x02 \x01(\x0cH\x00\x12%\n\x05\x63heck\x18\x03 \x01(\x0b\x32\x14.minimq.v1.CheckHalfH\x00\x42\x07\n\x05\x65vent\"\xe8\x01\n\x0cRequestReply\x12\x1c\n\x0e\x63orrelation_id\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x15\n\x04\x62ody\x18\x02 \x01(\x0c\x42\x07\x88\xb5\x18\x80\x80\x80 \x12I\n\nproperties\x18\x03 \x03(\x0b\x32\'.minimq.v1.RequestReply.PropertiesEntryB\x0c\x88\xb5\x18\x80\x80\x80 \x90\xb5\x18\x90N\x12\x1b\n\x05\x65rror\x18\x04 \x01(\tB\x07\x88\xb5\x18\x80\x80\x80 H\x00\x88\x01\x01\x1a\x31\n\x0fPropertiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x08\n\x06_error\"6\n\nReplyBatch\x12(\n\x07replies\x18\x01 \x03(\x0b\x32\x17.minimq.v1.RequestReply\"W\n\x0cInboxReplies\x12\x13\n\x05inbox\x18\x01 \x01(\x0c\x42\x04\x88\xb5\x18\x10\x12\x18\n\x07replies\x18\x02 \x01(\x0c\x42\x07\x88\xb5\x18\x80\x80\x80 \x12\x18\n\x05\x63ount\x18\x03 \x01(\x05\x42\t\xa0\xb5\x18\x01\xa8\xb5\x18\x90N\"Y\n\x0cReplyRequest\x12\x18\n\nrequest_id\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12/\n\x07inboxes\x18\x02 \x03(\x0b\x32\x17.minimq.v1.InboxRepliesB\x05\x90\xb5\x18\x80\x02\"\x80\x01\n\rReplyResponse\x12\x18\n\nrequest_id\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x30\n\x08outcomes\x18\x02 \x03(\x0e\x32\x17.minimq.v1.ReplyOutcomeB\x05\x90\xb5\x18\x80\x02\x12#\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.minimq.v1.Failure*~\n\x0cReplyOutcome\x12\x1b\n\x17REPLY_OUTCOME_FORWARDED\x10\x00\x12\x1a\n\x16REPLY_OUTCOME_NOT_OPEN\x10\x01\x12\x18\n\x14REPLY_OUTCOME_UNREAD\x10\x02\x12\x1b\n\x17REPLY_OUTCOME_TOO_LARGE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.attend_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_ATTENDREQUEST'].fields_by_name['client_id']._loaded_options = None
+  _globals['_ATTENDREQUEST'].fields_by_name['client_id']._serialized_options = b'\210\265\030\200\004'
+  _globals['_ATTENDREQUEST'].fields_by_name['inbox_key']._loaded_options = None
+  _globals['_ATTENDREQUEST'].fields_by_name['inbox_key']._serialized_options = b'\210\265\030@'
+  _globals['_ATTENDREQUEST'].fields_by_name['producer_groups']._loaded_options = None
+  _globals['_ATTENDREQUEST'].fields_by_name['producer_groups']._serialized_options = b'\210\265\030x\220\265\030@\262\265\030\021write transaction'
+  _globals['_ATTENDREQUEST'].fields_by_name['producer_ids']._loaded_options = None
+  _globals['_ATTENDREQUEST'].fields_by_name['producer_ids']._serialized_options = b'\220\265\030@'
   _globals['_REQUESTREPLY_PROPERTIESENTRY']._loaded_options = None
   _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_options = b'8\001'
-  _globals['_REPLYOUTCOME']._serialized_start=854
-  _globals['_REPLYOUTCOME']._serialized_end=980
-  _globals['_ATTENDREQUEST']._serialized_start=103
-  _globals['_ATTENDREQUEST']._serialized_end=203
-  _globals['_ATTENDING']._serialized_start=205
-  _globals['_ATTENDING']._serialized_end=216
-  _globals['_ATTENDEVENT']._serialized_start=218
-  _globals['_ATTENDEVENT']._serialized_end=341
-  _globals['_REQUESTREPLY']._serialized_start=344
-  _globals['_REQUESTREPLY']._serialized_end=538
-  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_start=479
-  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_end=528
-  _globals['_REPLYBATCH']._serialized_start=540
-  _globals['_REPLYBATCH']._serialized_end=594
-  _globals['_INBOXREPLIES']._serialized_start=596
-  _globals['_INBOXREPLIES']._serialized_end=657
-  _globals['_REPLYREQUEST']._serialized_start=659
-  _globals['_REPLYREQUEST']._serialized_end=735
-  _globals['_REPLYRESPONSE']._serialized_start=737
-  _globals['_REPLYRESPONSE']._serialized_end=852
+  _globals['_REQUESTREPLY'].fields_by_name['correlation_id']._loaded_options = None
+  _globals['_REQUESTREPLY'].fields_by_name['correlation_id']._serialized_options = b'\210\265\030@'
+  _globals['_REQUESTREPLY'].fields_by_name['body']._loaded_options = None
+  _globals['_REQUESTREPLY'].fields_by_name['body']._serialized_options = b'\210\265\030\200\200\200 '
+  _globals['_REQUESTREPLY'].fields_by_name['properties']._loaded_options = None
+  _globals['_REQUESTREPLY'].fields_by_name['properties']._serialized_options = b'\210\265\030\200\200\200 \220\265\030\220N'
+  _globals['_REQUESTREPLY'].fields_by_name['error']._loaded_options = None
+  _globals['_REQUESTREPLY'].fields_by_name['error']._serialized_options = b'\210\265\030\200\200\200 '
+  _globals['_INBOXREPLIES'].fields_by_name['inbox']._loaded_options = None
+  _globals['_INBOXREPLIES'].fields_by_name['inbox']._serialized_options = b'\210\265\030\020'
+  _globals['_INBOXREPLIES'].fields_by_name['replies']._loaded_options = None
+  _globals['_INBOXREPLIES'].fields_by_name['replies']._serialized_options = b'\210\265\030\200\200\200 '
+  _globals['_INBOXREPLIES'].fields_by_name['count']._loaded_options = None
+  _globals['_INBOXREPLIES'].fields_by_name['count']._serialized_options = b'\240\265\030\001\250\265\030\220N'
+  _globals['_REPLYREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_REPLYREQUEST'].fields_by_name['request_id']._serialized_options = b'\240\265\030\000'
+  _globals['_REPLYREQUEST'].fields_by_name['inboxes']._loaded_options = None
+  _globals['_REPLYREQUEST'].fields_by_name['inboxes']._serialized_options = b'\220\265\030\200\002'
+  _globals['_REPLYRESPONSE'].fields_by_name['request_id']._loaded_options = None
+  _globals['_REPLYRESPONSE'].fields_by_name['request_id']._serialized_options = b'\240\265\030\000'
+  _globals['_REPLYRESPONSE'].fields_by_name['outcomes']._loaded_options = None
+  _globals['_REPLYRESPONSE'].fields_by_name['outcomes']._serialized_options = b'\220\265\030\200\002'
+  _globals['_REPLYOUTCOME']._serialized_start=1027
+  _globals['_REPLYOUTCOME']._serialized_end=1153
+  _globals['_ATTENDREQUEST']._serialized_start=135
+  _globals['_ATTENDREQUEST']._serialized_end=285
+  _globals['_ATTENDING']._serialized_start=287
+  _globals['_ATTENDING']._serialized_end=298
+  _globals['_ATTENDEVENT']._serialized_start=300
+  _globals['_ATTENDEVENT']._serialized_end=423
+  _globals['_REQUESTREPLY']._serialized_start=426
+  _globals['_REQUESTREPLY']._serialized_end=658
+  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_start=599
+  _globals['_REQUESTREPLY_PROPERTIESENTRY']._serialized_end=648
+  _globals['_REPLYBATCH']._serialized_start=660
+  _globals['_REPLYBATCH']._serialized_end=714
+  _globals['_INBOXREPLIES']._serialized_start=716
+  _globals['_INBOXREPLIES']._serialized_end=803
+  _globals['_REPLYREQUEST']._serialized_start=805
+  _globals['_REPLYREQUEST']._serialized_end=894
+  _globals['_REPLYRESPONSE']._serialized_start=897
+  _globals['_REPLYRESPONSE']._serialized_end=1025
 # @@protoc_insertion_point(module_scope)

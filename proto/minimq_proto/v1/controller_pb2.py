@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/controller.proto\x12\tminimq.v1\"\x96\x03\n\nReplicaSet\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x11\n\tmaster_id\x18\x04 \x01(\x03\x12\x12\n\nmaster_run\x18\x05 \x01(\x03\x12\x0f\n\x07in_sync\x18\x06 \x03(\x03\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0c\n\x04sync\x18\x08 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\t \x01(\x05\x12\x10\n\x08lease_ms\x18\n \x01(\x03\x12\x37\n\taddresses\x18\x0b \x03(\x0b\x32$.minimq.v1.ReplicaSet.AddressesEntry\x12\x16\n\tsuccessor\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08log_term\x18\r \x01(\x03\x12\x0e\n\x06log_id\x18\x0e \x01(\t\x12\x12\n\ncommon_end\x18\x0f \x01(\x03\x12\x0f\n\x07wait_ms\x18\x10 \x01(\x03\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0c\n\n_successor\"\xbe\x02\n\rReportRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0b\n\x03run\x18\x04 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0e\n\x06\x66ounds\x18\x06 \x01(\x08\x12\x0c\n\x04sync\x18\x07 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\x08 \x01(\x05\x12\x11\n\tlast_term\x18\t \x01(\x03\x12\x0f\n\x07log_end\x18\n \x01(\x03\x12\x0f\n\x07resigns\x18\x0b \x01(\x08\x12\x0f\n\x07wait_ms\x18\r \x01(\x03\x12\x0e\n\x06log_id\x18\x0e \x01(\t\x12\x17\n\ncommon_end\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12$\n\x05known\x18\x10 \x01(\x0b\x32\x15.minimq.v1.ReplicaSetB\r\n\x0b_common_end\"<\n\x0eReportResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"L\n\x13\x43hangeInSyncRequest\x12$\n\x05known\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\x12\x0f\n\x07in_sync\x18\x02 \x03(\x03\"B\n\x14\x43hangeInSyncResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"b\n\x15PromoteReplicaRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0f\n\x07unclean\x18\x04 \x01(\x08\"D\n\x16PromoteReplicaResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet2\xec\x01\n\nController\x12=\n\x06Report\x12\x18.minimq.v1.ReportRequest\x1a\x19.minimq.v1.ReportResponse\x12O\n\x0c\x43hangeInSync\x12\x1e.minimq.v1.ChangeInSyncRequest\x1a\x1f.minimq.v1.ChangeInSyncResponse\x12N\n\x07Promote\x12 .minimq.v1.PromoteReplicaRequest\x1a!.minimq.v1.PromoteReplicaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/controller.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"\xbb\x03\n\nReplicaSet\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x0c\n\x04term\x18\x03 \x01(\x03\x12\x11\n\tmaster_id\x18\x04 \x01(\x03\x12\x12\n\nmaster_run\x18\x05 \x01(\x03\x12\x16\n\x07in_sync\x18\x06 \x03(\x03\x42\x05\x90\xb5\x18\x80\x01\x12\x0f\n\x07version\x18\x07 \x01(\x03\x12\x0c\n\x04sync\x18\x08 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\t \x01(\x05\x12\x10\n\x08lease_ms\x18\n \x01(\x03\x12\x43\n\taddresses\x18\x0b \x03(\x0b\x32$.minimq.v1.ReplicaSet.AddressesEntryB\n\x88\xb5\x18\x84\x02\x90\xb5\x18\x80\x01\x12\x16\n\tsuccessor\x18\x0c \x01(\x03H\x00\x88\x01\x01\x12\x10\n\x08log_term\x18\r \x01(\x03\x12\x14\n\x06log_id\x18\x0e \x01(\tB\x04\x88\xb5\x18@\x12\x12\n\ncommon_end\x18\x0f \x01(\x03\x12\x0f\n\x07wait_ms\x18\x10 \x01(\x03\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0c\n\n_successor\"\xe0\x02\n\rReportRequest\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0b\n\x03run\x18\x04 \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\x05 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x0e\n\x06\x66ounds\x18\x06 \x01(\x08\x12\x0c\n\x04sync\x18\x07 \x01(\x08\x12\x13\n\x0bmin_in_sync\x18\x08 \x01(\x05\x12\x11\n\tlast_term\x18\t \x01(\x03\x12\x0f\n\x07log_end\x18\n \x01(\x03\x12\x0f\n\x07resigns\x18\x0b \x01(\x08\x12\x18\n\x07wait_ms\x18\r \x01(\x03\x42\x07\xa8\xb5\x18\x80\xdd\xdb\x01\x12\x14\n\x06log_id\x18\x0e \x01(\tB\x04\x88\xb5\x18@\x12\x17\n\ncommon_end\x18\x0f \x01(\x03H\x00\x88\x01\x01\x12$\n\x05known\x18\x10 \x01(\x0b\x32\x15.minimq.v1.ReplicaSetB\r\n\x0b_common_end\"<\n\x0eReportResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"S\n\x13\x43hangeInSyncRequest\x12$\n\x05known\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\x12\x16\n\x07in_sync\x18\x02 \x03(\x03\x42\x05\x90\xb5\x18\x80\x01\"B\n\x14\x43hangeInSyncResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet\"n\n\x15PromoteReplicaRequest\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x12\n\nreplica_id\x18\x03 \x01(\x03\x12\x0f\n\x07unclean\x18\x04 \x01(\x08\"D\n\x16PromoteReplicaResponse\x12*\n\x0breplica_set\x18\x01 \x01(\x0b\x32\x15.minimq.v1.ReplicaSet2\xb0\x02\n\nController\x12P\n\x06Report\x12\x18.minimq.v1.ReportRequest\x1a\x19.minimq.v1.ReportResponse\"\x11\x8a\xb5\x18\x07servers\x98\xb5\x18\x80\x80\x04\x12\x62\n\x0c\x43hangeInSync\x12\x1e.minimq.v1.ChangeInSyncRequest\x1a\x1f.minimq.v1.ChangeInSyncResponse\"\x11\x8a\xb5\x18\x07servers\x98\xb5\x18\x80\x80\x04\x12l\n\x07Promote\x12 .minimq.v1.PromoteReplicaRequest\x1a!.minimq.v1.PromoteReplicaResponse\"\x1c\x8a\xb5\x18\x0emanage cluster\x90\xb5\x18\x01\x98\xb5\x18\x80\x80\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,22 +34,54 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPLICASET_ADDRESSESENTRY']._loaded_options = None
   _globals['_REPLICASET_ADDRESSESENTRY']._serialized_options = b'8\001'
-  _globals['_REPLICASET']._serialized_start=48
-  _globals['_REPLICASET']._serialized_end=454
-  _globals['_REPLICASET_ADDRESSESENTRY']._serialized_start=392
-  _globals['_REPLICASET_ADDRESSESENTRY']._serialized_end=440
-  _globals['_REPORTREQUEST']._serialized_start=457
-  _globals['_REPORTREQUEST']._serialized_end=775
-  _globals['_REPORTRESPONSE']._serialized_start=777
-  _globals['_REPORTRESPONSE']._serialized_end=837
-  _globals['_CHANGEINSYNCREQUEST']._serialized_start=839
-  _globals['_CHANGEINSYNCREQUEST']._serialized_end=915
-  _globals['_CHANGEINSYNCRESPONSE']._serialized_start=917
-  _globals['_CHANGEINSYNCRESPONSE']._serialized_end=983
-  _globals['_PROMOTEREPLICAREQUEST']._serialized_start=985
-  _globals['_PROMOTEREPLICAREQUEST']._serialized_end=1083
-  _globals['_PROMOTEREPLICARESPONSE']._serialized_start=1085
-  _globals['_PROMOTEREPLICARESPONSE']._serialized_end=1153
-  _globals['_CONTROLLER']._serialized_start=1156
-  _globals['_CONTROLLER']._serialized_end=1392
+  _globals['_REPLICASET'].fields_by_name['cluster']._loaded_options = None
+  _globals['_REPLICASET'].fields_by_name['cluster']._serialized_options = b'\210\265\030x'
+  _globals['_REPLICASET'].fields_by_name['broker_name']._loaded_options = None
+  _globals['_REPLICASET'].fields_by_name['broker_name']._serialized_options = b'\210\265\030x'
+  _globals['_REPLICASET'].fields_by_name['in_sync']._loaded_options = None
+  _globals['_REPLICASET'].fields_by_name['in_sync']._serialized_options = b'\220\265\030\200\001'
+  _globals['_REPLICASET'].fields_by_name['addresses']._loaded_options = None
+  _globals['_REPLICASET'].fields_by_name['addresses']._serialized_options = b'\210\265\030\204\002\220\265\030\200\001'
+  _globals['_REPLICASET'].fields_by_name['log_id']._loaded_options = None
+  _globals['_REPLICASET'].fields_by_name['log_id']._serialized_options = b'\210\265\030@'
+  _globals['_REPORTREQUEST'].fields_by_name['cluster']._loaded_options = None
+  _globals['_REPORTREQUEST'].fields_by_name['cluster']._serialized_options = b'\210\265\030x'
+  _globals['_REPORTREQUEST'].fields_by_name['broker_name']._loaded_options = None
+  _globals['_REPORTREQUEST'].fields_by_name['broker_name']._serialized_options = b'\210\265\030x'
+  _globals['_REPORTREQUEST'].fields_by_name['address']._loaded_options = None
+  _globals['_REPORTREQUEST'].fields_by_name['address']._serialized_options = b'\210\265\030\204\002'
+  _globals['_REPORTREQUEST'].fields_by_name['wait_ms']._loaded_options = None
+  _globals['_REPORTREQUEST'].fields_by_name['wait_ms']._serialized_options = b'\250\265\030\200\335\333\001'
+  _globals['_REPORTREQUEST'].fields_by_name['log_id']._loaded_options = None
+  _globals['_REPORTREQUEST'].fields_by_name['log_id']._serialized_options = b'\210\265\030@'
+  _globals['_CHANGEINSYNCREQUEST'].fields_by_name['in_sync']._loaded_options = None
+  _globals['_CHANGEINSYNCREQUEST'].fields_by_name['in_sync']._serialized_options = b'\220\265\030\200\001'
+  _globals['_PROMOTEREPLICAREQUEST'].fields_by_name['cluster']._loaded_options = None
+  _globals['_PROMOTEREPLICAREQUEST'].fields_by_name['cluster']._serialized_options = b'\210\265\030x'
+  _globals['_PROMOTEREPLICAREQUEST'].fields_by_name['broker_name']._loaded_options = None
+  _globals['_PROMOTEREPLICAREQUEST'].fields_by_name['broker_name']._serialized_options = b'\210\265\030x'
+  _globals['_CONTROLLER'].methods_by_name['Report']._loaded_options = None
+  _globals['_CONTROLLER'].methods_by_name['Report']._serialized_options = b'\212\265\030\007servers\230\265\030\200\200\004'
+  _globals['_CONTROLLER'].methods_by_name['ChangeInSync']._loaded_options = None
+  _globals['_CONTROLLER'].methods_by_name['ChangeInSync']._serialized_options = b'\212\265\030\007servers\230\265\030\200\200\004'
+  _globals['_CONTROLLER'].methods_by_name['Promote']._loaded_options = None
+  _globals['_CONTROLLER'].methods_by_name['Promote']._serialized_options = b'\212\265\030\016manage cluster\220\265\030\001\230\265\030\200\200\004'
+  _globals['_REPLICASET']._serialized_start=79
+  _globals['_REPLICASET']._serialized_end=522
+  _globals['_REPLICASET_ADDRESSESENTRY']._serialized_start=460
+  _globals['_REPLICASET_ADDRESSESENTRY']._serialized_end=508
+  _globals['_REPORTREQUEST']._serialized_start=525
+  _globals['_REPORTREQUEST']._serialized_end=877
+  _globals['_REPORTRESPONSE']._serialized_start=879
+  _globals['_REPORTRESPONSE']._serialized_end=939
+  _globals['_CHANGEINSYNCREQUEST']._serialized_start=941
+  _globals['_CHANGEINSYNCREQUEST']._serialized_end=1024
+  _globals['_CHANGEINSYNCRESPONSE']._serialized_start=1026
+  _globals['_CHANGEINSYNCRESPONSE']._serialized_end=1092
+  _globals['_PROMOTEREPLICAREQUEST']._serialized_start=1094
+  _globals['_PROMOTEREPLICAREQUEST']._serialized_end=1204
+  _globals['_PROMOTEREPLICARESPONSE']._serialized_start=1206
+  _globals['_PROMOTEREPLICARESPONSE']._serialized_end=1274
+  _globals['_CONTROLLER']._serialized_start=1277
+  _globals['_CONTROLLER']._serialized_end=1581
 # @@protoc_insertion_point(module_scope)

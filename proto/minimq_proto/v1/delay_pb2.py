@@ -22,29 +22,60 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bminimq_proto/v1/delay.proto\x12\tminimq.v1\"H\n\x05\x44\x65lay\x12\x12\n\x08\x64\x65lay_ms\x18\x01 \x01(\x03H\x00\x12\x10\n\x06\x64ue_ms\x18\x02 \x01(\x03H\x00\x12\x12\n\nrecallable\x18\x03 \x01(\x08\x42\x05\n\x03\x64ue\"/\n\nDelayedKey\x12\x0e\n\x06\x64ue_ms\x18\x01 \x01(\x03\x12\x11\n\trecall_id\x18\x02 \x01(\x03\"C\n\rRecallRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12#\n\x04keys\x18\x02 \x03(\x0b\x32\x15.minimq.v1.DelayedKey\"<\n\x0eRecallResponse\x12*\n\x08outcomes\x18\x01 \x03(\x0e\x32\x18.minimq.v1.RecallOutcome\"\xaa\x01\n\x12ListDelayedRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0f\n\x07\x66rom_ms\x18\x02 \x01(\x03\x12\x11\n\tbefore_ms\x18\x03 \x01(\x03\x12$\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x13\n\x0bmax_batches\x18\x05 \x01(\x05\x12\x14\n\x0cwith_batches\x18\x06 \x01(\x08\x12\x10\n\x08recalled\x18\x07 \x01(\x08\"\xa0\x01\n\x0c\x44\x65layedBatch\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\r\n\x05\x63ount\x18\x03 \x01(\x03\x12\x0c\n\x04size\x18\x04 \x01(\x03\x12\x1a\n\x12store_timestamp_ms\x18\x05 \x01(\x03\x12\x12\n\nrecallable\x18\x06 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x07 \x01(\x0c\"\xa7\x01\n\x13ListDelayedResponse\x12(\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x17.minimq.v1.DelayedBatch\x12#\n\x04next\x18\x02 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\x12\x17\n\x0fwaiting_batches\x18\x04 \x01(\x03\x12\x18\n\x10waiting_messages\x18\x05 \x01(\x03*\x91\x01\n\rRecallOutcome\x12\x1b\n\x17RECALL_OUTCOME_RECALLED\x10\x00\x12#\n\x1fRECALL_OUTCOME_ALREADY_RECALLED\x10\x01\x12\x1b\n\x17RECALL_OUTCOME_TOO_LATE\x10\x02\x12!\n\x1dRECALL_OUTCOME_NOT_RECALLABLE\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bminimq_proto/v1/delay.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"T\n\x05\x44\x65lay\x12\x18\n\x08\x64\x65lay_ms\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00H\x00\x12\x16\n\x06\x64ue_ms\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00H\x00\x12\x12\n\nrecallable\x18\x03 \x01(\x08\x42\x05\n\x03\x64ue\";\n\nDelayedKey\x12\x14\n\x06\x64ue_ms\x18\x01 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x17\n\trecall_id\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"_\n\rRecallRequest\x12\"\n\x05topic\x18\x01 \x01(\tB\x13\x88\xb5\x18\x7f\xb2\xb5\x18\x0bwrite topic\x12*\n\x04keys\x18\x02 \x03(\x0b\x32\x15.minimq.v1.DelayedKeyB\x05\x90\xb5\x18\xe8\x07\"C\n\x0eRecallResponse\x12\x31\n\x08outcomes\x18\x01 \x03(\x0e\x32\x18.minimq.v1.RecallOutcomeB\x05\x90\xb5\x18\xe8\x07\"\xe9\x01\n\x12ListDelayedRequest\x12%\n\x05topic\x18\x01 \x01(\tB\x16\x88\xb5\x18\x7f\xb2\xb5\x18\x0e\x64\x65scribe topic\x12\x15\n\x07\x66rom_ms\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x17\n\tbefore_ms\x18\x03 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12$\n\x05\x61\x66ter\x18\x04 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x1e\n\x0bmax_batches\x18\x05 \x01(\x05\x42\t\xa0\xb5\x18\x01\xa8\xb5\x18\xe8\x07\x12$\n\x0cwith_batches\x18\x06 \x01(\x08\x42\x0e\xb2\xb5\x18\nread topic\x12\x10\n\x08recalled\x18\x07 \x01(\x08\"\xac\x01\n\x0c\x44\x65layedBatch\x12\"\n\x03key\x18\x01 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x13\n\x05\x63ount\x18\x03 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x12\n\x04size\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x1a\n\x12store_timestamp_ms\x18\x05 \x01(\x03\x12\x12\n\nrecallable\x18\x06 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x07 \x01(\x0c\"\xae\x01\n\x13ListDelayedResponse\x12/\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x17.minimq.v1.DelayedBatchB\x05\x90\xb5\x18\xe8\x07\x12#\n\x04next\x18\x02 \x01(\x0b\x32\x15.minimq.v1.DelayedKey\x12\x0e\n\x06now_ms\x18\x03 \x01(\x03\x12\x17\n\x0fwaiting_batches\x18\x04 \x01(\x03\x12\x18\n\x10waiting_messages\x18\x05 \x01(\x03*\x91\x01\n\rRecallOutcome\x12\x1b\n\x17RECALL_OUTCOME_RECALLED\x10\x00\x12#\n\x1fRECALL_OUTCOME_ALREADY_RECALLED\x10\x01\x12\x1b\n\x17RECALL_OUTCOME_TOO_LATE\x10\x02\x12!\n\x1dRECALL_OUTCOME_NOT_RECALLABLE\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.delay_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECALLOUTCOME']._serialized_start=803
-  _globals['_RECALLOUTCOME']._serialized_end=948
-  _globals['_DELAY']._serialized_start=42
-  _globals['_DELAY']._serialized_end=114
-  _globals['_DELAYEDKEY']._serialized_start=116
-  _globals['_DELAYEDKEY']._serialized_end=163
-  _globals['_RECALLREQUEST']._serialized_start=165
-  _globals['_RECALLREQUEST']._serialized_end=232
-  _globals['_RECALLRESPONSE']._serialized_start=234
-  _globals['_RECALLRESPONSE']._serialized_end=294
-  _globals['_LISTDELAYEDREQUEST']._serialized_start=297
-  _globals['_LISTDELAYEDREQUEST']._serialized_end=467
-  _globals['_DELAYEDBATCH']._serialized_start=470
-  _globals['_DELAYEDBATCH']._serialized_end=630
-  _globals['_LISTDELAYEDRESPONSE']._serialized_start=633
-  _globals['_LISTDELAYEDRESPONSE']._serialized_end=800
+  _globals['_DELAY'].fields_by_name['delay_ms']._loaded_options = None
+  _globals['_DELAY'].fields_by_name['delay_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_DELAY'].fields_by_name['due_ms']._loaded_options = None
+  _globals['_DELAY'].fields_by_name['due_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_DELAYEDKEY'].fields_by_name['due_ms']._loaded_options = None
+  _globals['_DELAYEDKEY'].fields_by_name['due_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_DELAYEDKEY'].fields_by_name['recall_id']._loaded_options = None
+  _globals['_DELAYEDKEY'].fields_by_name['recall_id']._serialized_options = b'\240\265\030\000'
+  _globals['_RECALLREQUEST'].fields_by_name['topic']._loaded_options = None
+  _globals['_RECALLREQUEST'].fields_by_name['topic']._serialized_options = b'\210\265\030\177\262\265\030\013write topic'
+  _globals['_RECALLREQUEST'].fields_by_name['keys']._loaded_options = None
+  _globals['_RECALLREQUEST'].fields_by_name['keys']._serialized_options = b'\220\265\030\350\007'
+  _globals['_RECALLRESPONSE'].fields_by_name['outcomes']._loaded_options = None
+  _globals['_RECALLRESPONSE'].fields_by_name['outcomes']._serialized_options = b'\220\265\030\350\007'
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['topic']._loaded_options = None
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['topic']._serialized_options = b'\210\265\030\177\262\265\030\016describe topic'
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['from_ms']._loaded_options = None
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['from_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['before_ms']._loaded_options = None
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['before_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['max_batches']._loaded_options = None
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['max_batches']._serialized_options = b'\240\265\030\001\250\265\030\350\007'
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['with_batches']._loaded_options = None
+  _globals['_LISTDELAYEDREQUEST'].fields_by_name['with_batches']._serialized_options = b'\262\265\030\nread topic'
+  _globals['_DELAYEDBATCH'].fields_by_name['count']._loaded_options = None
+  _globals['_DELAYEDBATCH'].fields_by_name['count']._serialized_options = b'\240\265\030\000'
+  _globals['_DELAYEDBATCH'].fields_by_name['size']._loaded_options = None
+  _globals['_DELAYEDBATCH'].fields_by_name['size']._serialized_options = b'\240\265\030\000'
+  _globals['_LISTDELAYEDRESPONSE'].fields_by_name['batches']._loaded_options = None
+  _globals['_LISTDELAYEDRESPONSE'].fields_by_name['batches']._serialized_options = b'\220\265\030\350\007'
+  _globals['_RECALLOUTCOME']._serialized_start=975
+  _globals['_RECALLOUTCOME']._serialized_end=1120
+  _globals['_DELAY']._serialized_start=73
+  _globals['_DELAY']._serialized_end=157
+  _globals['_DELAYEDKEY']._serialized_start=159
+  _globals['_DELAYEDKEY']._serialized_end=218
+  _globals['_RECALLREQUEST']._serialized_start=220
+  _globals['_RECALLREQUEST']._serialized_end=315
+  _globals['_RECALLRESPONSE']._serialized_start=317
+  _globals['_RECALLRESPONSE']._serialized_end=384
+  _globals['_LISTDELAYEDREQUEST']._serialized_start=387
+  _globals['_LISTDELAYEDREQUEST']._serialized_end=620
+  _globals['_DELAYEDBATCH']._serialized_start=623
+  _globals['_DELAYEDBATCH']._serialized_end=795
+  _globals['_LISTDELAYEDRESPONSE']._serialized_start=798
+  _globals['_LISTDELAYEDRESPONSE']._serialized_end=972
 # @@protoc_insertion_point(module_scope)

@@ -22,15 +22,18 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/errors.proto\x12\tminimq.v1\"@\n\x07\x46\x61ilure\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/errors.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"F\n\x07\x46\x61ilure\x12\x12\n\x04\x63ode\x18\x01 \x01(\tB\x04\x88\xb5\x18@\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.errors_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FAILURE']._serialized_start=43
-  _globals['_FAILURE']._serialized_end=107
+  _globals['_FAILURE'].fields_by_name['code']._loaded_options = None
+  _globals['_FAILURE'].fields_by_name['code']._serialized_options = b'\210\265\030@'
+  _globals['_FAILURE']._serialized_start=74
+  _globals['_FAILURE']._serialized_end=144
 # @@protoc_insertion_point(module_scope)

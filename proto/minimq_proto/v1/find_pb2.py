@@ -22,31 +22,62 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminimq_proto/v1/find.proto\x12\tminimq.v1\"\xe7\x01\n\x0b\x46indRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x12\n\nend_offset\x18\x04 \x01(\x03\x12\x10\n\x08since_ms\x18\x05 \x01(\x03\x12\x11\n\tbefore_ms\x18\x06 \x01(\x03\x12\r\n\x03key\x18\x07 \x01(\tH\x00\x12+\n\x07message\x18\x08 \x01(\x0b\x32\x18.minimq.v1.MessageNumberH\x00\x12\x18\n\x0eproperty_value\x18\t \x01(\tH\x00\x12\x0e\n\x06verify\x18\n \x01(\x08\x42\x08\n\x06wanted\"6\n\rMessageNumber\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x06\"m\n\nFoundBatch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x1a\n\x12store_timestamp_ms\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\r\n\x05\x62\x61tch\x18\x05 \x01(\x0c\"G\n\x11UnreadableOffsets\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xdf\x01\n\x0c\x46indResponse\x12&\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x15.minimq.v1.FoundBatch\x12\x30\n\nunreadable\x18\x02 \x03(\x0b\x32\x1c.minimq.v1.UnreadableOffsets\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x13\n\x0bnext_offset\x18\x04 \x01(\x03\x12\x12\n\nend_offset\x18\x05 \x01(\x03\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\x12\x12\n\nfrom_slave\x18\x07 \x01(\x08\x12\x14\n\x0cis_compacted\x18\x08 \x01(\x08\"F\n\x13TraceMessageRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x0e\n\x06offset\x18\x03 \x01(\x03\"\x9a\x01\n\rGroupProgress\x12\r\n\x05group\x18\x01 \x01(\t\x12,\n\x08progress\x18\x02 \x01(\x0e\x32\x1a.minimq.v1.MessageProgress\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\r\n\x05tries\x18\x04 \x01(\x05\x12\x10\n\x08until_ms\x18\x05 \x01(\x03\x12\x18\n\x10\x63ommitted_offset\x18\x06 \x01(\x03\"T\n\x14TraceMessageResponse\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.minimq.v1.GroupProgress\x12\x12\n\nfrom_slave\x18\x02 \x01(\x08*\xa7\x01\n\x0fMessageProgress\x12\x1c\n\x18MESSAGE_PROGRESS_WAITING\x10\x00\x12\x19\n\x15MESSAGE_PROGRESS_READ\x10\x01\x12\x1e\n\x1aMESSAGE_PROGRESS_IN_FLIGHT\x10\x02\x12\x1d\n\x19MESSAGE_PROGRESS_RETURNED\x10\x03\x12\x1c\n\x18MESSAGE_PROGRESS_SETTLED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aminimq_proto/v1/find.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"\xa3\x02\n\x0b\x46indRequest\x12!\n\x05topic\x18\x01 \x01(\tB\x12\x88\xb5\x18\x7f\xb2\xb5\x18\nread topic\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x06offset\x18\x03 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x18\n\nend_offset\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x16\n\x08since_ms\x18\x05 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x17\n\tbefore_ms\x18\x06 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x15\n\x03key\x18\x07 \x01(\tB\x06\x88\xb5\x18\xff\xff\x01H\x00\x12+\n\x07message\x18\x08 \x01(\x0b\x32\x18.minimq.v1.MessageNumberH\x00\x12 \n\x0eproperty_value\x18\t \x01(\tB\x06\x88\xb5\x18\xff\xff\x01H\x00\x12\x0e\n\x06verify\x18\n \x01(\x08\x42\x08\n\x06wanted\"6\n\rMessageNumber\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x06\"m\n\nFoundBatch\x12\x13\n\x0b\x62\x61se_offset\x18\x01 \x01(\x03\x12\x1a\n\x12store_timestamp_ms\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\r\n\x05\x63ount\x18\x04 \x01(\x03\x12\r\n\x05\x62\x61tch\x18\x05 \x01(\x0c\"G\n\x11UnreadableOffsets\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x12\n\nend_offset\x18\x02 \x01(\x03\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xeb\x01\n\x0c\x46indResponse\x12&\n\x07\x62\x61tches\x18\x01 \x03(\x0b\x32\x15.minimq.v1.FoundBatch\x12\x30\n\nunreadable\x18\x02 \x03(\x0b\x32\x1c.minimq.v1.UnreadableOffsets\x12\x0e\n\x06offset\x18\x03 \x01(\x03\x12\x19\n\x0bnext_offset\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x18\n\nend_offset\x18\x05 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x12\n\nmax_offset\x18\x06 \x01(\x03\x12\x12\n\nfrom_slave\x18\x07 \x01(\x08\x12\x14\n\x0cis_compacted\x18\x08 \x01(\x08\"`\n\x13TraceMessageRequest\x12!\n\x05topic\x18\x01 \x01(\tB\x12\x88\xb5\x18\x7f\xb2\xb5\x18\nread topic\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x14\n\x06offset\x18\x03 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"\xb3\x01\n\rGroupProgress\x12\x13\n\x05group\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12,\n\x08progress\x18\x02 \x01(\x0e\x32\x1a.minimq.v1.MessageProgress\x12\x18\n\tclient_id\x18\x03 \x01(\tB\x05\x88\xb5\x18\x80\x04\x12\x13\n\x05tries\x18\x04 \x01(\x05\x42\x04\xa0\xb5\x18\x00\x12\x16\n\x08until_ms\x18\x05 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x18\n\x10\x63ommitted_offset\x18\x06 \x01(\x03\"T\n\x14TraceMessageResponse\x12(\n\x06groups\x18\x01 \x03(\x0b\x32\x18.minimq.v1.GroupProgress\x12\x12\n\nfrom_slave\x18\x02 \x01(\x08*\xa7\x01\n\x0fMessageProgress\x12\x1c\n\x18MESSAGE_PROGRESS_WAITING\x10\x00\x12\x19\n\x15MESSAGE_PROGRESS_READ\x10\x01\x12\x1e\n\x1aMESSAGE_PROGRESS_IN_FLIGHT\x10\x02\x12\x1d\n\x19MESSAGE_PROGRESS_RETURNED\x10\x03\x12\x1c\n\x18MESSAGE_PROGRESS_SETTLED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.find_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MESSAGEPROGRESS']._serialized_start=1057
-  _globals['_MESSAGEPROGRESS']._serialized_end=1224
-  _globals['_FINDREQUEST']._serialized_start=42
-  _globals['_FINDREQUEST']._serialized_end=273
-  _globals['_MESSAGENUMBER']._serialized_start=275
-  _globals['_MESSAGENUMBER']._serialized_end=329
-  _globals['_FOUNDBATCH']._serialized_start=331
-  _globals['_FOUNDBATCH']._serialized_end=440
-  _globals['_UNREADABLEOFFSETS']._serialized_start=442
-  _globals['_UNREADABLEOFFSETS']._serialized_end=513
-  _globals['_FINDRESPONSE']._serialized_start=516
-  _globals['_FINDRESPONSE']._serialized_end=739
-  _globals['_TRACEMESSAGEREQUEST']._serialized_start=741
-  _globals['_TRACEMESSAGEREQUEST']._serialized_end=811
-  _globals['_GROUPPROGRESS']._serialized_start=814
-  _globals['_GROUPPROGRESS']._serialized_end=968
-  _globals['_TRACEMESSAGERESPONSE']._serialized_start=970
-  _globals['_TRACEMESSAGERESPONSE']._serialized_end=1054
+  _globals['_FINDREQUEST'].fields_by_name['topic']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['topic']._serialized_options = b'\210\265\030\177\262\265\030\nread topic'
+  _globals['_FINDREQUEST'].fields_by_name['offset']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['offset']._serialized_options = b'\240\265\030\000'
+  _globals['_FINDREQUEST'].fields_by_name['end_offset']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['end_offset']._serialized_options = b'\240\265\030\000'
+  _globals['_FINDREQUEST'].fields_by_name['since_ms']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['since_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_FINDREQUEST'].fields_by_name['before_ms']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['before_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_FINDREQUEST'].fields_by_name['key']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['key']._serialized_options = b'\210\265\030\377\377\001'
+  _globals['_FINDREQUEST'].fields_by_name['property_value']._loaded_options = None
+  _globals['_FINDREQUEST'].fields_by_name['property_value']._serialized_options = b'\210\265\030\377\377\001'
+  _globals['_FINDRESPONSE'].fields_by_name['next_offset']._loaded_options = None
+  _globals['_FINDRESPONSE'].fields_by_name['next_offset']._serialized_options = b'\240\265\030\000'
+  _globals['_FINDRESPONSE'].fields_by_name['end_offset']._loaded_options = None
+  _globals['_FINDRESPONSE'].fields_by_name['end_offset']._serialized_options = b'\240\265\030\000'
+  _globals['_TRACEMESSAGEREQUEST'].fields_by_name['topic']._loaded_options = None
+  _globals['_TRACEMESSAGEREQUEST'].fields_by_name['topic']._serialized_options = b'\210\265\030\177\262\265\030\nread topic'
+  _globals['_TRACEMESSAGEREQUEST'].fields_by_name['offset']._loaded_options = None
+  _globals['_TRACEMESSAGEREQUEST'].fields_by_name['offset']._serialized_options = b'\240\265\030\000'
+  _globals['_GROUPPROGRESS'].fields_by_name['group']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['group']._serialized_options = b'\210\265\030x'
+  _globals['_GROUPPROGRESS'].fields_by_name['client_id']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['client_id']._serialized_options = b'\210\265\030\200\004'
+  _globals['_GROUPPROGRESS'].fields_by_name['tries']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['tries']._serialized_options = b'\240\265\030\000'
+  _globals['_GROUPPROGRESS'].fields_by_name['until_ms']._loaded_options = None
+  _globals['_GROUPPROGRESS'].fields_by_name['until_ms']._serialized_options = b'\240\265\030\000'
+  _globals['_MESSAGEPROGRESS']._serialized_start=1211
+  _globals['_MESSAGEPROGRESS']._serialized_end=1378
+  _globals['_FINDREQUEST']._serialized_start=73
+  _globals['_FINDREQUEST']._serialized_end=364
+  _globals['_MESSAGENUMBER']._serialized_start=366
+  _globals['_MESSAGENUMBER']._serialized_end=420
+  _globals['_FOUNDBATCH']._serialized_start=422
+  _globals['_FOUNDBATCH']._serialized_end=531
+  _globals['_UNREADABLEOFFSETS']._serialized_start=533
+  _globals['_UNREADABLEOFFSETS']._serialized_end=604
+  _globals['_FINDRESPONSE']._serialized_start=607
+  _globals['_FINDRESPONSE']._serialized_end=842
+  _globals['_TRACEMESSAGEREQUEST']._serialized_start=844
+  _globals['_TRACEMESSAGEREQUEST']._serialized_end=940
+  _globals['_GROUPPROGRESS']._serialized_start=943
+  _globals['_GROUPPROGRESS']._serialized_end=1122
+  _globals['_TRACEMESSAGERESPONSE']._serialized_start=1124
+  _globals['_TRACEMESSAGERESPONSE']._serialized_end=1208
 # @@protoc_insertion_point(module_scope)

@@ -86,7 +86,7 @@ global___Follow = Follow
 
 @typing.final
 class TakeSnapshot(google.protobuf.message.Message):
-    """First of a stream: a copy of all that there is, from any broker. The stream ends by itself."""
+    """Asks for a copy."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -128,7 +128,6 @@ class ReplicaRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FOLLOW_FIELD_NUMBER: builtins.int
-    SNAPSHOT_FIELD_NUMBER: builtins.int
     FETCH_FIELD_NUMBER: builtins.int
     SYNCED_FIELD_NUMBER: builtins.int
     CONFIRMS_FIELD_NUMBER: builtins.int
@@ -141,21 +140,18 @@ class ReplicaRequest(google.protobuf.message.Message):
     @property
     def follow(self) -> global___Follow: ...
     @property
-    def snapshot(self) -> global___TakeSnapshot: ...
-    @property
     def fetch(self) -> global___FetchEntries: ...
     def __init__(
         self,
         *,
         follow: global___Follow | None = ...,
-        snapshot: global___TakeSnapshot | None = ...,
         fetch: global___FetchEntries | None = ...,
         synced: builtins.int = ...,
         confirms: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow", "snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "fetch", b"fetch", "first", b"first", "follow", b"follow", "snapshot", b"snapshot", "synced", b"synced"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "snapshot", "fetch"] | None: ...
+    def HasField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "fetch", b"fetch", "first", b"first", "follow", b"follow", "synced", b"synced"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "fetch"] | None: ...
 
 global___ReplicaRequest = ReplicaRequest
 

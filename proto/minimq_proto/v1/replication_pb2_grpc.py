@@ -39,6 +39,11 @@ class ReplicationStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_replication__pb2.ReplicaRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_replication__pb2.ReplicaFrame.FromString,
                 _registered_method=True)
+        self.Snapshot = channel.stream_stream(
+                '/minimq.v1.Replication/Snapshot',
+                request_serializer=minimq__proto_dot_v1_dot_replication__pb2.TakeSnapshot.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_replication__pb2.ReplicaFrame.FromString,
+                _registered_method=True)
 
 
 class ReplicationServicer(object):
@@ -51,12 +56,24 @@ class ReplicationServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Snapshot(self, request_iterator, context):
+        """A copy of all that there is, from any broker. The stream ends by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Replicate': grpc.stream_stream_rpc_method_handler(
                     servicer.Replicate,
                     request_deserializer=minimq__proto_dot_v1_dot_replication__pb2.ReplicaRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_replication__pb2.ReplicaFrame.SerializeToString,
+            ),
+            'Snapshot': grpc.stream_stream_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=minimq__proto_dot_v1_dot_replication__pb2.TakeSnapshot.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_replication__pb2.ReplicaFrame.SerializeToString,
             ),
     }
@@ -86,6 +103,33 @@ class Replication(object):
             target,
             '/minimq.v1.Replication/Replicate',
             minimq__proto_dot_v1_dot_replication__pb2.ReplicaRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_replication__pb2.ReplicaFrame.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/minimq.v1.Replication/Snapshot',
+            minimq__proto_dot_v1_dot_replication__pb2.TakeSnapshot.SerializeToString,
             minimq__proto_dot_v1_dot_replication__pb2.ReplicaFrame.FromString,
             options,
             channel_credentials,

@@ -25,12 +25,24 @@ class ReplicationStub:
     ]
     """Entries of the log as they are written, from the master of a term to one of its slaves."""
 
+    Snapshot: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.replication_pb2.TakeSnapshot,
+        minimq_proto.v1.replication_pb2.ReplicaFrame,
+    ]
+    """A copy of all that there is, from any broker. The stream ends by itself."""
+
 class ReplicationAsyncStub:
     Replicate: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.replication_pb2.ReplicaRequest,
         minimq_proto.v1.replication_pb2.ReplicaFrame,
     ]
     """Entries of the log as they are written, from the master of a term to one of its slaves."""
+
+    Snapshot: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.replication_pb2.TakeSnapshot,
+        minimq_proto.v1.replication_pb2.ReplicaFrame,
+    ]
+    """A copy of all that there is, from any broker. The stream ends by itself."""
 
 class ReplicationServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -40,5 +52,13 @@ class ReplicationServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.replication_pb2.ReplicaFrame], collections.abc.AsyncIterator[minimq_proto.v1.replication_pb2.ReplicaFrame]]:
         """Entries of the log as they are written, from the master of a term to one of its slaves."""
+
+    @abc.abstractmethod
+    def Snapshot(
+        self,
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.replication_pb2.TakeSnapshot],
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.replication_pb2.ReplicaFrame], collections.abc.AsyncIterator[minimq_proto.v1.replication_pb2.ReplicaFrame]]:
+        """A copy of all that there is, from any broker. The stream ends by itself."""
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -15,7 +15,7 @@ from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, 
 from minimq_common.wire import rpc
 from minimq_nameserver import server as server_module
 from minimq_nameserver import service, watchers
-from minimq_nameserver.bounds import MAX_CALL_BYTES, MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
+from minimq_nameserver.bounds import MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.nameserver_client import NameServerClient
@@ -52,7 +52,7 @@ def serves(nameserver: NameServer) -> bool:
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("size", [MAX_CALL_BYTES + 1, MAX_TABLE_BYTES - 1, MAX_TABLE_BYTES + 1])
+@pytest.mark.parametrize("size", [(64 << 10) + 1, MAX_TABLE_BYTES - 1, MAX_TABLE_BYTES + 1])
 def test_a_call_with_a_large_request_is_refused(
     nameserver: NameServer, channel: grpc.Channel, name: str, size: int
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_connection_whose_other_end_answers_no_ping_is_closed(start: Start) ->
 @pytest.mark.parametrize("start", ["broker"], indirect=True)
 def test_a_stream_to_a_broker_on_which_nothing_is_said_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     assert FIRST_REQUEST_S < PATIENCE_S
-    monkeypatch.setattr("minimq_broker.call_bounds.FIRST_REQUEST_S", 0.1)
+    monkeypatch.setattr("minimq_broker.server.FIRST_REQUEST_S", 0.1)
     address = start([])
     over = threading.Event()
     with rpc.open_channel(address) as channel:

@@ -15,11 +15,12 @@ from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import AccessDocument, StoredKey, User
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCaller, current_caller, serve_as
+from minimq_common.security.needs import CallAccess, CallerKind
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import Dispatcher
-from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2
 from support.read_requests import read_requests
 
 BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
@@ -118,9 +119,9 @@ async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() ->
     with pytest.raises(AccessDenied, match="allow alice --group g`"):
         caller.check(broker_pb2.PullRequest(topic="%RETRY%g"))
     with pytest.raises(AccessDenied, match="--right 'backup cluster'"):
-        caller.check(replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()))
+        caller.enter(CallAccess(need=Need(Verb.BACKUP, Resource.CLUSTER)))
     with pytest.raises(AccessDenied, match="only servers"):
-        caller.check(nameserver_pb2.RegisterRequest())
+        caller.enter(CallAccess(CallerKind.SERVER))
     own.allow(2, "allow write topic t*", "allow read topic t")
     caller.check(broker_pb2.PullRequest(topic="t"))
     own.allow(3, "deny write topic t")

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
 import threading
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool
 
 from minimq_common.errors import (
     CorruptEntry,
@@ -27,7 +26,7 @@ from minimq_common.errors import (
     TopicNotFound,
 )
 from minimq_common.wire import rpc
-from minimq_common.wire.dispatcher import MAX_STREAM_REQUEST_BYTES, CallLimits, Dispatcher
+from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES, CallLimits, Dispatcher
 from minimq_proto.v1 import attend_pb2, broker_pb2
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
@@ -93,7 +92,7 @@ def serving(dispatcher: Dispatcher) -> Iterator[grpc.Channel]:
         await server.start()
         return server, port
 
-    dispatcher.add(BROKER, {CALL: describe, STREAM: attend, "Append": echo})
+    dispatcher.add(BROKER, {CALL: describe, STREAM: attend, "Append": echo, "Pop": echo})
     loop = LoopThread()
     server, port = loop.run(start())
     with rpc.open_channel(f"127.0.0.1:{port}") as channel:
@@ -131,6 +130,10 @@ def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Appe
 
 def append(batch: bytes) -> bytes:
     return broker_pb2.AppendRequest(topic="t", batch=batch).SerializeToString()
+
+
+def pop(group: str) -> bytes:
+    return broker_pb2.PopRequest(group=group).SerializeToString()
 
 
 def failure(call: Any) -> MiniMQError:
@@ -179,14 +182,14 @@ def test_what_a_handler_had_in_hand_is_given_back_at_once(channel: grpc.Channel,
 
 
 def test_a_method_without_a_rule_is_served_by_no_server() -> None:
-    class Method:
-        input_type = broker_pb2.QueueOffset.DESCRIPTOR
-
-    class Service:
-        full_name, methods_by_name = "minimq.v1.Broker", MappingProxyType({"Forgotten": Method})
-
-    with pytest.raises(RuntimeError, match=r"/minimq\.v1\.Broker/Forgotten takes minimq\.v1\.QueueOffset"):
-        Dispatcher().add(cast("Any", Service), {"Forgotten": describe})
+    file = descriptor_pb2.FileDescriptorProto(name="unruled.proto", package="unruled")
+    file.message_type.add(name="Request")
+    service = file.service.add(name="Service")
+    service.method.add(name="Call", input_type=".unruled.Request", output_type=".unruled.Request")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    with pytest.raises(RuntimeError, match=r"unruled.Service.Call does not say who may call it"):
+        Dispatcher().add(pool.FindServiceByName("unruled.Service"), {"Call": describe})
 
 
 def test_a_stream_on_which_nothing_is_said_is_ended() -> None:
@@ -245,15 +248,15 @@ def test_streams_of_one_kind_are_bounded() -> None:
 
 
 def test_only_streams_of_batches_take_large_requests() -> None:
-    around = len(append(bytes(MAX_STREAM_REQUEST_BYTES - 16))) - (MAX_STREAM_REQUEST_BYTES - 16)
-    fits, large = (append(bytes(MAX_STREAM_REQUEST_BYTES - around + more)) for more in (0, 1))
-    assert len(fits) == MAX_STREAM_REQUEST_BYTES
-    with serving(Dispatcher(CallLimits(largest={"Append": math.inf}))) as channel:
-        assert next(stream(channel, iter([large]))) == large
+    around = len(pop("x" * (MAX_REQUEST_BYTES - 16))) - (MAX_REQUEST_BYTES - 16)
+    fits, large = (pop("x" * (MAX_REQUEST_BYTES - around + more)) for more in (0, 1))
+    assert len(fits) == MAX_REQUEST_BYTES
     with serving(Dispatcher()) as channel:
-        assert next(stream(channel, iter([fits]))) == fits
-        sent = stream(channel, iter([append(b"1"), large]))
-        assert next(sent) == append(b"1")
+        batch = append(bytes(MAX_REQUEST_BYTES))
+        assert next(stream(channel, iter([batch]))) == batch
+        assert next(stream(channel, iter([fits]), "Pop")) == fits
+        sent = stream(channel, iter([pop("1"), large]), "Pop")
+        assert next(sent) == pop("1")
         error = failure(sent)
     assert isinstance(error, MessageTooLarge)
     assert f"{len(large)} bytes is over the limit" in error.message

@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from minimq_common.security.needs import ANYBODY, SERVERS, SIGNED_IN, CallerKind, Requirement, has_rule, requirement_of
+from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
 from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, nameserver_pb2, replication_pb2
 
 FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
@@ -65,7 +65,7 @@ EXEMPT = {
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
 def test_each_call_has_a_rule(method: MethodDescriptor) -> None:
-    assert has_rule(method.input_type.full_name)
+    access_of(method)
 
 
 def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
@@ -76,8 +76,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         for path in _texts(method.input_type):
             request = message_factory.GetMessageClass(method.input_type)()
             _set(request, path)
-            found = requirement_of(request)
-            if found is SERVERS or any(MARK in need.name for need in found.needs):
+            if access_of(method).kind is CallerKind.SERVER or any(MARK in need.name for need in needs_of(request)):
                 continue
             name = ".".join((method.input_type.name, *(field.name for field in path)))
             exempt.add(name)
@@ -108,8 +107,8 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         ),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
         (find_pb2.FindRequest(topic="t"), "read topic t"),
-        (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read group g, read topic t"),
-        (broker_pb2.PullRequest(topic="t", cancel=True), ""),
+        (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read topic t, read group g"),
+        (broker_pb2.PullRequest(cancel=True), ""),
         (
             broker_pb2.PopRequest(
                 group="g",
@@ -123,31 +122,40 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         (broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic="%DLQ%g")), "write topic %DLQ%g"),
         (broker_pb2.GetCommittedRequest(group="g"), "describe group g"),
         (broker_pb2.DeleteGroupRequest(group="g"), "manage group g"),
-        (replication_pb2.ReplicaRequest(snapshot=replication_pb2.TakeSnapshot()), "backup cluster"),
-        (controller_pb2.PromoteReplicaRequest(), "manage cluster"),
-        (broker_pb2.GetStatusRequest(), "describe cluster"),
     ],
     ids=str,
 )
 def test_what_a_request_takes(request_: Message, expected: str) -> None:
-    found = requirement_of(request_)
-    assert (found.standing, ", ".join(map(str, found.needs))) == (CallerKind.USER, expected)
+    assert ", ".join(map(str, needs_of(request_))) == expected
 
 
 @pytest.mark.parametrize(
-    ("request_", "expected"),
+    ("name", "expected"),
     [
-        (health_pb2.HealthCheckRequest(), ANYBODY),
-        (broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat()), SIGNED_IN),
-        (replication_pb2.ReplicaRequest(follow=replication_pb2.Follow()), SERVERS),
-        (replication_pb2.ReplicaRequest(synced=1), SERVERS),
-        (nameserver_pb2.RegisterRequest(), SERVERS),
-        (controller_pb2.ReportRequest(), SERVERS),
+        ("grpc.health.v1.Health.Check", "anybody"),
+        ("minimq.v1.Broker.Session", "users"),
+        ("minimq.v1.Replication.Replicate", "servers"),
+        ("minimq.v1.Replication.Snapshot", "backup cluster or server"),
+        ("minimq.v1.NameServer.Register", "servers"),
+        ("minimq.v1.NameServer.SyncAccess", "servers"),
+        ("minimq.v1.NameServer.ForgetBroker", "manage cluster"),
+        ("minimq.v1.Controller.Report", "servers"),
+        ("minimq.v1.Controller.ChangeInSync", "servers"),
+        ("minimq.v1.Controller.Promote", "manage cluster or server"),
+        ("minimq.v1.Broker.GetStatus", "describe cluster"),
+        ("minimq.v1.Broker.SetAccess", "access cluster"),
+        ("minimq.v1.Broker.Promote", "manage cluster"),
     ],
-    ids=str,
 )
-def test_who_may_ask(request_: Message, expected: Requirement) -> None:
-    assert requirement_of(request_) is expected
+def test_who_may_call(name: str, expected: str) -> None:
+    [access] = [access_of(method) for method in METHODS if method.full_name == name]
+    assert _shown(access) == expected
+
+
+def _shown(access: CallAccess) -> str:
+    if access.need is None:
+        return access.kind.value
+    return f"{access.need} or server" if access.or_server else str(access.need)
 
 
 def _texts(message: Descriptor) -> Iterator[tuple[FieldDescriptor, ...]]:

@@ -1,4 +1,4 @@
-"""The table of bounds: it has a line for every field, and the check that is made of it finds every breach."""
+"""The bounds in the .proto files: every field of a request has one, and the check of them finds every breach."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from minimq_common.errors import InternalError, InvalidArgument
 from minimq_common.wire.bound_check import check_answer, check_bounds
-from minimq_common.wire.bound_kinds import Entries, Items, Octets, Range, Text
-from minimq_common.wire.protocol_bounds import MAX_NAMED, PACKAGE
-from minimq_common.wire.server_bounds import ALL_BOUNDS
+from minimq_common.wire.protocol_bounds import MAX_NAMED
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
-from support.bounds import FILES, is_list, is_map, messages
+from support.bounds import bounds_of, is_list, is_map, messages, requests
 
 queue, wide = broker_pb2.QueueEpoch(), broker_pb2.QueueEpoch(topic="t" * 200)
+
+#: Lists that are bounded by the bytes of the field that has them.
+IN_FRAMES = {"ReplyBatch.replies"}
 
 NUMBERS = {
     FieldDescriptor.CPPTYPE_INT32,
@@ -23,33 +24,27 @@ NUMBERS = {
 }
 
 
-def kind_of(field: FieldDescriptor) -> type | None:
-    """Return which kind of bound a field must have; None when it needs none."""
-    if is_map(field):
-        return Entries
-    if is_list(field):
-        return Items
-    return {FieldDescriptor.TYPE_STRING: Text, FieldDescriptor.TYPE_BYTES: Octets}.get(field.type)
+TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
+
+
+@pytest.mark.parametrize("message", requests(), ids=lambda message: message.name)
+def test_every_field_of_a_request_has_a_bound(message: Descriptor) -> None:
+    for field in message.fields:
+        bounds, name = bounds_of(field), f"{message.name}.{field.name}"
+        if is_map(field) or (is_list(field) and name not in IN_FRAMES):
+            assert bounds.items, f"{name} may have any number of items: give it the option (max_items)"
+        if (is_map(field) or field.type in TEXTS) and not bounds.by_item:
+            assert bounds.size, f"{name} may have any size: give it the option (max_size)"
 
 
 @pytest.mark.parametrize("message", messages(), ids=lambda message: message.name)
-def test_every_field_has_a_bound(message: Descriptor) -> None:
-    bounds = ALL_BOUNDS[message.name]
-    assert bounds.keys() <= {field.name for field in message.fields}
+def test_bounds_are_of_a_kind_that_the_field_can_have(message: Descriptor) -> None:
     for field in message.fields:
-        bound, kind = bounds.get(field.name), kind_of(field)
-        if kind is not None:
-            assert isinstance(bound, kind), f"{message.name}.{field.name} has no bound: decide on one"
-            if isinstance(bound, Items) and field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-                assert bound.each is not None or not bound.walked, f"the items of {message.name}.{field.name}"
-        elif bound is not None:
-            assert isinstance(bound, Range), f"{message.name}.{field.name}"
-            assert field.cpp_type in NUMBERS, f"{message.name}.{field.name} is not a number"
-
-
-def test_the_table_has_no_other_lines() -> None:
-    assert set(ALL_BOUNDS) == {message.name for message in messages()}
-    assert all(file.package + "." == PACKAGE for file in FILES)
+        bounds, name = bounds_of(field), f"{message.name}.{field.name}"
+        assert bounds.size is None or field.type in TEXTS or is_map(field), name
+        assert bounds.items is None or is_list(field) or is_map(field), name
+        assert bounds.numbers is None or field.cpp_type in NUMBERS, f"{name} is not a number"
+        assert not bounds.by_item or bounds.items, name
 
 
 def test_what_is_within_its_bounds_passes() -> None:

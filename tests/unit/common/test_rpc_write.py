@@ -39,6 +39,8 @@ class Server(replication_pb2_grpc.ReplicationServicer):
         finally:
             self.ended.release()
 
+    Snapshot = Replicate  # type: ignore[assignment]
+
 
 def test_a_write_to_a_peer_that_has_left_is_a_cancelled_call(caplog: pytest.LogCaptureFixture) -> None:
     service = Server()
