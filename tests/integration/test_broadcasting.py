@@ -193,24 +193,6 @@ def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
         wait_until(all_read, PATIENCE_S)
 
 
-def test_a_file_of_an_earlier_release_is_taken_as_it_is(
-    cluster: LocalCluster, topic: str, group: str, new_consumer: Callable[..., PullConsumer], tmp_path: Path
-) -> None:
-    send(cluster, topic, 0, 300)
-    path = tmp_path / group / "one.json"
-    with new_consumer("one") as consumer:
-        consumer.subscribe(topic)
-        read(consumer, 300)
-    content = json.loads(path.read_text())
-    assert {item.pop(name) > 0 for item in content["offsets"] for name in ("topic_id", "term")} == {True}
-    path.write_text(json.dumps(content))
-    more = send(cluster, topic, 300, 10)
-    with new_consumer("one") as consumer:
-        consumer.subscribe(topic)
-        assert set(read(consumer, 10)) == more
-    assert all("topic_id" in item for item in json.loads(path.read_text())["offsets"])
-
-
 READER = """
 import sys
 from minimq import PullConsumer

@@ -103,13 +103,13 @@ class DataDirectory:
         marker = self.owner_path
         try:
             found = json.loads(marker.read_text())
-            checksum = found.pop("crc32c", None)  # an older release wrote none
+            checksum = found.pop("crc32c")
             owner = Owner(**found)
         except FileNotFoundError:
             raise StoreError(f"{self.path} has no file {marker.name}, which says whose data it holds") from None
-        except (OSError, ValueError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoreError(f"{marker}, which says whose data {self.path} holds, cannot be read: {error!r}") from None
-        if checksum not in (None, owner.crc32c):
+        if checksum != owner.crc32c:
             raise StoreError(f"{marker}, which says whose data {self.path} holds, does not match its CRC-32C")
         return owner
 

@@ -23,9 +23,9 @@ class SavedOffset(NamedTuple):
     """An offset, as it was saved."""
 
     offset: int
-    #: Of the topic that was read; 0 when it is not known, as in files of earlier releases.
+    #: Of the topic that was read; 0 when it is not known.
     topic_id: int = 0
-    #: The latest one in the log that was read; 0 when it is not known, as in files of earlier releases.
+    #: The latest one in the log that was read; 0 when it is not known.
     term: int = 0
 
 
@@ -119,7 +119,7 @@ class LocalOffsets:
                 )
             return {
                 MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): SavedOffset(
-                    int(item["offset"]), int(item.get("topic_id", 0)), int(item.get("term", 0))
+                    int(item["offset"]), int(item["topic_id"]), int(item["term"])
                 )
                 for item in found["offsets"]
             }
@@ -143,8 +143,8 @@ class LocalOffsets:
                     "broker": queue.broker_name,
                     "queue": queue.queue_id,
                     "offset": saved.offset,
-                    **({"topic_id": saved.topic_id} if saved.topic_id else {}),
-                    **({"term": saved.term} if saved.term else {}),
+                    "topic_id": saved.topic_id,
+                    "term": saved.term,
                 }
                 for queue, saved in sorted(offsets.items())
             ],

@@ -45,7 +45,7 @@ def test_an_entry_without_a_case_is_not_passed_over_in_silence() -> None:
     assert state.position == 0
 
 
-def test_bits_of_a_permission_that_an_older_release_has_stored_have_no_effect() -> None:
+def test_unknown_bits_of_a_permission_have_no_effect() -> None:
     state = State()
     state.apply(TopicSet(Topic("t", 1, 4, 4, permission=-(1 << 31) | 4)), 1)
     assert state.allowed(state.topic("t")) == Permission.READ

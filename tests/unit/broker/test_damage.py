@@ -337,7 +337,7 @@ def test_the_directory_of_another_broker_is_refused_until_its_mark_is_deleted(tm
     def open_as(owner: Owner | None) -> None:
         DataDirectory(tmp_path, create=True, owner=owner).close()
 
-    open_as(None)  # as of an older release, or a snapshot: whoever comes first has it
+    open_as(None)  # as of a snapshot: whoever comes first has it
     for owner in (own, None, own):
         open_as(owner)
     for other in (Owner("cluster", "broker-a", 0), Owner("cluster", "broker-b", 1), Owner("other", "broker-a", 1)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import random
@@ -335,8 +334,7 @@ def test_a_changed_decision_is_not_believed(tmp_path: Path, harm: str) -> None:
 
 def test_a_flipped_bit_in_the_owner_is_named(stores: Stores, filled: Path) -> None:
     owner = Owner("cluster", "broker-a", 1)
-    (filled / "owner").write_text(json.dumps({"cluster": "cluster", "name": "broker-a", "id": 1}))
-    DataDirectory(filled, create=True, owner=owner).close()  # of an older release: it gets its checksum
+    DataDirectory(filled, create=True, owner=owner).close()
     text = (filled / "owner").read_text()
     assert check_directory(filled).findings == []
     (filled / "owner").write_text(text.replace('"id": 1', '"id": 3'))

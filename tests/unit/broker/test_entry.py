@@ -1,4 +1,4 @@
-"""Entries of the log as bytes: those of older releases are read as they were, and none can be taken for another."""
+"""Entries of the log as bytes: their format stays as it is, and none can be taken for another."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUEUE = QueueKey(5, 3)
 AT_MS = 1_700_000_000_000
 X = TransactionId("spark-é", 1 << 40)
 
-#: As the first release wrote them: one message "body" for `QUEUE` at offset 9, numbered 3 by producer 7.
+#: One message "body" for `QUEUE` at offset 9, numbered 3 by producer 7.
 HEADER = bytes.fromhex("717f5eab0100000003000000050000000000000009000000000000000068e5cf8b010000")
 BATCH = bytes.fromhex(
     "02000100010000000400000000806e877401000000806e87740100000700000000000000030000000000000000000000"
@@ -43,7 +43,7 @@ FACT = bytes.fromhex(
 )
 
 
-def test_entries_of_older_releases() -> None:
+def test_the_format_of_entries() -> None:
     assert batch_builder.encode([Message("t", b"body")], 1_600_000_000_000, 7, 3, 1 << 20, None) == BATCH
     assert batch_entry(QUEUE, 9, AT_MS, BATCH) == HEADER + BATCH
     assert fact_entry(TopicSet(Topic("t", 5, 4, 4, 6, 1)), AT_MS) == FACT

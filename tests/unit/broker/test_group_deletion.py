@@ -84,19 +84,6 @@ def test_an_idle_group_is_warned_of_once_and_deleted_and_one_in_use_is_not(
         as_master(tmp_path, test)
 
 
-def test_a_group_of_an_older_release_is_idle_from_the_upgrade_on(tmp_path: Path) -> None:
-    async def test(engine: Engine, queue: QueueKey) -> None:
-        groups = Groups(engine)
-        await commit(engine, "old", queue, 1)
-        engine.state.used.clear()  # as it is when a checkpoint of such a release was loaded
-        assert await groups.look(IDLE_MS * 100) == {"old"}
-        assert await groups.look(0) == {"old"}
-        assert engine.state.used["old"] > 0
-        assert await groups.look(IDLE_MS + 1000) == set()
-
-    as_master(tmp_path, test)
-
-
 def test_a_group_whose_members_did_not_come_back_after_a_start_is_idle_from_then_on(tmp_path: Path) -> None:
     async def test(engine: Engine, queue: QueueKey) -> None:
         await commit(engine, "g", queue, 1)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from minimq_broker.core.facts import Fact, GroupAgreed, GroupDeleted
+from minimq_broker.core.facts import Fact, GroupDeleted
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
@@ -100,8 +100,6 @@ class GroupDeletion:
             return False  # it has members
         if group in state.agreements:
             self._give_up_members(group)
-        elif group not in state.used:  # an older release wrote the log: its time begins now
-            await self._engine.writes.record(lambda state: _first_use(group, state))
         else:
             return await self._look_at(group, now)
         return False
@@ -131,10 +129,6 @@ class GroupDeletion:
         self._warned.pop(group, None)
         log.warning("group: deleted, it was unused group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
         return True
-
-
-def _first_use(group: str, state: State) -> GroupAgreed | None:
-    return None if group in state.used or group in state.agreements else GroupAgreed(group, None)
 
 
 class IdleGroups:

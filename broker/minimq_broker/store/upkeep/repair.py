@@ -60,10 +60,7 @@ def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tup
 
 def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
     """Rebuild a segment from its readable entries, with new index rows; return what is lost; "" if nothing."""
-    remedy = "restore the data directory from a copy of it"
-    if end is None and path.stat().st_size == 0 and _ends_before(path):
-        remedy = f"delete it if an older release was killed while it made it, or {remedy}"
-    refused = DamagedFile(f"{path} is damaged: {damage}: {remedy}")
+    refused = DamagedFile(f"{path} is damaged: {damage}: restore the data directory from a copy of it")
     start, rewritten_to = int(path.stem), mark_in(path)
     try:
         found = sorted((position, len(entry)) for position, entry in _entries(path))
@@ -102,16 +99,6 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
         aside or "deleted",
     )
     return lost
-
-
-def _ends_before(path: Path) -> bool:
-    start = int(path.stem)
-    former = max((file for file in path.parent.glob("*.mdb") if int(file.stem) < start), default=None)
-    try:
-        ends = () if former is None else (position + len(entry) for position, entry in _entries(former))
-        return max(ends, default=0) == start
-    except PageDamage:
-        return False
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
