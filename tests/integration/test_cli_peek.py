@@ -46,7 +46,7 @@ def test_a_peek_shows_what_is_asked_for_and_leaves_no_group(minimq: Minimq, numb
     assert sorted(minimq("peek", numbers, "--from", "-1h").split()) == list("0123456789")
     [line] = minimq("peek", numbers, "--from", "earliest", "--max", "1", "--format", "json").splitlines()
     assert json.loads(line)["offset"] == 0
-    assert admin.list_groups() == groups
+    assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile
 
 
 def test_a_peek_at_nothing_says_so(minimq: Minimq, numbers: str) -> None:
@@ -94,4 +94,4 @@ def test_a_consumer_without_a_group_reads_and_commits_nothing(
             consumer.commit()
         consumer.seek(queue, "latest")
         assert consumer.position(queue) == 5
-    assert admin.list_groups() == groups
+    assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile
