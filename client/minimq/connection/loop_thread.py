@@ -176,7 +176,7 @@ class _Loop(asyncio.SelectorEventLoop):
     """
 
     #: Return the time, which freezegun does not know to stop.
-    time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+    time = staticmethod(partial(time.clock_gettime, time.CLOCK_MONOTONIC))
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
