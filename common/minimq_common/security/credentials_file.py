@@ -27,6 +27,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     certificate: str = ""
     private_key: str = ""
     key: str = ""
+    token: str = ""
     token_file: str = ""
 
     def __repr__(self) -> str:
@@ -79,17 +80,17 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     import json  # for who writes one
 
     lines = [f"# {about}"]
-    if trust.pair is not None or isinstance(trust.bearer, UserKey):
+    if trust.pair is not None or (trust.bearer is not None and trust.bearer.text):
         lines.append("# Keep it secret: whoever has it is taken for this user.")
     if nameservers:
         lines.append(f"nameservers = {json.dumps(list(nameservers))}")
     parts = {"ca": trust.roots}
     if trust.pair is not None:
         parts |= {"certificate": trust.pair.certificate, "private_key": trust.pair.key}
-    if isinstance(trust.bearer, UserToken):
+    if isinstance(trust.bearer, UserToken) and not trust.bearer.text:
         lines.append(f"token_file = {json.dumps(trust.bearer.path, ensure_ascii=False)}")
     elif trust.bearer is not None:
-        lines.append(f'key = "{trust.bearer.text}"')
+        lines.append(f'{"token" if isinstance(trust.bearer, UserToken) else "key"} = "{trust.bearer.text}"')
     lines += [f"{name} = '''\n{pem.decode('ascii').strip()}\n'''" for name, pem in parts.items()]
     return "\n".join(lines) + "\n"
 
@@ -116,10 +117,13 @@ def _read(data: bytes, where: str) -> tuple[_File, Trust]:
         check_address(address)
     if bool(found.certificate) != bool(found.private_key):
         raise InvalidArgument(f"{where} has one of certificate and private_key: both or none are needed")
-    if found.key and found.token_file:
-        raise InvalidArgument(f"{where} has a key and a token_file: give one of them")
+    bearers = [name for name in ("key", "token", "token_file") if getattr(found, name)]
+    if len(bearers) > 1:
+        raise InvalidArgument(f"{where} has a {' and a '.join(bearers)}: give one of them")
     pair = Pair(found.certificate.encode(), found.private_key.encode()) if found.certificate else None
     token = UserToken(found.token_file, "") if found.token_file else None
+    if found.token:
+        token = UserToken("", parse_token(found.token.encode(), f"token in {where}").text)
     trust = Trust(found.ca.encode(), pair, token or _bearer(found.key, where))
     check_roots(trust.roots, f"ca in {where}")
     if pair is not None:

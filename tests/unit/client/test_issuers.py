@@ -24,7 +24,7 @@ from minimq_common.security.access_document import AccessDocument, StoredKey, Us
 from minimq_common.security.access_policy import Policy
 from minimq_common.security.access_rule import need_of
 from minimq_common.security.channel_security import open_credentials
-from minimq_common.security.credentials_file import CredentialsFile
+from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.issuer import Issuer
 from minimq_common.security.user_key import new_key
 from minimq_common.security.user_token import UserToken
@@ -208,6 +208,18 @@ def test_credentials_of_a_token_name_its_file_and_follow_it(folder: Path, tmp_pa
     key = f"key = '{new_key(bytes(37)).text}'\n"
     with pytest.raises(InvalidArgument, match="has a key and a token_file: give one of them"):
         CredentialsFile(Credentials.from_text(key + text))
+
+
+def test_a_token_may_be_in_the_credentials_themselves(folder: Path) -> None:
+    text = run("access", "credentials", "--token-file", "own.token", "--secrets", folder).output
+    held = text.replace('token_file = "own.token"', 'token = "aaa.bbb.ccc"')
+    opened = CredentialsFile(Credentials.from_text(held))
+    assert opened.trust().bearer == UserToken("", "aaa.bbb.ccc")
+    again = written((), opened.trust(), "again")
+    assert CredentialsFile(Credentials.from_text(again)).trust() == opened.trust()
+    with pytest.raises(InvalidArgument, match="has no token") as raised:
+        CredentialsFile(Credentials.from_text(held.replace("aaa.bbb.ccc", "aaa")))
+    assert "aaa" not in raised.value.message
 
 
 def documented(page: str) -> list[list[str]]:
