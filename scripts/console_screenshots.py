@@ -24,11 +24,11 @@ from PIL import Image
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
 from minimq.cli.console import serving_console
 from minimq_console.app import make_app
-from minimq_console.hosts import AllowedHosts
+from minimq_console.console_options import ConsoleOptions
 from minimq_console.observer import Observer
-from minimq_console.reception import Reception
 from minimq_console.sampler import Sampler
 from minimq_console.server import serving
+from minimq_console.visitors import Visitors
 from support.browser import NARROW, WIDE, Browser, open_browser
 from support.secure_scraping import trust_of
 from support.shop import FAILING, LAGGING, WANTED_KEY, Shop, delivery, frame, open_shop, order
@@ -48,9 +48,10 @@ def console_of(nameserver: str) -> Iterator[str]:
     observer = Observer(nameserver, "", interval_s=0.5)
     with Admin(observer.cluster) as admin:
         observer.sampler = Sampler(admin, 0.5, lambda: time.monotonic() * _SPEED)
-        app = make_app(Reception(observer), [nameserver], AllowedHosts("127.0.0.1", ()), allow_changes=True)
+        options = ConsoleOptions(allow_changes=True)
+        app = make_app(Visitors(observer), [nameserver], options)
         try:
-            with serving(app, "127.0.0.1", 0) as served:
+            with serving(app, options) as served:
                 observer.start()
                 yield served.address
         finally:

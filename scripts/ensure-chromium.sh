@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# The tests of the console run Chromium and its driver, which are looked for on PATH; as root on Debian and Ubuntu it
-# installs the distribution's. Anywhere else it says what is missing: the tests that need them are skipped then.
+# The tests of the console run Chromium with its driver, and nginx as the proxy in front of it. They are looked for on
+# PATH; as root on Debian and Ubuntu it installs the distribution's. Anywhere else it says what is missing: the tests that
+# need them are skipped then.
 set -euo pipefail
 
-if command -v chromedriver >/dev/null && { command -v chromium || command -v chromium-browser; } >/dev/null; then exit 0; fi
+PATH=$PATH:/usr/sbin
+if command -v nginx >/dev/null && command -v chromedriver >/dev/null && { command -v chromium || command -v chromium-browser; } >/dev/null; then exit 0; fi
 
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-  echo "Some tests of the console need Chromium and its driver, and are skipped without: install them (on Debian: sudo apt-get install chromium chromium-driver)." >&2
+  echo "Some tests of the console need Chromium with its driver, and nginx, and are skipped without: install them (on Debian: sudo apt-get install chromium chromium-driver nginx-light)." >&2
   exit 0
 fi
 
-echo "No Chromium with a driver found: installing the distribution's."
+echo "No Chromium with a driver, or no nginx, found: installing the distribution's."
 export DEBIAN_FRONTEND=noninteractive # ask nothing
 apt-get update
-apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core
+apt-get install -y --no-install-recommends chromium chromium-driver fonts-dejavu-core nginx-light

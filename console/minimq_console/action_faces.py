@@ -22,16 +22,15 @@ from minimq_console.asking import Asking
 from minimq_console.faces import HEADERS, context_of, failure_response, is_json, parameters_of
 from minimq_console.failures import failure_of
 from minimq_console.form_field import FormField, check_all
-from minimq_console.form_tokens import FormTokens
 from minimq_console.forms import TOKEN, form_of
+from minimq_console.guard import new_id
 from minimq_console.page import Visit
 from minimq_console.pages.action_run import RUN_PATH
 from minimq_console.parameters import Parameters
-from minimq_console.reception import new_id
 from minimq_console.rendering import to_json
 from minimq_console.surroundings import Surroundings
 from minimq_console.texts import address
-from minimq_console.visitor import Visitor
+from minimq_console.visitors import Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -84,10 +83,9 @@ class ActionPage(msgspec.Struct, frozen=True, kw_only=True):
 class ActionFaces:
     """Answers requests for one action. Used on the event loop."""
 
-    def __init__(self, action: Action, surroundings: Surroundings, tokens: FormTokens, runs: ActionRuns) -> None:
+    def __init__(self, action: Action, surroundings: Surroundings, runs: ActionRuns) -> None:
         self._action = action
         self._surroundings = surroundings
-        self._tokens = tokens
         self._runs = runs
 
     async def answer(self, request: Request) -> Response:
@@ -99,7 +97,7 @@ class ActionFaces:
                 return self._refusal(request, error)
         log = ActionLog(self._action, request)
         try:
-            form = await form_of(request, self._tokens)
+            form = await form_of(request)
             if form.choice(STEP, STEPS, "fill") != "do":
                 return await self._show(request, form)
             return await self._do(request, form, log)

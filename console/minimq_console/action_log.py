@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
 from minimq_console.action import Action
-from minimq_console.console_guard import address_of
+from minimq_console.guard import address_of
 
 _audit = logging.getLogger("minimq.audit")
 

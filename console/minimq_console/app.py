@@ -21,32 +21,30 @@ from minimq_console.action import Action
 from minimq_console.action_faces import ActionFaces
 from minimq_console.action_runs import ActionRuns
 from minimq_console.actions.all_actions import ACTIONS
-from minimq_console.body_decoder import Decode
-from minimq_console.console_guard import ConsoleGuard
+from minimq_console.body_decoder import decoder
+from minimq_console.console_options import ConsoleOptions
 from minimq_console.downloads import BODY_PATH, Downloads
 from minimq_console.faces import Faces, failure_response
 from minimq_console.failures import failure, failure_of
-from minimq_console.hosts import AllowedHosts
+from minimq_console.guard import Guard
 from minimq_console.page import Page
 from minimq_console.pages.action_run import run_page
 from minimq_console.pages.all_pages import PAGES
-from minimq_console.reception import Reception
+from minimq_console.proxy import ProxiedApp
 from minimq_console.rendering import Rendering
 from minimq_console.signing_in import SigningIn
 from minimq_console.surroundings import Surroundings
+from minimq_console.visitors import Visitors
 
 #: Answers smaller than this, in bytes, are not compressed.
 _COMPRESSED = 1_000
 
 
 def make_app(
-    reception: Reception,
+    visitors: Visitors,
     nameservers: Sequence[str],
-    hosts: AllowedHosts,
+    options: ConsoleOptions,
     *,
-    allow_changes: bool = False,
-    is_secure: bool = False,
-    decode: Decode | None = None,
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
 ) -> Starlette:
@@ -58,7 +56,8 @@ def make_app(
             "version": __version__,
         }
     )
-    surroundings, runs = Surroundings(rendering, allow_changes=allow_changes, decode=decode), ActionRuns()
+    decode = decoder(options.registry) if options.registry else None
+    surroundings, runs = Surroundings(rendering, allow_changes=options.allow_changes, decode=decode), ActionRuns()
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -70,7 +69,7 @@ def make_app(
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         surroundings.serve_on(asyncio.get_running_loop())
-        async with reception.open():
+        async with visitors.open():
             yield
         surroundings.close()
 
@@ -78,19 +77,16 @@ def make_app(
         routes=[
             *(Route(page.path, Faces(page, surroundings).answer, methods=["GET"]) for page in (*pages, run_page(runs))),
             *(
-                Route(
-                    action.path,
-                    ActionFaces(action, surroundings, reception.tokens, runs).answer,
-                    methods=["GET", "POST"],
-                )
+                Route(action.path, ActionFaces(action, surroundings, runs).answer, methods=["GET", "POST"])
                 for action in actions
             ),
             Route(BODY_PATH, Downloads(surroundings).answer, methods=["GET"]),
-            *SigningIn(surroundings, reception, is_secure=is_secure).routes(),
+            *SigningIn(surroundings, visitors).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[
-            Middleware(ConsoleGuard, reception, hosts, is_secure=is_secure),
+            Middleware(ProxiedApp, options.trusted_proxies, options.root_path),
+            Middleware(Guard, visitors, options.hosts),
             Middleware(GZipMiddleware, minimum_size=_COMPRESSED),
         ],
         exception_handlers={HTTPException: on_http_error, Exception: on_error},

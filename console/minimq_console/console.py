@@ -9,11 +9,10 @@ from minimq import Cluster
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.app import make_app
-from minimq_console.body_decoder import decoder
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.observer import Observer
-from minimq_console.reception import Reception
 from minimq_console.server import ConsoleServer, serving
+from minimq_console.visitors import Visitors
 
 
 @contextmanager
@@ -29,24 +28,14 @@ def open_console(
     def open_observer(own: CredentialsArgument) -> Observer:
         return Observer(nameservers, own, options.interval_s)
 
-    hosts = options.hosts
     with ExitStack() as opened:
         everybody = open_observer("") if secured is None else None
-        reception = Reception(everybody, secured, open_observer)
-        app = make_app(
-            reception,
-            nameservers,
-            hosts,
-            allow_changes=options.allow_changes,
-            is_secure=options.is_secure,
-            decode=decoder(options.registry) if options.registry else None,
-        )
+        app = make_app(Visitors(everybody, secured, open_observer), nameservers, options)
         # An action that is under way ends when the connection is closed, and its line is written.
         opened.callback(app.state.surroundings.wait_for_actions)
         if everybody is not None:
             opened.callback(everybody.close)
-        tls = (options.tls_certificate, options.tls_key) if options.is_secure else None
-        served = opened.enter_context(serving(app, options.host, options.port, tls))
+        served = opened.enter_context(serving(app, options))
         if everybody is not None:
             everybody.start()
         yield served

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from minimq_common.errors import InvalidArgument
-from minimq_console.hosts import AllowedHosts, is_loopback
+from minimq_console.hosts import AllowedHosts, is_loopback, prefix_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class ConsoleOptions:
         tls_key: path of the key of the certificate in PEM.
         registry: URL of the schema registry by which bodies are decoded, with user and password if it asks for them;
             empty for none.
+        root_path: path of the console at a proxy in front of it, such as "/console"; empty for none.
+        trusted_proxies: IP addresses or networks of proxies whose headers `X-Forwarded-For`, `-Proto` and `-Prefix`
+            count.
     """
 
     host: str = "127.0.0.1"
@@ -34,6 +38,21 @@ class ConsoleOptions:
     tls_certificate: str = ""
     tls_key: str = ""
     registry: str = ""
+    root_path: str = ""
+    trusted_proxies: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        prefix = prefix_of(self.root_path)
+        if prefix is None:
+            raise InvalidArgument(f"--root-path {self.root_path!r} is no path: give one such as /console")
+        object.__setattr__(self, "root_path", prefix)
+        for proxy in self.trusted_proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError:
+                raise InvalidArgument(
+                    f"--trusted-proxy {proxy!r} is no IP address or network, such as 10.0.0.7 or 10.0.0.0/24"
+                ) from None
 
     @property
     def is_secure(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from contextlib import suppress
 
 from starlette.requests import Request
@@ -16,8 +16,8 @@ from minimq_console.failures import Failure, failure_of
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.parameters import Parameters, WrongParameter
 from minimq_console.rendering import to_json
-from minimq_console.surroundings import Surroundings
-from minimq_console.visitor import Visitor
+from minimq_console.surroundings import MOST_TAILS, Surroundings
+from minimq_console.visitors import Visitor
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +63,16 @@ class Faces:
             return failure_response(self._surroundings, request, failure_of(error))
 
     async def _gather(self, visitor: Visitor, parameters: Parameters) -> PageData:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._surroundings.gathering, self._gather_now, visitor, parameters
+        loop = asyncio.get_running_loop()
+        return await self._surroundings.flights.call(
+            self._key(visitor, parameters),
+            lambda: loop.run_in_executor(self._surroundings.gathering, self._gather_now, visitor, parameters),
         )
+
+    def _key(self, visitor: Visitor, parameters: Parameters) -> tuple[Hashable, ...]:
+        browser = "" if self._page.is_shared else visitor.browser
+        names, query = tuple(parameters.names.items()), tuple(parameters.query.items())
+        return visitor.observer, browser, self._page.path, names, query
 
     def _gather_now(self, visitor: Visitor, parameters: Parameters) -> PageData:
         return self._page.gather(self._visit(visitor, parameters))
@@ -81,7 +88,8 @@ class Faces:
 
     async def _events(self, request: Request, visitor: Visitor, parameters: Parameters) -> Response:
         if self._page.follow is not None:
-            followed = self._new_rows(self._page.follow, self._visit(visitor, parameters))
+            visit = self._visit(visitor, parameters)
+            followed = self._new_rows(self._page.follow, visit, context_of(request))
             return StreamingResponse(followed, media_type="text/event-stream", headers=HEADERS)
         with suppress(MiniMQError):  # which the stream tells, as it may pass
             if (await self._gather(visitor, parameters)).stays:
@@ -95,10 +103,14 @@ class Faces:
         try:
             with self._surroundings.stream():
                 yield f"retry: {_AGAIN_MS}\n\n"
-                last, quiet_s = "", 0.0
+                last, quiet_s, key = "", 0.0, self._key(visitor, parameters)
                 pause_s = self._page.live_s or 0.0
                 while True:
-                    part = await self._live_part(context, visitor, parameters)
+                    part = await self._surroundings.flights.call(
+                        (*key, context["path"]),
+                        lambda: self._live_part(context, visitor, parameters),
+                        max_age_s=pause_s / 2,
+                    )
                     if part != last:
                         yield event_of(part)
                         last, quiet_s = part, 0.0
@@ -111,15 +123,17 @@ class Faces:
         except MiniMQError as error:
             yield event_of(self._failure_part(error))
 
-    async def _new_rows(self, follow: Callable[[Visit], AsyncIterator[PageData]], visit: Visit) -> AsyncIterator[str]:
+    async def _new_rows(
+        self, follow: Callable[[Visit], AsyncIterator[PageData]], visit: Visit, context: Mapping[str, object]
+    ) -> AsyncIterator[str]:
         rendering = self._surroundings.rendering
         try:
-            with self._surroundings.stream():
+            with self._surroundings.stream(MOST_TAILS):
                 yield f"retry: {_AGAIN_MS}\n\n"
                 async for found in follow(visit):
                     if self._surroundings.is_stopping:
                         return
-                    rows = rendering.template(self._page.rows_template, {"page": found}).strip()
+                    rows = rendering.template(self._page.rows_template, {**context, "page": found}).strip()
                     yield event_of(rows, "rows") if rows else ": still there\n\n"
         except MiniMQError as error:
             yield event_of(self._failure_part(error))
@@ -163,6 +177,7 @@ def context_of(request: Request) -> dict[str, object]:
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     visitor = request.state.visitor
     return {
+        "root": request.scope.get("root_path", ""),
         "path": raw_path.decode("latin-1").partition("?")[0],
         "query": query,
         "visitor": visitor,

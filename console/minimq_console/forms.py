@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from hmac import compare_digest
 from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
 from minimq_common.errors import AccessDenied, InvalidArgument
-from minimq_console.form_tokens import FormTokens
 from minimq_console.parameters import Parameters
 
 #: Name of the field with the token.
@@ -18,8 +18,8 @@ _MOST_FIELDS = 60
 _WHOLE_S = 10.0
 
 
-async def form_of(request: Request, tokens: FormTokens) -> Parameters:
-    """Return what a form says; `ConsoleGuard` has bounded its size."""
+async def form_of(request: Request) -> Parameters:
+    """Return what a form of this browser's session says; `Guard` has bounded its size. Raises `MiniMQError`."""
     try:
         async with asyncio.timeout(_WHOLE_S):
             body = await request.body()
@@ -32,6 +32,7 @@ async def form_of(request: Request, tokens: FormTokens) -> Parameters:
     except ValueError:
         raise InvalidArgument(f"this is no form of the console: it has at most {_MOST_FIELDS} fields") from None
     form = Parameters(fields, {name: str(value) for name, value in request.path_params.items()})
-    if not tokens.is_of(form.text(TOKEN), request.state.browser):
+    expected: str = request.state.form_token
+    if not expected or not compare_digest(form.text(TOKEN).encode(), expected.encode()):
         raise AccessDenied("this form is not of this visit, or the console was restarted: open the page again")
     return form

@@ -17,6 +17,8 @@ from minimq_common.errors import InvalidArgument
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _MOST_CHARACTERS = 300
+#: The path of the console at a proxy: "/console", "/tools/minimq"; empty for none.
+_PREFIX = re.compile(r"((/[A-Za-z0-9._~-]+)+)?/?")
 
 
 class AllowedHosts:
@@ -64,6 +66,11 @@ def is_of_this_site(headers: Mapping[str, str]) -> bool:
         return urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
     except ValueError:
         return False
+
+
+def prefix_of(text: str) -> str | None:
+    """Return a prefix without a slash at its end; None if the text is none."""
+    return text.removesuffix("/") if _PREFIX.fullmatch(text) else None
 
 
 def is_loopback(host: str) -> bool:

@@ -20,7 +20,7 @@ from minimq_console.body_decoder import Decode
 from minimq_console.observer import Observer
 from minimq_console.parameters import Parameters
 from minimq_console.sampler import Sample
-from minimq_console.visitor import Visitor
+from minimq_console.visitors import Visitor
 
 
 class PageData(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,3 +115,5 @@ class Page:
     follow: Callable[[Visit], AsyncIterator[PageData]] | None = None
     rows_template: str = ""
     has_form: bool = False
+    #: It is the same for all visitors with the rights of one user.
+    is_shared: bool = True

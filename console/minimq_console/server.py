@@ -4,59 +4,80 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from minimq_common.errors import CannotListen, InvalidArgument
-from minimq_common.security.certificates import Pair, check_pair
-from minimq_console.bounded_connection import BoundedConnection
+from minimq_common.security.certificates import Pair, Trust, check_pair, server_context
+from minimq_common.security.watched import Watched
+from minimq_console.console_options import ConsoleOptions
 
 #: Seconds for requests that are under way at the end.
 _GRACE_S = 2
-_LOOK_AGAIN_S = 0.01
-#: Connections at once; who comes then is refused.
-_MOST_CONNECTIONS = 200
+_POLL_INTERVAL_S = 0.01
+#: Connections at once: a browser has one for its events, and others for its pages.
+_MOST_CONNECTIONS = 2_000
+#: Seconds in which the head of a request is to come, from the begin of the connection or the last answer on.
+HEAD_S = 10.0
+
+
+class BoundedConnection(H11Protocol):
+    """Closes itself when no request comes as a whole, also if its bytes come one by one. Used on the event loop."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._wait_for_request(None)
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        answered = self.cycle
+        super().on_response_complete()
+        self._wait_for_request(answered)
+
+    def _wait_for_request(self, last: RequestResponseCycle | None) -> None:
+        self.loop.call_later(HEAD_S, self._close_unless_asked, last)
+
+    def _close_unless_asked(self, last: RequestResponseCycle | None) -> None:
+        if self.cycle is last and not self.transport.is_closing():
+            self.transport.close()
 
 
 class ConsoleServer:
     """One console at one address, served by a thread. Used by one thread."""
 
-    def __init__(self, app: Starlette, host: str, port: int, tls: tuple[str, str] | None = None) -> None:
-        if tls is not None:
-            _check_pair(*tls)
-        self._scheme = "http" if tls is None else "https"
+    def __init__(self, app: Starlette, options: ConsoleOptions) -> None:
+        tls = _tls_context(options.tls_certificate, options.tls_key) if options.is_secure else None
         self._app = app
-        self._socket = _listen(host, port)
-        self._port: int = self._socket.getsockname()[1]
-        self._host = host
+        self._socket = _listen(options.host, options.port)
+        host, port = options.host, self._socket.getsockname()[1]
+        scheme, host = "http" if tls is None else "https", f"[{host}]" if ":" in host else host
+        #: The address for a browser, unless it comes by a proxy.
+        self.address = f"{scheme}://{host}:{port}"
         config = uvicorn.Config(
             app,
             log_config=None,
             log_level=logging.ERROR,  # whoever sends nonsense would fill the log
             access_log=False,
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=False,  # `ProxiedApp` reads them
             http=BoundedConnection,
             ws="none",
             limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE_S,
-            ssl_certfile=None if tls is None else tls[0],
-            ssl_keyfile=None if tls is None else tls[1],
+            ssl_context_factory=None if tls is None else lambda *_: tls,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="minimq-console", daemon=True)
-
-    @property
-    def address(self) -> str:
-        """The address for a browser."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._scheme}://{host}:{self._port}"
 
     @property
     def is_running(self) -> bool:
@@ -67,7 +88,7 @@ class ConsoleServer:
         """Serve, and return as soon as it does."""
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def stop(self) -> None:
         """End: streams end, and requests that are under way have a moment to. Idempotent."""
@@ -82,9 +103,9 @@ class ConsoleServer:
 
 
 @contextmanager
-def serving(app: Starlette, host: str, port: int, tls: tuple[str, str] | None = None) -> Iterator[ConsoleServer]:
+def serving(app: Starlette, options: ConsoleOptions) -> Iterator[ConsoleServer]:
     """Serve a console within the block. Takes and raises as `ConsoleServer`."""
-    server = ConsoleServer(app, host, port, tls)
+    server = ConsoleServer(app, options)
     try:
         server.start()
         yield server
@@ -92,12 +113,19 @@ def serving(app: Starlette, host: str, port: int, tls: tuple[str, str] | None = 
         server.stop()
 
 
-def _check_pair(certificate: str, key: str) -> None:
-    try:
-        pair = Pair(Path(certificate).read_bytes(), Path(key).read_bytes())
-    except OSError as error:
-        raise InvalidArgument(f"the console cannot read {error.filename}: {error.strerror}") from error
-    check_pair(pair, f"--tls-certificate {certificate} and --tls-key {key}")
+def _tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    def made(found: Sequence[bytes]) -> ssl.SSLContext:
+        pair = Pair(*found)
+        check_pair(pair, f"--tls-certificate {certificate} and --tls-key {key}")
+        context = server_context(Trust(b"", pair), requires_certificates=False)
+        context.sni_callback = renew
+        return context
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = contexts.get()
+
+    contexts = Watched([Path(certificate), Path(key)], made)
+    return contexts.get()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -105,7 +133,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InvalidArgument(f"port is {port}: it must be 0 to 65535")
     try:
         [family, *_], *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
     except OSError as error:
         raise CannotListen(
             f"the console cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"

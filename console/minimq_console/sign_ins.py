@@ -1,7 +1,8 @@
-"""The visitors who have signed in: bounded in number and time, and in memory alone. Pure: the time is an argument."""
+"""Sign-ins, and attempts at one: bounded in number and time, in memory alone. Pure: the time is an argument."""
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -10,84 +11,106 @@ from minimq_common.errors import SystemBusy
 View = TypeVar("View")
 
 #: Sign-ins of all users, and of one: with a further one of a user, the oldest of that user ends.
-MOST_SIGN_INS, MOST_OF_A_USER = 48, 4
-#: Seconds after which a sign-in ends of which no page is open, and after which each ends.
+MOST_SIGN_INS, MOST_OF_A_USER = 1_000, 100
+#: Views of all users, and of one: a view is a connection to the cluster with one key or token.
+MOST_VIEWS, MOST_VIEWS_OF_A_USER = 48, 4
+#: Seconds after which a sign-in without an open page ends, and after which each ends.
 IDLE_S, LONGEST_S = 1_800.0, 43_200.0
+#: Failed attempts within so many seconds, from one address and from all; further ones do not reach the cluster.
+MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
+#: Addresses with failed attempts that are remembered, the latest ones.
+_MOST_ADDRESSES = 1_000
 
 
 @dataclass(eq=False, slots=True)
 class SignIn(Generic[View]):
     """One visitor who has signed in."""
 
-    token: str = field(repr=False)
+    id: str = field(repr=False)
     user: str
     view: View
     began_s: float
-    #: When the last request of it ended, or began.
+    #: When its last request began or ended.
     seen_s: float
     requests: int = 0
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether it has ended by itself."""
+        """Return whether it has expired."""
         is_idle = not self.requests and now_s - self.seen_s >= IDLE_S
         return is_idle or now_s - self.began_s >= LONGEST_S
 
 
 class SignIns(Generic[View]):
-    """All sign-ins. Not thread-safe.
-
-    Whoever adds, finds or ends one closes the views of those that `take_ended` returns.
-    """
+    """All sign-ins, the oldest first. Not thread-safe. The caller closes views that are no longer `views`."""
 
     def __init__(self) -> None:
         self._sign_ins: dict[str, SignIn[View]] = {}
-        self._ended: list[SignIn[View]] = []
 
-    def __len__(self) -> int:
-        return len(self._sign_ins)
+    @property
+    def views(self) -> set[View]:
+        """The views of those who are signed in."""
+        return {each.view for each in self._sign_ins.values()}
 
-    def add(self, token: str, user: str, view: View, now_s: float) -> SignIn[View]:
+    def add(self, sign_in_id: str, user: str, view: View, now_s: float) -> None:
         """Begin a sign-in. Raises `SystemBusy` when there are too many, of other users."""
         self.sweep(now_s)
-        of_user = [each for each in self._sign_ins.values() if each.user == user]
-        if len(of_user) >= MOST_OF_A_USER:
-            self.end(min(of_user, key=lambda each: each.began_s).token)
-        elif len(self._sign_ins) >= MOST_SIGN_INS:
-            raise SystemBusy(f"{MOST_SIGN_INS} visitors are signed in, which is as many as may be: try again later")
-        sign_in = self._sign_ins[token] = SignIn(token, user, view, now_s, now_s)
-        return sign_in
+        own = [each for each in self._sign_ins.values() if each.user == user]
+        own_views = list(dict.fromkeys(each.view for each in own))
+        if len(own) >= MOST_OF_A_USER:
+            self.end(own[0].id)
+        if view not in own_views and len(own_views) >= MOST_VIEWS_OF_A_USER:
+            for each in own:
+                if each.view == own_views[0]:
+                    self.end(each.id)
+        if len(self._sign_ins) >= MOST_SIGN_INS or len(self.views | {view}) > MOST_VIEWS:
+            raise SystemBusy("too many visitors are signed in: try again later")
+        self._sign_ins[sign_in_id] = SignIn(sign_in_id, user, view, now_s, now_s)
 
-    def find(self, token: str, now_s: float) -> SignIn[View] | None:
-        """Return the sign-in of a token; None if there is none, or it has ended."""
-        self.sweep(now_s)
-        return self._sign_ins.get(token)
+    def find(self, sign_in_id: str, now_s: float) -> SignIn[View] | None:
+        """Return a sign-in; None if there is none, or it has expired."""
+        found = self._sign_ins.get(sign_in_id)
+        return None if found is None or found.is_over(now_s) else found
 
-    def begin_request(self, sign_in: SignIn[View]) -> None:
-        """Count a request that begins, which keeps a sign-in from being idle."""
-        sign_in.requests += 1
-
-    def end_request(self, sign_in: SignIn[View], now_s: float) -> None:
-        """Count a request that has ended."""
-        sign_in.requests -= 1
-        sign_in.seen_s = now_s
-
-    def end(self, token: str) -> None:
-        """End a sign-in, if it is there."""
-        sign_in = self._sign_ins.pop(token, None)
-        if sign_in is not None:
-            self._ended.append(sign_in)
+    def end(self, sign_in_id: str) -> SignIn[View] | None:
+        """End a sign-in; return it if it was there."""
+        return self._sign_ins.pop(sign_in_id, None)
 
     def end_all(self) -> None:
         """End all of them."""
-        for token in [*self._sign_ins]:
-            self.end(token)
+        self._sign_ins.clear()
 
     def sweep(self, now_s: float) -> None:
-        """End those whose time is over."""
-        for token in [token for token, sign_in in self._sign_ins.items() if sign_in.is_over(now_s)]:
-            self.end(token)
+        """End those that have expired."""
+        self._sign_ins = {name: each for name, each in self._sign_ins.items() if not each.is_over(now_s)}
 
-    def take_ended(self) -> list[SignIn[View]]:
-        """Return the sign-ins that have ended since the last time."""
-        ended, self._ended = self._ended, []
-        return ended
+
+class Attempts:
+    """The attempts that failed lately. Not thread-safe.
+
+    Keys have 256 random bits, so nobody guesses one: this keeps attempts from costing the cluster much.
+    """
+
+    def __init__(self) -> None:
+        self._all: deque[float] = deque()
+        self._by_address: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def check(self, address: str, now_s: float) -> None:
+        """Count an attempt. Raises `SystemBusy` if there were too many."""
+        own = self._by_address.setdefault(address, deque())
+        self._by_address.move_to_end(address)
+        if len(self._by_address) > _MOST_ADDRESSES:
+            self._by_address.popitem(last=False)
+        for times, most in ((own, MOST_OF_AN_ADDRESS), (self._all, MOST_OF_ALL)):
+            while times and now_s - times[0] >= WINDOW_S:
+                times.popleft()
+            if len(times) >= most:
+                wait_s = WINDOW_S - (now_s - times[0])
+                raise SystemBusy(f"too many attempts to sign in: try again in {wait_s:.0f} s", retry_after_s=wait_s)
+        own.append(now_s)
+        self._all.append(now_s)
+
+    def succeeded(self, address: str, now_s: float) -> None:
+        """Uncount the attempt of this time."""
+        for times in (self._by_address.get(address, deque()), self._all):
+            if now_s in times:
+                times.remove(now_s)

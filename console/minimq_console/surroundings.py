@@ -11,11 +11,12 @@ from minimq_common.errors import SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.body_decoder import Decode
 from minimq_console.rendering import Rendering
+from minimq_console.single_flight import SingleFlight
 
 #: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
 _GATHERING, _CALLING = 48, 96
-#: Streams of events at once, of all who watch.
-MOST_STREAMS = 40
+#: Streams of events at once: of pages that viewers share, and of new messages, which are read for each viewer.
+MOST_STREAMS, MOST_TAILS = 1_000, 40
 
 
 class Surroundings:
@@ -30,7 +31,8 @@ class Surroundings:
         self.acting = ThreadPoolExecutor(MOST_UNDER_WAY, "minimq-console-action")
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._streams = 0
+        self.flights = SingleFlight()
+        self._streams: dict[int, int] = {}
 
     def serve_on(self, loop: asyncio.AbstractEventLoop) -> None:
         """Remember the event loop."""
@@ -42,15 +44,15 @@ class Surroundings:
             self._loop.call_soon_threadsafe(self._stopping.set)
 
     @contextmanager
-    def stream(self) -> Iterator[None]:
-        """Count a stream of events within the block. Raises `SystemBusy` when there are too many."""
-        if self._streams >= MOST_STREAMS:
-            raise SystemBusy(f"{MOST_STREAMS} views are live already: close some of them, or reload by hand")
-        self._streams += 1
+    def stream(self, most: int = MOST_STREAMS) -> Iterator[None]:
+        """Count a stream of events within the block, among those with the same limit. Raises `SystemBusy`."""
+        if self._streams.get(most, 0) >= most:
+            raise SystemBusy(f"{most} views are live already: close some of them, or reload by hand")
+        self._streams[most] = self._streams.get(most, 0) + 1
         try:
             yield
         finally:
-            self._streams -= 1
+            self._streams[most] -= 1
 
     @property
     def is_stopping(self) -> bool:

@@ -16,8 +16,9 @@ import pytest
 from minimq import LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
-from minimq_console import bounded_connection, forms
+from minimq_console import forms, server
 from support.console_visitor import ConsoleVisitor
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -107,7 +108,7 @@ def test_a_form_that_does_not_come_as_a_whole_holds_nothing(
 def test_a_connection_without_a_request_is_closed(
     visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr(bounded_connection, "HEAD_S", 0.5)
+    monkeypatch.setattr(server, "HEAD_S", 0.5)
     with connected(visitor.address) as idle:
         idle.sendall(before)
         for byte in b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X-Header: more\r\n" * 1_000:
@@ -123,11 +124,15 @@ def test_reading_is_all_that_a_page_can_be_asked_for(visitor: ConsoleVisitor) ->
     assert visitor.post("/topics", {}).status == 405
 
 
-def test_it_is_served_by_https(cluster: LocalCluster, tmp_path: Path) -> None:
-    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+def make_certificate(certificate: Path, key: Path) -> None:
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
     names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
     subprocess.run([*command.split(), *names], check=True, capture_output=True)
+
+
+def test_it_is_served_by_https(cluster: LocalCluster, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    make_certificate(certificate, key)
     options = {"tls_certificate": str(certificate), "tls_key": str(key)}
     with serving_console(cluster.nameserver, "127.0.0.1", 0, **options) as served:
         assert served.address.startswith("https://")
@@ -135,7 +140,28 @@ def test_it_is_served_by_https(cluster: LocalCluster, tmp_path: Path) -> None:
         with urlopen(served.address, context=trusted) as response:
             cookie = response.headers["Set-Cookie"]
     assert cookie.startswith("__Host-")
-    assert "Secure" in cookie
+    assert "; secure" in cookie.lower()
+
+
+def test_a_renewed_certificate_counts_for_new_connections(
+    cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def shown() -> str:
+        return ssl.get_server_certificate(("127.0.0.1", int(served.address.rpartition(":")[2])), timeout=20)
+
+    make_certificate(certificate, key)
+    options = {"tls_certificate": str(certificate), "tls_key": str(key)}
+    with serving_console(cluster.nameserver, "127.0.0.1", 0, **options) as served:
+        first, first_key = certificate.read_text(), key.read_bytes()
+        assert shown().split() == first.split()
+        make_certificate(certificate, key)
+        renewed = certificate.read_text()
+        wait_until(lambda: shown().split() == renewed.split())
+        key.write_bytes(first_key)  # does not fit, so that the pair that fits stays
+        certificate.write_text(first.replace("MII", "MIX"))
+        wait_until(lambda: shown().split() == renewed.split() and "new files cannot be used" in caplog.text)
 
 
 def test_a_certificate_that_cannot_be_used_is_named(cluster: LocalCluster, tmp_path: Path) -> None:

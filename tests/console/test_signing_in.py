@@ -10,10 +10,10 @@ import pytest
 from minimq import Admin, Credentials, LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
-from minimq_console.attempts import MOST_OF_AN_ADDRESS
-from minimq_console.sign_ins import MOST_OF_A_USER
+from minimq_console.sign_ins import MOST_OF_A_USER, MOST_OF_AN_ADDRESS
 from support.console_visitor import ConsoleVisitor
 from support.secure_scraping import trust_of
+from support.tokens import TokenIssuer, encoded_part, issuer_at, key_server
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -122,8 +122,8 @@ def test_a_sign_in_gets_a_new_cookie_that_scripts_and_other_sites_do_not_have(se
     entered = visitor.sign_in("alice", secured.keys["alice"])
     assert visitor.cookies.keys() == before.keys()
     assert visitor.cookies != before
-    flags = {each.strip() for each in entered.headers["Set-Cookie"].split(";")}
-    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= flags
+    flags = {each.strip().lower() for each in entered.headers["Set-Cookie"].split(";")}
+    assert {"httponly", "samesite=strict", "path=/"} <= flags
     visitor.cookies = before
     assert visitor.get("/topics").status == 303
 
@@ -173,6 +173,37 @@ def test_attempts_are_limited(secured: Secured) -> None:
         found = [visitor.sign_in("alice", "mq_no").status for _ in range(MOST_OF_AN_ADDRESS + 1)]
         assert found == [*[403] * MOST_OF_AN_ADDRESS, 503]
         assert visitor.sign_in("alice", secured.keys["alice"]).status == 503
+
+
+def test_a_key_or_a_token_in_a_header_is_enough_for_programs(secured: Secured) -> None:
+    visitor = secured.visitor()
+    own = {"Accept": "application/json", "Authorization": f"Bearer {secured.keys['alice']}"}
+    assert visitor.get("/topics/orders", **own).status == 200
+    assert visitor.get("/topics/payroll", **own).status == 403
+    for shown in (secured.keys["alice"][:-1], "x", ""):
+        refused = secured.visitor().get("/topics/orders", **own | {"Authorization": f"Bearer {shown}"})
+        assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer"), refused.text
+        assert not shown or shown not in refused.text
+    # A header is sent by programs alone, but a proxy may add it to what a page of another site makes a browser send.
+    assert visitor.post("/topics/orders/delete", {"step": "do"}, **own).status == 403
+
+
+def test_users_of_an_issuer_sign_in_with_a_token(secured: Secured) -> None:
+    issuer = TokenIssuer()
+    with key_server(issuer.key_set()) as keys, Admin(credentials=secured.cluster.credentials) as admin:
+        admin.add_issuer("sso", issuer_at(keys.url))
+        admin.add_rules("sso:dora", ["allow read topic orders"])
+        visitor, token = secured.visitor(), issuer.sign("dora")
+        assert visitor.sign_in("", token).status == 303
+        page = visitor.get("/topics/orders")
+        assert "sso:dora" in page.text
+        assert visitor.get("/topics/payroll").status == 403
+        bearer = {"Accept": "application/json", "Authorization": f"Bearer {issuer.sign('dora')}"}
+        assert secured.visitor().get("/topics/orders", **bearer).status == 200
+        assert secured.visitor().sign_in("alice", token).status == 403
+        forged = f"{token.rpartition('.')[0]}.{encoded_part(bytes(64))}"
+        assert secured.visitor().sign_in("", forged).status == 403
+        assert token not in page.text
 
 
 def test_keys_do_not_travel_in_plain_text(secured: Secured) -> None:

@@ -11,6 +11,7 @@ import click
 
 from minimq.cli.base import option, stop_on_signal
 from minimq_common.errors import InvalidArgument, Unavailable
+from minimq_common.serving.daemon import open_more_files
 from minimq_common.serving.log_format import formatter
 from minimq_common.serving.log_handler import SummingHandler
 
@@ -67,6 +68,19 @@ _LOOK_S = 0.5
 )
 @option("--tls-key", default="", metavar="FILE", help="The private key of --tls-certificate, in PEM.")
 @option(
+    "--root-path",
+    default="",
+    metavar="PATH",
+    help="Path of the console at a reverse proxy in front of it, such as /console.",
+)
+@option(
+    "--trusted-proxy",
+    "trusted_proxies",
+    multiple=True,
+    metavar="ADDRESS",
+    help="IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix count; repeatable.",
+)
+@option(
     "--registry",
     default="",
     metavar="URL",
@@ -83,8 +97,8 @@ def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:
     With --registry the page of a message shows its body decoded, which needs `pip install 'minimq[schemas]'`.
 
     With --credentials the cluster is a secured one: those say where it is and whom to trust, and each visitor signs in
-    with the name and the key of a user. With --allow-changes visitors may change what their rights allow; each change
-    is a line on stderr, as is each sign-in.
+    with the name and the key of a user, or with a token. With --allow-changes visitors may change what their rights
+    allow; each change is a line on stderr, as is each sign-in.
 
     \b
     Examples:
@@ -93,6 +107,7 @@ def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:
       minimq --credentials admin.minimq console --allow-changes
       curl -s 'http://127.0.0.1:8088/?format=json'
     """
+    open_more_files()
     with audit_lines(), stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")

@@ -66,7 +66,7 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
     reaches a whole group of processes, whose parent then sends SIGTERM as well.)
     """
     set_up_logging(log_level, log_format)
-    _open_more_files()
+    open_more_files()
     gc.freeze()  # what was imported stays
     gc.enable()
     try:
@@ -80,7 +80,8 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
         sys.exit(1)
 
 
-def _open_more_files() -> None:
+def open_more_files() -> None:
+    """Raise the limit of open files and sockets as far as the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not allow
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -41,4 +41,4 @@ def run_page(runs: ActionRuns) -> Page:
             )
         return ActionRunPage(title=run.title, state=run.state, said=run.said, to=run.to, form=run.form)
 
-    return Page(path=RUN_PATH, template="action_run.html", gather=gather, title="Action", live_s=1.0)
+    return Page(path=RUN_PATH, template="action_run.html", gather=gather, title="Action", live_s=1.0, is_shared=False)

@@ -5,42 +5,69 @@ from __future__ import annotations
 import pytest
 
 from minimq_common.errors import SystemBusy
-from minimq_console.attempts import MOST_OF_ALL, MOST_OF_AN_ADDRESS, WINDOW_S, Attempts
-from minimq_console.form_tokens import FormTokens
-from minimq_console.sign_ins import IDLE_S, LONGEST_S, MOST_OF_A_USER, MOST_SIGN_INS, SignIns
+from minimq_console.sign_ins import (
+    IDLE_S,
+    LONGEST_S,
+    MOST_OF_A_USER,
+    MOST_OF_ALL,
+    MOST_OF_AN_ADDRESS,
+    MOST_SIGN_INS,
+    MOST_VIEWS,
+    MOST_VIEWS_OF_A_USER,
+    WINDOW_S,
+    Attempts,
+    SignIns,
+)
 
 
 def test_a_visitor_who_is_gone_is_signed_out() -> None:
     sign_ins: SignIns[str] = SignIns()
-    sign_ins.add("token", "alice", "view", 0.0)
-    assert sign_ins.find("token", IDLE_S - 1) is not None
-    assert sign_ins.find("token", IDLE_S) is None
-    assert [each.view for each in sign_ins.take_ended()] == ["view"]
-    assert sign_ins.take_ended() == []
+    sign_ins.add("id", "alice", "view", 0.0)
+    assert sign_ins.find("id", IDLE_S - 1) is not None
+    assert sign_ins.find("id", IDLE_S) is None
+    sign_ins.sweep(IDLE_S - 1)
+    assert sign_ins.views == {"view"}
+    sign_ins.sweep(IDLE_S)
+    assert sign_ins.views == set()
 
 
 def test_a_page_that_is_open_keeps_it_until_the_longest_time_is_over() -> None:
     sign_ins: SignIns[str] = SignIns()
-    signed_in = sign_ins.add("token", "alice", "view", 0.0)
-    sign_ins.begin_request(signed_in)
-    assert sign_ins.find("token", LONGEST_S - 1) is not None
-    sign_ins.end_request(signed_in, LONGEST_S - 1)
-    assert sign_ins.find("token", LONGEST_S) is None
+    sign_ins.add("id", "alice", "view", 0.0)
+    found = sign_ins.find("id", 0.0)
+    assert found is not None
+    found.requests += 1
+    assert sign_ins.find("id", LONGEST_S - 1) is not None
+    assert sign_ins.find("id", LONGEST_S) is None
 
 
 def test_the_oldest_of_a_user_gives_way_and_others_do_not() -> None:
     sign_ins: SignIns[str] = SignIns()
-    users = [f"user-{number // MOST_OF_A_USER}" for number in range(MOST_SIGN_INS)]
-    for number, user in enumerate(users):
-        sign_ins.add(f"token-{number}", user, f"view-{number}", float(number))
-    sign_ins.add("again", "user-1", "view", 100.0)
-    assert [each.token for each in sign_ins.take_ended()] == [f"token-{MOST_OF_A_USER}"]
+    for number in range(MOST_SIGN_INS):
+        user = f"user-{number // MOST_OF_A_USER}"
+        sign_ins.add(f"id-{number}", user, user, float(number))
+    sign_ins.add("again", "user-1", "user-1", 2_000.0 - IDLE_S)
+    assert sign_ins.find(f"id-{MOST_OF_A_USER}", 100.0) is None
+    assert sign_ins.find(f"id-{MOST_OF_A_USER + 1}", 100.0) is not None
     with pytest.raises(SystemBusy):
-        sign_ins.add("one more", "another", "view", 100.0)
-    assert len(sign_ins) == MOST_SIGN_INS
-    assert "token" not in repr(sign_ins.find("again", 100.0))
+        sign_ins.add("one more", "another", "another", 100.0)
+    assert "again" not in repr(sign_ins.find("again", 100.0))
     sign_ins.end_all()
-    assert len(sign_ins.take_ended()) == MOST_SIGN_INS
+    assert sign_ins.views == set()
+
+
+def test_the_oldest_key_of_a_user_gives_way_with_its_sign_ins_and_those_of_others_do_not() -> None:
+    sign_ins: SignIns[str] = SignIns()
+    for number in range(MOST_VIEWS):
+        user = f"user-{number // MOST_VIEWS_OF_A_USER}"
+        for browser in ("laptop", "phone"):
+            sign_ins.add(f"{browser}-{number}", user, f"key-{number}", 0.0)
+    sign_ins.add("tablet", "user-1", "another key", 0.0)
+    assert "key-0" in sign_ins.views
+    assert f"key-{MOST_VIEWS_OF_A_USER}" not in sign_ins.views
+    assert sign_ins.find(f"laptop-{MOST_VIEWS_OF_A_USER}", 0.0) is None
+    with pytest.raises(SystemBusy):
+        sign_ins.add("one more", "another", "one more key", 0.0)
 
 
 def test_attempts_of_an_address_and_of_all_are_counted_for_a_while() -> None:
@@ -62,13 +89,3 @@ def test_an_attempt_that_succeeds_does_not_count() -> None:
     for number in range(3 * MOST_OF_ALL):
         attempts.check("a", float(number))
         attempts.succeeded("a", float(number))
-
-
-def test_a_token_is_of_one_browser_and_one_console() -> None:
-    tokens, others = FormTokens(b"secret"), FormTokens(b"another")
-    assert tokens.is_of(tokens.of("browser"), "browser")
-    assert not tokens.is_of(tokens.of("browser"), "another")
-    assert not tokens.is_of(others.of("browser"), "browser")
-    assert not tokens.is_of("\N{SNOWMAN}", "browser")
-    assert not tokens.is_of(tokens.of(""), "")
-    assert "secret" not in repr(tokens)

@@ -1,0 +1,200 @@
+"""The one way in: every request passes here before a page sees it, and every response on its way out."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import secrets
+from contextlib import AsyncExitStack
+from urllib.parse import quote
+
+from starlette.datastructures import MutableHeaders
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from minimq_common.errors import MiniMQError, NotAuthenticated
+from minimq_console.failures import Failure, failure_of
+from minimq_console.hosts import AllowedHosts, is_of_this_site
+from minimq_console.visitors import Visitors
+
+_audit = logging.getLogger("minimq.audit")
+
+#: Address of the form with which a visitor signs in.
+SIGN_IN_PATH = "/sign-in"
+#: Bytes of the largest form.
+MOST_FORM_BYTES = 1 << 20
+#: Methods that change nothing.
+_SAFE = ("GET", "HEAD")
+#: Milliseconds after which a page whose visitor is signed out asks again.
+_AGAIN_MS = 10_000
+#: Characters of a path or an origin that a line of the log has.
+_MOST_NOTED = 300
+#: Nothing comes from elsewhere, nothing inline runs, forms go nowhere else, and no other page frames this one.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+#: Browsers keep files, and ask each time whether they have changed.
+_FILE_HEADERS = {**_HEADERS, "Cache-Control": "no-cache"}
+
+
+class Guard:
+    """Refuses requests that no page of the console makes, finds their visitors, and adds headers to all responses.
+
+    The app behind it finds in the state of the request the `visitor`, None before a sign-in, the id of the `browser`,
+    and the `form_token` of its forms.
+    """
+
+    def __init__(self, app: ASGIApp, visitors: Visitors, hosts: AllowedHosts) -> None:
+        self._app = app
+        self._visitors = visitors
+        self._hosts = hosts
+        self._secret = secrets.token_hex(32)
+        self._session = functools.cache(self._new_session)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request, is_file = Request(scope, receive), path_of(scope).startswith("/static/")
+        send_on = functools.partial(_send_with_headers, send, scope.get("root_path", ""), is_file)
+        refusal = self._refusal(request)
+        if refusal is not None:
+            if request.method not in _SAFE:
+                _note(request, bytes(refusal.body).decode())
+            await refusal(scope, receive, send_on)
+        elif is_file:
+            scope.setdefault("state", {}).update(visitor=None, browser="", form_token="")
+            await self._app(scope, receive, send_on)
+        else:
+            # The name has the port, as browsers share cookies among ports, and stays in force until the browser ends.
+            session = self._session(scope["scheme"], (scope.get("server") or ("", 0))[1])
+            await session(scope, receive, send_on)
+
+    def _new_session(self, scheme: str, port: int) -> SessionMiddleware:
+        is_secure = scheme == "https"
+        name = f"{'__Host-' if is_secure else ''}minimq-console-{port}"
+        return SessionMiddleware(
+            self._with_visitor, self._secret, name, max_age=None, same_site="strict", https_only=is_secure
+        )
+
+    async def _with_visitor(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        browser = str(request.session.get("id", ""))
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        host = request.client.host if request.client else "-"
+        async with AsyncExitStack() as visiting:
+            try:
+                shown = bearer if kind.lower() == "bearer" else ""
+                visit = self._visitors.visit(browser, shown, host, address_of(scope))
+                visitor = await visiting.enter_async_context(visit)
+            except MiniMQError as error:  # of the bearer
+                _note(request, error.message)
+                await _failed(failure_of(error))(scope, receive, send)
+                return
+            if visitor is None and path_of(scope) != SIGN_IN_PATH:
+                if request.method not in _SAFE:
+                    _note(request, "nobody has signed in")
+                await _ask_to_sign_in(request)(scope, receive, send)
+                return
+            if not browser:
+                begin_session(request)
+            state = {"visitor": visitor, "browser": request.session["id"], "form_token": request.session["token"]}
+            scope.setdefault("state", {}).update(state)
+            await self._app(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        host = request.headers.get("host", "")
+        if not self._hosts.allows(host):
+            text = (
+                f"The console is not called {host[:100]!r}: start it with --allowed-host and that name if it is, or "
+                f"use one of {self._hosts}."
+            )
+            return PlainTextResponse(text, 421)
+        if request.method in _SAFE:
+            return None
+        if not is_of_this_site(request.headers):
+            return PlainTextResponse("This request comes from a page of another site, which may change nothing.", 403)
+        length = request.headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > MOST_FORM_BYTES:
+            return PlainTextResponse(f"A form has at most {MOST_FORM_BYTES:,} bytes, and says how many: use less.", 413)
+        return None
+
+
+def begin_session(request: Request, browser: str = "") -> None:
+    """Give a browser a new session, with an id and a token for its forms that no other site knows."""
+    request.session.clear()
+    request.session.update(id=browser or new_id(), token=new_id())
+
+
+def new_id() -> str:
+    """Return a random id that nobody guesses."""
+    return secrets.token_urlsafe(32)
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request within the console."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address of a browser, HOST:PORT."""
+    host, port = scope.get("client") or ("-", 0)
+    return f"{host}:{port}"
+
+
+async def _send_with_headers(send: Send, root_path: str, is_file: bool, message: Message) -> None:
+    if message["type"] == "http.response.start":
+        headers = MutableHeaders(scope=message)
+        for name, value in (_FILE_HEADERS if is_file else _HEADERS).items():
+            headers.setdefault(name, value)
+        if headers.get("content-type", "").startswith("text/event-stream"):
+            headers["X-Accel-Buffering"] = "no"  # nginx would keep events until its buffer is full
+        for name in ("Location", "HX-Redirect"):  # pages know nothing of the prefix
+            if root_path and headers.get(name, "").startswith("/"):
+                headers[name] = root_path + headers[name]
+    await send(message)
+
+
+def _note(request: Request, why: str) -> None:
+    text = "console: a request was refused from=%s path=%r origin=%r said=%r"
+    path, origin = request.scope["path"], request.headers.get("origin", "")
+    _audit.warning(text, address_of(request.scope), path[:_MOST_NOTED], origin[:_MOST_NOTED], why)
+
+
+def _ask_to_sign_in(request: Request) -> Response:
+    accepted, path = request.headers.get("accept", ""), path_of(request.scope)
+    query = bytes(request.scope.get("query_string", b"")).decode("latin-1")
+    if "text/event-stream" in accepted:
+        link = f"{request.scope.get('root_path', '')}{SIGN_IN_PATH}"
+        html = (
+            '<section class="failure" aria-label="Problem"><h2>You are signed out</h2>'
+            f'<p class="problem"><a href="{link}">Sign in</a> to see this page.</p></section>'
+        )
+        return Response(f"retry: {_AGAIN_MS}\n\nevent: part\ndata: {html}\n\n", media_type="text/event-stream")
+    if request.method in _SAFE and ("text/html" in accepted or "hx-request" in request.headers):
+        place = f"{SIGN_IN_PATH}?to={quote(f'{path}?{query}' if query else path)}"
+        if "hx-request" in request.headers:  # which would put the form into a part of the page
+            return Response("", headers={"HX-Redirect": place})
+        return RedirectResponse(place, 303)
+    said = f"sign in at {SIGN_IN_PATH}, or send a key or a token: Authorization: Bearer ..."
+    return _failed(Failure(401, "", said, NotAuthenticated.code))
+
+
+def _failed(failure: Failure) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if failure.status == 401 else {}
+    return Response(json.dumps(failure.as_json()), failure.status, headers, "application/json")

@@ -1,0 +1,190 @@
+"""The visitors of the console: everybody on a cluster without access control, else those who have signed in."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from hmac import compare_digest
+
+from minimq_common.errors import InvalidArgument, NotAuthenticated
+from minimq_common.security.access_rule import Need
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials import Credentials
+from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+from minimq_common.security.user_key import UserKey, parse_key
+from minimq_common.security.user_token import UserToken, parse_token
+from minimq_console.observer import Observer
+from minimq_console.sign_ins import Attempts, SignIns
+
+_SWEEP_INTERVAL_S = 30.0
+#: Deliberately does not say whether the name or the key was wrong.
+_UNKNOWN = "no user of this cluster has this name and this key: look at both, and whether the key is still in force"
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A person who looks at the console."""
+
+    #: Random id in the session of the browser. No `repr` shows it.
+    browser: str = field(repr=False)
+    #: With whose credentials the cluster is asked; empty on a cluster without access control.
+    user: str
+    observer: Observer
+    address: str
+
+    def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
+        """Return which of some rights the visitor has; asks the cluster. Raises `MiniMQError`."""
+        asked = frozenset(needs)
+        if not self.user or not asked:
+            return asked
+        return self.observer.admin.own_rights(asked)[1]
+
+
+class Visitors:
+    """Knows visitors. Used on the event loop. Visitors with the same key or token share an observer."""
+
+    def __init__(
+        self,
+        everybody: Observer | None,
+        credentials: CredentialsFile | None = None,
+        open_observer: Callable[[Credentials], Observer] | None = None,
+    ) -> None:
+        self._everybody = everybody
+        self._credentials = credentials
+        self._open_observer = open_observer
+        #: A view is the SHA-256 of a key or token.
+        self._sign_ins: SignIns[str] = SignIns()
+        self._observers: dict[str, Observer] = {}
+        self._attempts = Attempts()
+        self._entering: dict[str, asyncio.Task[str]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def asks_for_keys(self) -> bool:
+        """True if visitors have to sign in."""
+        return self._everybody is None
+
+    @asynccontextmanager
+    async def visit(self, browser: str, bearer: str, host: str, address: str) -> AsyncIterator[Visitor | None]:
+        """Yield who makes a request: None before a sign-in. Raises `MiniMQError` for a bearer that is not let in.
+
+        Args:
+            browser: the id in the session of the browser.
+            bearer: the key or token in the header `Authorization`; empty if there is none.
+            host: IP address of the browser.
+            address: HOST:PORT of the browser.
+        """
+        if self._everybody is not None:
+            yield Visitor(browser, "", self._everybody, address)
+            return
+        sign_in_id = f"bearer {_digest(bearer)}" if bearer else browser
+        if bearer and self._sign_ins.find(sign_in_id, time.monotonic()) is None:
+            await self._sign_in_once(sign_in_id, bearer, host)
+        sign_in = self._sign_ins.find(sign_in_id, time.monotonic())
+        if sign_in is None:
+            yield None
+            return
+        sign_in.requests += 1
+        try:
+            yield Visitor(browser, sign_in.user, self._observers[sign_in.view], address)
+        finally:
+            sign_in.requests -= 1
+            sign_in.seen_s = time.monotonic()
+
+    async def sign_in(self, sign_in_id: str, name: str | None, bearer: str, host: str) -> str:
+        """Let a user in who shows a key or a token; return the name of the user. Raises `MiniMQError`.
+
+        Args:
+            sign_in_id: the id in the session of the browser from now on.
+            name: of the user; None for whose key or token it is.
+            bearer: the key or the token.
+            host: IP address of the browser.
+        """
+        now_s, view = time.monotonic(), _digest(bearer)
+        self._attempts.check(host, now_s)
+        observer = await asyncio.to_thread(self._connect, bearer.strip())
+        try:
+            user = await asyncio.to_thread(_user_of, observer)
+            if not user or (name is not None and not compare_digest(user.encode(), name.encode())):
+                raise NotAuthenticated(_UNKNOWN)
+            self._sign_ins.add(sign_in_id, user, view, time.monotonic())
+        except BaseException:
+            await asyncio.to_thread(observer.close)
+            raise
+        self._attempts.succeeded(host, now_s)
+        if self._observers.setdefault(view, observer) is observer:
+            observer.start()
+        else:
+            self._close(observer)
+        self._close_unused()
+        return user
+
+    async def _sign_in_once(self, sign_in_id: str, bearer: str, host: str) -> None:
+        entering = self._entering.get(sign_in_id)
+        if entering is None:
+            entering = asyncio.create_task(self.sign_in(sign_in_id, None, bearer, host))
+            self._entering[sign_in_id] = entering
+            entering.add_done_callback(lambda _: self._entering.pop(sign_in_id))
+        await asyncio.shield(entering)
+
+    def sign_out(self, browser: str) -> str:
+        """End the sign-in of a browser; return the name of its user, empty if there was none."""
+        ended = self._sign_ins.end(browser)
+        self._close_unused()
+        return "" if ended is None else ended.user
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """End expired sign-ins within the block, and all of them at its end."""
+        sweeping = asyncio.create_task(self._sweep(), name="minimq-console-sweep")
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeping
+            self._sign_ins.end_all()
+            self._close_unused()
+            await asyncio.gather(*self._closing)
+
+    def _connect(self, text: str) -> Observer:
+        assert self._credentials is not None
+        assert self._open_observer is not None
+        try:
+            bearer: UserKey | UserToken = (
+                parse_key(text) if text.startswith("mq_") else parse_token(text.encode(), "the token")
+            )
+        except InvalidArgument:
+            raise NotAuthenticated(_UNKNOWN) from None
+        trust = Trust(self._credentials.trust().roots, None, bearer)
+        return self._open_observer(Credentials.from_text(written((), trust, about_user("a visitor"))))
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            self._sign_ins.sweep(time.monotonic())
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        for view in self._observers.keys() - self._sign_ins.views:
+            self._close(self._observers.pop(view))
+
+    def _close(self, observer: Observer) -> None:
+        task = asyncio.create_task(asyncio.to_thread(observer.close))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+
+def _user_of(observer: Observer) -> str:
+    try:
+        return observer.admin.own_rights(())[0]
+    except NotAuthenticated:
+        raise NotAuthenticated(_UNKNOWN) from None
+
+
+def _digest(bearer: str) -> str:
+    return hashlib.sha256(bearer.strip().encode()).hexdigest()
