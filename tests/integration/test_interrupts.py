@@ -30,7 +30,7 @@ INTERRUPTS = 1000
 WORKED = 400
 PATIENCE_S = 20.0
 #: Where a send is handed over to the event loop.
-SENDERS = ("/sending/sender.py", "/sending/send_buffer.py", "/connection/loop_thread.py")
+SENDERS = ("/sending/sender.py", "/sending/send_buffer.py", "/sending/bulk_send.py", "/connection/loop_thread.py")
 
 
 needs_sound_locks = pytest.mark.skipif(
@@ -129,11 +129,15 @@ def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
 def hand_in_by(send: str, producer: Producer, topic: str) -> Callable[[], object]:
     return {
         "send_async": lambda: producer.send_async(Message(topic, b"single")),
-        "send_records": lambda: producer.send_many([Message(topic, b"bulk")] * 3),
+        "large": lambda: producer.send_async(Message(topic, bytes(1 << 18))),
+        "send_many": lambda: producer.send_many([Message(topic, b"bulk")] * 3 + [Message(topic, b"spread")] * 97),
+        "send_delayed": lambda: producer.send_many(
+            [Message(topic, b"delayed", deliver_after_s=0.01), Message(topic, b"")]
+        ),
     }[send]
 
 
-@pytest.mark.parametrize("send", ["send_async", "send_records"])
+@pytest.mark.parametrize("send", ["send_async", "large", "send_many", "send_delayed"])
 def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_else_keeps_room(
     cluster: LocalCluster, topic: str, send: str
 ) -> None:
@@ -153,7 +157,7 @@ def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_el
 def is_handing_over(frame: FrameType, event: str) -> bool:
     """Tell whether a point is one at which Ctrl-C can come while a message or batch is handed over."""
     code = frame.f_code
-    return event in ("call", "c_return") and code.co_filename.endswith(SENDERS) and code.co_name != "try_reserve"
+    return event in ("call", "c_return") and code.co_filename.endswith(SENDERS)
 
 
 def interrupted_at(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
 from types import FrameType
 
 import pytest
@@ -137,3 +138,24 @@ def test_a_signal_at_any_moment_hangs_and_loses_nothing(
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
         assert producer.statistics().acknowledged == 1 + sent + len(outcomes)
     assert set(outcomes) == {"done"}
+
+
+def test_a_finalizer_that_runs_on_the_thread_of_a_client_must_not_wait_there(cluster: LocalCluster, topic: str) -> None:
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"first"))
+        said: SimpleQueue[str] = SimpleQueue()
+
+        def finalize() -> None:
+            for call in (lambda: producer.send(Message(topic, b"never")), producer.flush):
+                try:
+                    call()
+                except UsageError as error:
+                    said.put(error.message)
+            producer.send_one_way(Message(topic, b"second"))
+            said.put("done")
+
+        producer._core.client.connection.call_soon(finalize)
+        outcomes = [said.get(timeout=30.0) for _ in range(3)]
+        assert [outcome.startswith("this is the thread of a client") for outcome in outcomes] == [True, True, False]
+        producer.flush(30.0)
+        assert producer.statistics().acknowledged == 2

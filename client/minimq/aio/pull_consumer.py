@@ -20,7 +20,6 @@ from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import TaskWaits
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue, QueueData
@@ -65,7 +64,6 @@ class PullConsumer(ConsumerFace):
             waits=TaskWaits,
             interceptors=interceptors,
         )
-        self._process = HomeProcess("consumer")
         self._turn = asyncio.Lock()
         self._closing: asyncio.Future[None] | None = None
         self._when_dropped = WhenDropped(self, self._reader.release)
@@ -172,7 +170,7 @@ class PullConsumer(ConsumerFace):
 
         If it is cancelled, it continues all the same; another call waits for its end.
         """
-        if self._process.is_forked:
+        if self._reader.is_forked:
             return
         if self._closing is None:
             self._when_dropped.closed()

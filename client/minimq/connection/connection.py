@@ -14,6 +14,7 @@ from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq.transport.client_log import client_logger
+from minimq.transport.home_process import check_may_wait
 from minimq_common.files.checksum_speed import warn_of_slow_checksums
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
@@ -47,6 +48,8 @@ class Connection:
         )
         self._broker_channels: Channels[BrokerAsyncStub] = Channels(_broker_stub, BROKER_OPTIONS, security)
         self._loop = LoopThread("minimq-cluster", self._end)
+        #: The one place that knows of forks.
+        self.process = self._loop.process
         self.call_soon = self._loop.call_soon
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
@@ -58,8 +61,8 @@ class Connection:
         return self._loop.submit(work)
 
     def check_may_wait(self) -> None:
-        """Raise `RuntimeError` on the thread of the event loop, which would wait for itself."""
-        self._loop.check_may_wait()
+        """Raise `UsageError` where a wait would never end; see there."""
+        check_may_wait()
 
     @property
     def is_loop_thread(self) -> bool:
@@ -88,7 +91,7 @@ class Connection:
     @property
     def is_forked(self) -> bool:
         """True in a fork of the process that made this."""
-        return self._loop.is_forked
+        return self.process.is_forked
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""

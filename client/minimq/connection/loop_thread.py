@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from minimq.transport.client_log import client_logger, handed_over
-from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened
+from minimq.transport.home_process import HomeProcess, check_may_wait, connection_closed, connection_opened
 from minimq_common.errors import Closed
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class LoopThread:
     def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
         self._name = name
         self._finish = finish
-        self._process = HomeProcess("client")
+        self.process = HomeProcess("client")
         #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -41,14 +41,9 @@ class LoopThread:
         self._closed = False
         self._at_end: list[Callable[[], object]] = []
 
-    @property
-    def is_forked(self) -> bool:
-        """True in a fork of the process that made this: the thread is not there."""
-        return self._process.is_forked
-
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
-        self._process.check()
+        self.process.check()
         if self._closed:
             raise Closed(CLOSED)
 
@@ -57,16 +52,11 @@ class LoopThread:
         """True on the thread of the loop."""
         return threading.get_ident() == self._ident
 
-    def check_may_wait(self) -> None:
-        """Raise `RuntimeError` on the thread of the loop."""
-        if self.is_mine:
-            raise RuntimeError("the thread of a connection must not wait for itself")
-
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin to run a coroutine on the loop; return a future of its result. Raises `Closed`."""
         try:
-            self.check_may_wait()
-            self._process.check()
+            check_may_wait()
+            self.process.check_fork()
             with self._lock:
                 return asyncio.run_coroutine_threadsafe(work, self._started())
         except BaseException:
@@ -75,7 +65,7 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
         """Have a function called on the loop; return False if that is closed, and it never will be."""
-        if self._process.is_forked:
+        if self.process.is_forked:
             return False
         if threading.get_ident() == self._ident and self._loop is not None:  # which need not be woken
             self._loop.call_soon(callback, *arguments)
@@ -102,7 +92,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel what runs on the loop, end it, and wait for the thread. Idempotent; does nothing in a fork."""
-        if self._process.is_forked:
+        if self.process.is_forked:
             return
         with self._lock:
             if not self._closed:

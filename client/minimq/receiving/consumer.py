@@ -30,7 +30,6 @@ from minimq.receiving.session_requests import Membership
 from minimq.receiving.waits import BlockingWaits, Waits
 from minimq.routes.away import describe_away
 from minimq.transport.client_log import client_logger
-from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
@@ -147,7 +146,6 @@ class Consumer:
         options: ConsumerOptions,
         waits: Callable[[ClusterClient], Waits] = BlockingWaits,
     ) -> None:
-        self._process = HomeProcess("consumer")
         if options.model == "broadcasting" and client_id is None:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
         if group is not None:
@@ -159,6 +157,7 @@ class Consumer:
         self._is_own_strategy = not isinstance(strategy, str)
         self._start = start_position(start)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
+        self._process = self._client.connection.process
         self._waits = waits(self._client)
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
@@ -177,6 +176,11 @@ class Consumer:
         self._is_waiting = False
         self._closed = False
         self._all_revoked = False
+
+    @property
+    def is_forked(self) -> bool:
+        """True in a fork of the process that made it: the group belongs to that one."""
+        return self._process.is_forked
 
     @property
     def assignment(self) -> list[MessageQueue]:

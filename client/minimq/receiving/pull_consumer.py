@@ -20,7 +20,7 @@ from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import BlockingWaits, complete
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import HomeProcess, check_no_signal
+from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
 from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue, QueueData
@@ -82,7 +82,6 @@ class PullConsumer(ConsumerFace):
             waits=BlockingWaits,
             interceptors=interceptors,
         )
-        self._process = HomeProcess("consumer")
         #: Held while messages are returned, and during close, which so knows all returned messages.
         self._turn = threading.RLock()
         self._when_dropped = WhenDropped(self, self._reader.release)
@@ -261,8 +260,8 @@ class PullConsumer(ConsumerFace):
         """
         check_no_signal()
         self._when_dropped.closed()
-        if self._process.is_forked:
-            return  # the group belongs to the process that made it
+        if self._reader.is_forked:
+            return
         self._reader.halt()
         with self._turn:
             complete(self._reader.close)

@@ -46,40 +46,35 @@ Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 
 
 class _OpenBatch:
-    """Messages for one destination that will be sent together, and their use of the buffer."""
+    """Messages for one destination that will be sent together, and their share of the buffer."""
 
-    def __init__(self, records: BatchBuilder, due: DueTime | None, traceparent: str) -> None:
+    def __init__(self, destination: Destination, records: BatchBuilder, due: DueTime | None, traceparent: str) -> None:
+        self.destination = destination
         self.records = records
         self.due = due
         self.traceparent = traceparent
         self.slots: list[Slots] = []
-        self.tickets: list[int] = []
-        #: Number of messages of each ticket here; None for all.
-        self.counts: list[int] | None = None
-        self.size = 0
-
-    @property
-    def share(self) -> BufferShare:
-        """Its share of the buffer."""
-        return BufferShare(self.tickets, self.size, self.counts)
+        self.share = BufferShare()
+        #: What it is sent as, and its number in this call.
+        self.sent: RecordsBatch | None = None
+        self.number = 0
 
     def split(self, count: int) -> list[_OpenBatch]:
         """Return its messages as this many batches, as even as possible and in order."""
         portions = []
         begin = 0
         for records in self.records.split(count):
-            portion = _OpenBatch(records, self.due, self.traceparent)
-            portion.size = records.memory
-            portion.counts = []
+            portion = _OpenBatch(self.destination, records, self.due, self.traceparent)
+            share = portion.share = BufferShare([], records.memory, [])
             portions.append(portion)
             end = begin + len(records)
             at = 0
-            for slots, ticket in zip(self.slots, self.tickets, strict=True):
+            for slots, ticket in zip(self.slots, self.share.tickets, strict=True):
                 here = slots[max(begin - at, 0) : max(end - at, 0)]
                 if here:
                     portion.slots.append(here)
-                    portion.tickets.append(ticket)
-                    portion.counts.append(len(here))
+                    share.tickets.append(ticket)
+                    share.counts.append(len(here))  # type: ignore[union-attr]
                 at += len(slots)
             begin = end
         return portions
@@ -107,7 +102,7 @@ class BulkSend:
         self._cancelled = cancelled or threading.Event()
         self._open: dict[Destination, _OpenBatch] = {}
         #: Batches to send now.
-        self._leaving: deque[tuple[Destination, _OpenBatch]] = deque()
+        self._leaving: deque[_OpenBatch] = deque()
         #: Destinations of full batches.
         self._filled: set[Destination] = set()
         self._count = 0
@@ -137,8 +132,11 @@ class BulkSend:
         try:
             self._send_all(messages)
         except BaseException as error:
-            for batch in (*self._open.values(), *(batch for _, batch in self._leaving)):
-                self._buffer.release(*batch.share)
+            for batch in (*self._open.values(), *self._leaving):
+                if batch.sent is None:
+                    self._buffer.release(batch.share)
+                elif self._sender.take_back(batch.sent):
+                    self._ended(batch.number)
             self._open.clear()
             self._leaving.clear()
             self._failure = error if isinstance(error, MiniMQError) else _not_sent(error)
@@ -157,10 +155,12 @@ class BulkSend:
             wanted = max(
                 1, min(_PART, self._options.batch_bytes * len(part) // max(size, 1), self._options.batch_messages)
             )
-        for destination, batch in [*self._open.items()]:
-            portions = self._spread(destination, batch)
-            del self._open[destination]
-            self._leaving.extend((destination, portion) for portion in portions)
+        for batch in self._open.values():
+            portions, none = self._spread(batch), BufferShare()
+            self._leaving += portions
+            if portions != [batch]:
+                batch.share = none  # at once: no call is between, and so no Ctrl-C
+        self._open.clear()
         self._send_leaving()
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -218,79 +218,73 @@ class BulkSend:
     def _add_to(
         self, destination: Destination, messages: list[Message], slots: Slots, lengths: list[int], due: DueTime | None
     ) -> None:
-        topic, _, message_group, _ = destination
+        topic = destination[0]
         size = sum(lengths) + MESSAGE_BYTES * len(messages)
-        batch = self._open.get(destination)
-        route = None if batch is not None else self._find(topic)  # it may raise: ahead of the reservation
-        ticket = self._buffer.try_reserve(topic, len(messages), size)
-        if ticket is None:
+        batch = self._open.get(destination) or self._begin(destination, messages[0], due)
+        if not self._buffer.try_reserve(batch.share, topic, len(messages), size):
             self._send_open()  # open batches hold buffer space that is released only after they are sent
-            batch, route = None, self._find(topic)
-            ticket = self._buffer.reserve(topic, len(messages), size)
-        if batch is None:
-            records = BatchBuilder(
-                self._options.max_body_bytes,
-                self._options.batch_compression,
-                message_group,
-                is_compacted=route is not None and takes_only_tombstones(route),
-            )
-            batch = self._open[destination] = _OpenBatch(records, due, _parent_of(messages[0]))
-        elif due is not None and batch.due is not None:
+            batch = self._begin(destination, messages[0], due)
+            self._buffer.reserve(batch.share, topic, len(messages), size)
+        if due is not None and batch.due is not None:
             batch.due = latest((batch.due, due))
-        batch.tickets.append(ticket)
-        batch.size += size
         before, held = batch.records.size, batch.records.memory
         batch.records.add(messages, lengths)
         batch.slots.append(slots)
         grown = batch.records.size - before
         beside_bodies = batch.records.memory - held - size  # keys and properties
-        self._buffer.grow(beside_bodies)
-        batch.size += beside_bodies
+        self._buffer.grow(batch.share, beside_bodies)
         # Full if another part of this size would not fit.
         full = batch.records.size + grown > self._options.batch_bytes or (due is not None and due.recallable)
         if full or len(batch.records) + len(messages) > self._options.batch_messages:
             self._filled.add(destination)
-            self._send(destination, self._open.pop(destination))
+            self._leaving.append(batch)
+            del self._open[destination]
+            self._send_leaving()
+
+    def _begin(self, destination: Destination, first: Message, due: DueTime | None) -> _OpenBatch:
+        topic, _, message_group, _ = destination
+        records = BatchBuilder(
+            self._options.max_body_bytes,
+            self._options.batch_compression,
+            message_group,
+            is_compacted=takes_only_tombstones(self._find(topic)),
+        )
+        batch = self._open[destination] = _OpenBatch(destination, records, due, _parent_of(first))
+        return batch
 
     def _send_open(self) -> None:
-        leaving = [*self._open.items()]
+        self._leaving.extend(batch for batch in self._open.values() if batch.slots)
         self._open.clear()
-        self._leaving.extend(leaving)
         self._send_leaving()
 
-    def _spread(self, destination: Destination, batch: _OpenBatch) -> list[_OpenBatch]:
-        topic, queue, _, _ = destination
+    def _spread(self, batch: _OpenBatch) -> list[_OpenBatch]:
+        topic, queue, _, _ = batch.destination
         portions = math.ceil(len(batch.records) / self._options.spread_messages)
-        if portions > 1 and queue is None and destination not in self._filled:
+        if portions > 1 and queue is None and batch.destination not in self._filled:
             portions = min(portions, self._find(topic).write_queue_count())
         else:
             portions = 1
         return batch.split(portions) if portions > 1 else [batch]
 
     def _send_leaving(self) -> None:
-        while self._leaving:
-            self._send(*self._leaving.popleft())
-
-    def _send(self, destination: Destination, batch: _OpenBatch) -> None:
-        number = self._batches = self._batches + 1
-        topic, queue, message_group, _ = destination
-        sent = RecordsBatch(
-            topic,
-            queue,
-            count=len(batch.records),
-            share=batch.share,
-            completion=self._completion(number, batch.slots),
-            message_group=message_group,
-            due=batch.due,
-            traceparent=batch.traceparent,
-        )
-        try:
-            self._under_way.add(number)
+        while self._leaving:  # it stays there until it is handed over, so that an error or Ctrl-C finds it
+            batch = self._leaving[0]
+            batch.number = self._batches = self._batches + 1
+            topic, queue, message_group, _ = batch.destination
+            sent = RecordsBatch(
+                topic,
+                queue,
+                count=len(batch.records),
+                completion=self._completion(batch.number, batch.slots),
+                message_group=message_group,
+                due=batch.due,
+                traceparent=batch.traceparent,
+                share=batch.share,
+            )
+            batch.sent = sent
+            self._under_way.add(batch.number)
             self._sender.send_batch(sent, batch.records)
-        except BaseException:  # the records make no batch, or Ctrl-C
-            if self._sender.take_back(sent):
-                self._ended(number)
-            raise
+            self._leaving.popleft()
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:
         def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> UserCall | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import queue
 import threading
 from collections.abc import Callable
@@ -23,6 +24,7 @@ class CallbackThread:
         self._name = name
         self._lock = threading.Lock()  # protects what follows
         self._thread: threading.Thread | None = None
+        self._over = threading.Event()
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._closed = False
         self._faults = OutageLog(log)
@@ -31,10 +33,11 @@ class CallbackThread:
         """Schedule a call; if no thread can be started, make it here."""
         with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._run, args=(self._calls,), name=self._name, daemon=True)
+                over = threading.Event()
+                thread = threading.Thread(target=self._run, args=(self._calls, over), name=self._name, daemon=True)
                 with suppress(RuntimeError):  # the interpreter ends, or has too many
-                    thread.start()
-                    self._thread = thread
+                    _thread.start_new_thread(thread.start, ())  # which waits, as an event loop must not
+                    self._thread, self._over = thread, over
             has_thread = self._thread is not None
             if has_thread:
                 self._calls.put(call)
@@ -51,18 +54,19 @@ class CallbackThread:
         """End the thread after its pending calls, and wait for that, unless this is one of them."""
         with self._lock:
             self._closed = True
-            thread = self._thread
+            thread, over = self._thread, self._over
             self._end()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout_s)
+        if thread is not None and thread is not threading.current_thread() and over.wait(timeout_s):
+            thread.join()
 
     def _end(self) -> None:
         self._calls.put(None)
         self._thread, self._calls = None, queue.SimpleQueue()
 
-    def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None], over: threading.Event) -> None:
         while (call := calls.get()) is not None:
             self._make(call)
+        over.set()
 
     def _make(self, call: Callable[[], object]) -> None:
         try:

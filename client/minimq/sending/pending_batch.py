@@ -54,13 +54,14 @@ class Records(Protocol):
 Direction = tuple[str, bool]
 
 
-class BufferShare(NamedTuple):
-    """A share of the producer's buffer."""
+class BufferShare(msgspec.Struct, eq=False):
+    """A share of the producer's buffer, which only a `SendBuffer` changes: so Ctrl-C never loses a part of it."""
 
-    tickets: Sequence[int]
+    tickets: list[int] = []
     #: Bytes of all of them.
-    size: int
-    counts: Sequence[int] | None = None
+    size: int = 0
+    #: Number of messages of each ticket here; None for all.
+    counts: list[int] | None = None
 
 
 class Target(NamedTuple):
@@ -188,7 +189,7 @@ class PendingBatch:
         self.count = 0
         #: When its oldest message was handed over, by the monotonic clock.
         self.handed_in = 0.0
-        self.share = BufferShare((), 0)
+        self.share = BufferShare()
         #: When all messages are due; None if they are delivered at once.
         self.due: DueTime | None = None
         #: The context of its first message if the trace of that is recorded; empty otherwise.
@@ -200,7 +201,7 @@ class PendingBatch:
         self.count = len(messages)
         self.handed_in = messages[0].handed_in
         if self.count == 1:
-            self.share = BufferShare((messages[0].ticket,), messages[0].memory)
+            self.share = BufferShare([messages[0].ticket], messages[0].memory)
         else:
             self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
         if self.due_bucket is not None:
@@ -272,15 +273,16 @@ class RecordsBatch(PendingBatch):
         queue: MessageQueue | None,
         *,
         count: int,
-        share: BufferShare,
         completion: Completion,
         transaction: Transaction | None = None,
         message_group: str | None = None,
         due: DueTime | None = None,
         traceparent: str = "",
+        share: BufferShare | None = None,
     ) -> None:
         super().__init__(topic, queue, (), message_group, None if due is None else due.bucket)
-        self.count, self.share, self.due, self.transaction = count, share, due, transaction
+        self.count, self.due, self.transaction = count, due, transaction
+        self.share = share or self.share
         self.completion, self.traceparent = completion, traceparent
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:

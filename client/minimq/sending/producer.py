@@ -16,7 +16,7 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
+from minimq.sending.receipt_future import Awaited, ReceiptFuture
 from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
@@ -99,7 +99,7 @@ class Producer:
             SendFailed: all tries failed; its text lists them.
             Closed: the producer was closed.
         """
-        awaited = AwaitedReceipt()
+        awaited: Awaited[SendReceipt] = Awaited()
         self._core.send(message, queue, selector, awaited)
         return awaited.result()
 

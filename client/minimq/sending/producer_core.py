@@ -23,7 +23,6 @@ from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOut
 from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.pending_batch import (
     PENDING_BYTES,
-    BufferShare,
     Outcome,
     PendingMessage,
     Records,
@@ -45,7 +44,7 @@ from minimq.sending.transactions.open_transaction import OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer, checked_input
 from minimq.sending.transactions.transactor import Transactor
-from minimq.transport.home_process import HomeProcess, check_no_signal
+from minimq.transport.home_process import check_no_signal
 from minimq_common.batch.message_check import check_message, plain_size
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
@@ -70,6 +69,7 @@ class ProducerCore:
         self._max_body_bytes = options.max_body_bytes
         self._interceptors = Interceptors.of(interceptors)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
+        self._process = self._client.connection.process
         self._routes = self._client.routes
         self._auto_create = AutoCreate(self._client)
         self._chosen = ChosenQueues()
@@ -82,7 +82,6 @@ class ProducerCore:
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
-        self._process = HomeProcess("producer")
 
     @property
     def is_forked(self) -> bool:
@@ -117,7 +116,8 @@ class ProducerCore:
         if self._interceptors:
             self.hand_in(self.prepare(message, queue, selector, outcome, reply_to))
             return
-        self._process.check_fork()
+        if self._process.is_forked:
+            self._process.check_fork()
         self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to))
 
     def prepare(
@@ -286,12 +286,9 @@ class ProducerCore:
                 f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
             )
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
-        size = records.size
-        share = BufferShare((self._buffer.reserve(topic, len(records), size),), size)
-        batch = RecordsBatch(
-            topic, queue, count=len(records), share=share, completion=future.complete, transaction=transaction
-        )
+        batch = RecordsBatch(topic, queue, count=len(records), completion=future.complete, transaction=transaction)
         try:
+            self._buffer.reserve(batch.share, topic, len(records), records.size)
             self._sender.send_batch(batch, records)
         except BaseException:  # the records make no batch, or Ctrl-C
             self._sender.take_back(batch)

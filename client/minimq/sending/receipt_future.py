@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from minimq.sending.pending_batch import UserCall
-from minimq.sending.receipt import SendReceipt
+from minimq.transport.home_process import check_may_wait, loop_threads
 from minimq_common.errors import MiniMQError
 
 T = TypeVar("T")
@@ -91,27 +91,34 @@ class ReceiptFuture(Future[T], Generic[T]):
         return super().result(timeout)
 
 
-class AwaitedReceipt:
-    """The outcome of a message for which one thread waits at once."""
+class Awaited(Generic[T]):
+    """The outcome for which one thread waits at once."""
 
-    __slots__ = ("_arrived", "_error", "_receipt")
+    __slots__ = ("_arrived", "_error", "_value")
 
     def __init__(self) -> None:
+        if threading.get_ident() in loop_threads:
+            check_may_wait()
         self._arrived = threading.Lock()
         self._arrived.acquire()
-        self._receipt: SendReceipt | None = None
+        self._value: T | None = None
         self._error: MiniMQError | None = None
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Process the outcome: a receipt, or the error."""
-        self._receipt, self._error = receipt, error
+    def complete(self, value: T | None, error: MiniMQError | None, /) -> None:
+        """Process the outcome: a value, or the error."""
+        self._value, self._error = value, error
         self._arrived.release()
 
-    def result(self) -> SendReceipt:
-        """Wait; return the receipt, or raise the error."""
-        self._arrived.acquire()
-        if self._receipt is not None:
-            return self._receipt
+    def wait(self, timeout_s: float) -> bool:
+        """Wait so long for the outcome; return whether it came."""
+        return self._arrived.acquire(timeout=max(timeout_s, 0.0))
+
+    def result(self) -> T:
+        """Wait; return the value, or raise the error."""
+        if self._value is None and self._error is None:
+            self._arrived.acquire()
+        if self._value is not None:
+            return self._value
         assert self._error is not None
         try:
             raise self._error

@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from queue import Empty, SimpleQueue
 
-from minimq.sending.pending_batch import BatchNumber, PendingBatch, PendingMessage
-from minimq.transport.home_process import check_no_signal
+from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage
+from minimq.transport.home_process import check_may_wait
 from minimq_common.errors import BufferFull, Closed
 
 _CLOSED = "the producer is closed"
@@ -21,8 +22,8 @@ class SendBuffer:
     """The room, the numbers of batches, and what was handed over: all that callers share with the loop. Thread-safe.
 
     Messages and bytes count from their reservation to their outcome. Each reservation has a ticket, one more than that
-    of the one before. A caller that has the lock calls nothing: so neither Ctrl-C nor a signal handler, which may send
-    and wait for the loop, comes in between.
+    of the one before. A caller that has the lock calls nothing, and makes nothing that the garbage collector counts: so
+    neither Ctrl-C nor a signal handler or finalizer, which may send and wait for the loop, comes in between.
     """
 
     def __init__(self, limit_bytes: int, *, block_when_full: bool) -> None:
@@ -51,11 +52,11 @@ class SendBuffer:
     def add(self, item: PendingMessage) -> None:
         """Hand over a message, after waiting for room if that is needed."""
         if not self.try_add(item):
-            self._wait_for_room(lambda: self.try_add(item))
+            self._wait_for_room(partial(self.try_add, item))
 
     def try_add(self, item: PendingMessage) -> bool:
         """Hand over a message if there is room; return whether there was."""
-        topic, size, handed = item.message.topic, item.memory, self.handed
+        size, handed, one, entry = item.memory, self.handed, (item,), (item.message.topic, 1)
         with self._lock:
             if self._closed:
                 raise Closed(_CLOSED)
@@ -63,20 +64,20 @@ class SendBuffer:
                 return False
             ticket = item.ticket = self._next
             self._next = ticket + 1
-            self._alive[ticket] = topic, 1
+            self._alive[ticket] = entry
             self.bytes += size
             self.messages += 1
-            handed += (item,)  # `append` would be a call
+            handed += one  # `append` would be a call
             return True
 
     def hand_over(self, batch: PendingBatch) -> None:
         """Hand over a batch that has its room and its number."""
-        handed = self.handed
+        handed, one = self.handed, (batch,)
         with self._lock:
             if self._is_over:
                 raise Closed("the producer was closed before the message was acknowledged")
             batch.is_handed_over = True
-            handed += (batch,)
+            handed += one
 
     def end(self) -> None:
         """Let nobody hand over any more: nobody would take it. Idempotent."""
@@ -106,45 +107,42 @@ class SendBuffer:
 
     # ---- room -----------------------------------------------------------------------------------
 
-    def reserve(self, topic: str, count: int, size: int) -> int:
-        """Take room for `count` messages of together `size` bytes; return the ticket."""
-        tickets: list[int | None] = [self.try_reserve(topic, count, size)]
+    def reserve(self, share: BufferShare, topic: str, count: int, size: int) -> None:
+        """Add room for `count` messages of together `size` bytes to a share, after waiting for it if needed."""
+        if not self.try_reserve(share, topic, count, size):
+            self._wait_for_room(partial(self.try_reserve, share, topic, count, size))
 
-        def take() -> bool:
-            tickets.append(self.try_reserve(topic, count, size))
-            return tickets[-1] is not None
-
-        if tickets[-1] is None:
-            self._wait_for_room(take)
-        assert tickets[-1] is not None
-        return tickets[-1]
-
-    def try_reserve(self, topic: str, count: int, size: int) -> int | None:
-        """Take room if there is room at once; return the ticket, or None. Raises `Closed`."""
+    def try_reserve(self, share: BufferShare, topic: str, count: int, size: int) -> bool:
+        """Add room to a share if there is room at once; return whether there was. Raises `Closed`."""
+        entry, tickets = (topic, count), [0]
         with self._lock:
             if self._closed:
                 raise Closed(_CLOSED)
             if self.bytes and self.bytes + size > self._limit_bytes:
-                return None
-            ticket = self._next
+                return False
+            ticket = tickets[0] = self._next
             self._next = ticket + 1
-            self._alive[ticket] = topic, count
+            self._alive[ticket] = entry
             self.bytes += size
             self.messages += count
-            return ticket
+            share.tickets += tickets
+            share.size += size
+            return True
 
-    def grow(self, size: int) -> None:
-        """Note that what has a ticket takes more room than was thought, or less; it is given back with the rest."""
+    def grow(self, share: BufferShare, size: int) -> None:
+        """Note that a share takes more room than was thought, or less."""
         with self._lock:
             self.bytes += size
+            share.size += size
 
-    def release(self, tickets: Sequence[int], size: int, counts: Sequence[int] | None = None) -> None:
-        """Give back the room of these tickets, `size` bytes together; of so many messages of each if counts are given.
-
-        A ticket counts as alive until all its messages have been given back.
-        """
-        alive = self._alive
-        for ticket, some in zip(tickets, repeat(None) if counts is None else counts, strict=False):
+    def release(self, share: BufferShare) -> None:
+        """Give back a share. Idempotent. A ticket is alive until all its messages have been given back."""
+        alive, tickets, nothing = self._alive, share.tickets, BufferShare().tickets
+        with self._lock:
+            share.tickets = nothing
+            self.bytes -= share.size
+            share.size = 0
+        for ticket, some in zip(tickets, share.counts or repeat(None), strict=False):
             with self._lock:
                 topic, left = alive[ticket]
                 count = left if some is None else some
@@ -153,8 +151,6 @@ class SendBuffer:
                 else:
                     alive[ticket] = topic, left - count
                 self.messages -= count
-        with self._lock:
-            self.bytes -= size
         if self._waiters or self._calls:
             self._wake()
 
@@ -177,6 +173,7 @@ class SendBuffer:
 
     def wait(self, timeout_s: float | None) -> int:
         """Wait for the outcomes of all that is in the buffer now, at most so long; return how many messages lack it."""
+        check_may_wait()
         end = self._next
         self._wait_until(lambda: self._oldest() >= end, timeout_s)
         return sum(count for ticket, (_, count) in [*self._alive.items()] if ticket < end)
@@ -199,7 +196,7 @@ class SendBuffer:
                 f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}: "
                 "send more slowly, raise buffer_bytes, or set block_when_full"
             )
-        check_no_signal()  # what it has interrupted may hold the room
+        check_may_wait()  # what it has interrupted may hold the room
         self._wait_until(take, None)
 
     def _wait_until(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:

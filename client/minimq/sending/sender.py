@@ -21,6 +21,7 @@ from minimq.sending.batch_encoder import BatchEncoder
 from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
+    BufferShare,
     PendingBatch,
     PendingMessage,
     Records,
@@ -107,17 +108,17 @@ class Sender:
 
     def _encode_and_add(self, item: PendingMessage, *, wait: bool) -> bool:
         topic = item.message.topic
-        ticket = (
-            self.buffer.try_reserve(topic, 1, item.memory) if not wait else self.buffer.reserve(topic, 1, item.memory)
-        )
-        if ticket is None:
-            return False
-        item.ticket = ticket
         batch = PendingBatch(topic, item.queue, (item,), item.message.message_group, item.due_bucket)
         batch.close()
+        batch.share = BufferShare()
         try:
+            if wait:
+                self.buffer.reserve(batch.share, topic, 1, item.memory)
+            elif not self.buffer.try_reserve(batch.share, topic, 1, item.memory):
+                return False
             self.buffer.number(batch)
-            batch.data = self._encode(batch)
+            assert batch.number is not None
+            batch.data = self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
             self.buffer.hand_over(batch)
         except BaseException:  # a message that was changed since it was checked, or Ctrl-C
             self.take_back(batch)
@@ -125,7 +126,7 @@ class Sender:
         return True
 
     def send_batch(self, batch: RecordsBatch, records: Records) -> None:
-        """Send records, which have a share of the buffer; if this raises, `take_back` is to be called."""
+        """Send records, which have a share of the buffer; if this raises, call `take_back`."""
         batch.handed_in = time.monotonic()
         self.buffer.number(batch)
         assert batch.number is not None
@@ -139,7 +140,7 @@ class Sender:
             self._call_soon(self._take_in)
             return False
         self._call_soon(self.buffer.close_number, batch)
-        self.buffer.release(*batch.share)
+        self.buffer.release(batch.share)
         return True
 
     def close(self) -> None:
@@ -191,8 +192,9 @@ class Sender:
 
     def _transmit(self, batch: PendingBatch) -> None:
         if batch.data is None:
+            assert batch.number is not None
             try:
-                batch.data = self._encode(batch)
+                batch.data = self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
             except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
                 # Each was checked when it was handed in, so one was changed since.
                 text = error.message if isinstance(error, MiniMQError) else repr(error)
@@ -212,10 +214,6 @@ class Sender:
             stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
         except MiniMQError as error:
             self._failed(batch, batch.attempts, error)
-
-    def _encode(self, batch: PendingBatch) -> bytes:
-        assert batch.number is not None
-        return self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
 
     def _abandon(self, action: Abandon) -> None:
         self._not_stored(action.target, action.error)
@@ -273,20 +271,21 @@ class Sender:
         self._client.connection.health.failed(address, error)
 
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        tickets, size, counts = batch.share
-        self.buffer.grow(-size)  # first: who gets a receipt may send the next message at once
+        share = batch.share
+        size = share.size
+        self.buffer.grow(share, -size)  # first: who gets a receipt may send the next message at once
         calls: Sequence[UserCall] = ()
         try:
             calls = batch.complete(receipt, error)
         except Exception:
             log.exception("producer: an outcome was not taken in topic=%s", batch.topic)
         if not calls:
-            self.buffer.release(tickets, 0, counts)
+            self.buffer.release(share)
             return
-        self.buffer.grow(size)  # again, until the callbacks have run: they count against the buffer
+        self.buffer.grow(share, size)  # again, until the callbacks have run: they count against the buffer
         for call in calls:
             self.callbacks.run(call)
-        self.callbacks.run(partial(self.buffer.release, tickets, size, counts))
+        self.callbacks.run(partial(self.buffer.release, share))
 
     def _tick(self) -> None:
         now = time.monotonic()

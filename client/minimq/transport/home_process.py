@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -22,6 +23,8 @@ _main_thread = threading.main_thread().ident
 _PACKAGE = __file__.rpartition("transport")[0]
 #: Connections of this process that are open.
 _open: set[object] = set()
+#: The threads of their event loops. What waits there waits for itself.
+loop_threads: set[int] = set()
 #: Whether a child that is forked now cannot use gRPC.
 _breaks_children = False
 #: The process that used gRPC when it forked this one, or an ancestor of it; 0 if there was none.
@@ -77,15 +80,19 @@ def _forked() -> None:
     if _breaks_children or _open:  # forks of C code call this hook alone
         _breaking_parent = _pid
     _open.clear()
+    loop_threads.clear()
     _pid, _main_thread = os.getpid(), threading.get_ident()
+    for home in [*_homes]:
+        home.is_forked = True
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_warn_parent, after_in_child=_forked)
 
 
 def connection_opened(connection: object) -> None:
-    """Register a connection before it uses gRPC."""
+    """Register a connection before it uses gRPC; on the thread of its event loop."""
     _open.add(connection)
+    loop_threads.add(threading.get_ident())
 
 
 def connection_closed(connection: object) -> None:
@@ -93,6 +100,10 @@ def connection_closed(connection: object) -> None:
     global _closed_at  # noqa: PLW0603 - there is one process
     _closed_at = time.monotonic()
     _open.discard(connection)
+    loop_threads.discard(threading.get_ident())
+
+
+_homes: weakref.WeakSet[HomeProcess] = weakref.WeakSet()
 
 
 class HomeProcess:
@@ -114,11 +125,9 @@ class HomeProcess:
             )
         self._what = what
         self._process = _pid
-
-    @property
-    def is_forked(self) -> bool:
-        """True if the caller runs in a fork of that process."""
-        return self._process != _pid
+        #: True in a fork of that process.
+        self.is_forked = False
+        _homes.add(self)
 
     def check(self) -> None:
         """Raise `Closed` in a fork, and `UsageError` as `check_no_signal`, before a call that waits for others."""
@@ -127,11 +136,21 @@ class HomeProcess:
 
     def check_fork(self) -> None:
         """Raise `Closed` in a fork."""
-        if self._process != _pid:
+        if self.is_forked:
             raise Closed(
                 f"the {self._what} was made in process {self._process}, and this is its fork {_pid}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"
             )
+
+
+def check_may_wait() -> None:
+    """Raise `UsageError` on the thread of a connection, and as `check_no_signal`."""
+    if threading.get_ident() in loop_threads:
+        raise UsageError(
+            "this is the thread of a client, which a finalizer has interrupted: a call that waits here would wait for "
+            "itself. Let `__del__` use no client, or only send_one_way (docs/processes.md)"
+        )
+    check_no_signal()
 
 
 def check_no_signal() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future, InvalidStateError, as_com
 import pytest
 
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
-from minimq.sending.receipt_future import AwaitedReceipt, ReceiptFuture
+from minimq.sending.receipt_future import Awaited, ReceiptFuture
 from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
 
@@ -150,12 +150,12 @@ def test_the_outcome_may_come_at_any_moment(use: Callable[[ReceiptFuture[SendRec
 
 
 def test_a_thread_that_waits_gets_the_outcome() -> None:
-    awaited = AwaitedReceipt()
+    awaited: Awaited[SendReceipt] = Awaited()
     telling = threading.Thread(target=awaited.complete, args=(RECEIPT, None))
     telling.start()
     assert awaited.result() is RECEIPT
     telling.join()
-    failed = AwaitedReceipt()
+    failed: Awaited[SendReceipt] = Awaited()
     failed.complete(None, FAILURE)
     with pytest.raises(SendFailed):
         failed.result()

@@ -6,11 +6,19 @@ import threading
 
 import pytest
 
+from minimq.sending.pending_batch import BufferShare
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import BufferFull, Closed
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
+
+
+def reserved(buffer: SendBuffer, count: int, size: int, topic: str = "t") -> BufferShare:
+    """Return a new share of the buffer."""
+    share = BufferShare()
+    buffer.reserve(share, topic, count, size)
+    return share
 
 
 def waiting_reserve(buffer: SendBuffer, size: int) -> tuple[threading.Thread, list[str]]:
@@ -19,7 +27,7 @@ def waiting_reserve(buffer: SendBuffer, size: int) -> tuple[threading.Thread, li
 
     def reserve() -> None:
         try:
-            buffer.reserve("t", 1, size)
+            reserved(buffer, 1, size)
             said.append("reserved")
         except Closed:
             said.append("closed")
@@ -31,55 +39,55 @@ def waiting_reserve(buffer: SendBuffer, size: int) -> tuple[threading.Thread, li
 
 def test_room_is_taken_up_to_the_limit_and_given_back() -> None:
     buffer = SendBuffer(100, block_when_full=False)
-    buffer.reserve("t", 2, 60)
-    second = buffer.reserve("t", 1, 40)
+    reserved(buffer, 2, 60)
+    second = reserved(buffer, 1, 40)
     with pytest.raises(BufferFull, match="100 bytes wait to be sent, the limit is 100"):
-        buffer.reserve("t", 1, 1)
-    assert buffer.try_reserve("t", 1, 1) is None
-    buffer.release([second], 40)
-    assert buffer.try_reserve("t", 1, 40) is not None
+        reserved(buffer, 1, 1)
+    assert not buffer.try_reserve(second, "t", 1, 1)
+    buffer.release(second)
+    assert buffer.try_reserve(second, "t", 1, 40)
     assert (buffer.messages, buffer.bytes) == (3, 100)
 
 
 def test_a_message_larger_than_the_buffer_goes_when_it_is_empty() -> None:
     buffer = SendBuffer(100, block_when_full=False)
-    ticket = buffer.reserve("t", 1, 500)
+    share = reserved(buffer, 1, 500)
     with pytest.raises(BufferFull):
-        buffer.reserve("t", 1, 1)
-    buffer.release([ticket], 500)
-    buffer.reserve("t", 1, 1)
+        reserved(buffer, 1, 1)
+    buffer.release(share)
+    reserved(buffer, 1, 1)
 
 
 def test_one_that_blocks_waits_for_room() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    ticket = buffer.reserve("t", 1, 100)
+    share = reserved(buffer, 1, 100)
     thread, said = waiting_reserve(buffer, 50)
     thread.join(0.05)
     assert not said
-    buffer.release([ticket], 100)
+    buffer.release(share)
     thread.join(PATIENCE_S)
     assert said == ["reserved"]
 
 
 def test_closing_ends_the_wait_and_lets_nothing_in() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    buffer.reserve("t", 1, 100)
+    reserved(buffer, 1, 100)
     thread, said = waiting_reserve(buffer, 50)
     buffer.close()
     thread.join(PATIENCE_S)
     assert said == ["closed"]
     with pytest.raises(Closed):
-        buffer.reserve("t", 1, 1)
+        reserved(buffer, 1, 1)
     with pytest.raises(Closed):
-        buffer.try_reserve("t", 1, 1)
+        buffer.try_reserve(BufferShare(), "t", 1, 1)
 
 
 def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
     buffer = SendBuffer(100, block_when_full=True)
     assert buffer.wait(0.0) == 0
-    ticket = buffer.reserve("t", 3, 30)
+    share = reserved(buffer, 3, 30)
     assert buffer.wait(0.01) == 3
-    releasing = threading.Timer(0.02, buffer.release, ([ticket], 30))
+    releasing = threading.Timer(0.02, buffer.release, (share,))
     releasing.start()
     assert buffer.wait(PATIENCE_S) == 0
     releasing.join()
@@ -87,12 +95,12 @@ def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
 
 def test_what_comes_later_is_not_waited_for() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    first = buffer.reserve("t", 1, 10)
+    first = reserved(buffer, 1, 10)
     waiting = threading.Thread(target=buffer.wait, args=(PATIENCE_S,))
     waiting.start()
     wait_until(lambda: bool(buffer._waiters))
-    buffer.reserve("t", 1, 10)
-    buffer.release([first], 10)
+    reserved(buffer, 1, 10)
+    buffer.release(first)
     waiting.join(PATIENCE_S)
     assert not waiting.is_alive()
     assert buffer.messages == 1
@@ -100,22 +108,26 @@ def test_what_comes_later_is_not_waited_for() -> None:
 
 def test_it_knows_what_is_left_by_topic_and_how_much_it_has_grown() -> None:
     buffer = SendBuffer(100, block_when_full=False)
-    first = buffer.reserve("a", 2, 10)
-    buffer.reserve("b", 5, 10)
-    second = buffer.reserve("a", 1, 10)
+    first = reserved(buffer, 2, 10, "a")
+    reserved(buffer, 5, 10, "b")
+    second = reserved(buffer, 1, 10, "a")
     assert buffer.left() == {"a": 3, "b": 5}
-    buffer.grow(70)
+    buffer.grow(second, 70)
     with pytest.raises(BufferFull):
-        buffer.reserve("a", 1, 1)
-    buffer.release([first, second], 90)
+        reserved(buffer, 1, 1, "a")
+    buffer.release(first)
+    buffer.release(second)
+    buffer.release(second)
     assert buffer.left() == {"b": 5}
     assert (buffer.messages, buffer.bytes) == (5, 10)
 
 
 def test_a_ticket_lives_until_all_its_messages_are_given_back() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    ticket, other = buffer.reserve("t", 5, 50), buffer.reserve("u", 1, 10)
-    buffer.release([ticket, other], 30, [2, 1])
+    whole, other = reserved(buffer, 5, 50), reserved(buffer, 1, 10, "u")
+    parts = [BufferShare([*whole.tickets], size, [count]) for count, size in ((2, 20), (3, 30))]
+    buffer.release(parts[0])
+    buffer.release(other)
     assert (buffer.messages, buffer.bytes, buffer.left(), buffer.wait(0.0)) == (3, 30, {"t": 3}, 3)
-    buffer.release([ticket], 30, [3])
+    buffer.release(parts[1])
     assert (buffer.messages, buffer.bytes, buffer.left(), buffer.wait(0.0)) == (0, 0, {}, 0)

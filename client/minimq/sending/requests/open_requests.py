@@ -7,7 +7,6 @@ import heapq
 import itertools
 import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -205,35 +204,3 @@ class OpenRequests:
             request = self._open.get(correlation_id)
             if request is not None:
                 self._finish(request, None, self.late(request))
-
-
-class AwaitedReply:
-    """The outcome of a request for which one thread waits at once."""
-
-    __slots__ = ("_arrived", "_error", "_reply")
-
-    def __init__(self) -> None:
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
-        self._reply: Reply | None = None
-        self._error: MiniMQError | None = None
-
-    def complete(self, reply: Reply | None, error: MiniMQError | None, /) -> UserCall | None:
-        """Process the outcome: a reply, or the error."""
-        self._reply, self._error = reply, error
-        self._arrived.release()
-        return None
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the outcome, for so long if a time is given; return whether it came."""
-        return self._arrived.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
-
-    def result(self) -> Reply:
-        """Return the reply that has come, or raise the error."""
-        if self._reply is not None:
-            return self._reply
-        assert self._error is not None
-        try:
-            raise self._error
-        finally:
-            del self._error, self  # whose traceback holds this frame

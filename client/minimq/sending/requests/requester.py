@@ -15,8 +15,9 @@ from minimq.arguments import check_message_type
 from minimq.connection.client import ClusterClient
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import Outcome
+from minimq.sending.receipt_future import Awaited
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
-from minimq.sending.requests.open_requests import AwaitedReply, CorrelationIds, OpenRequest, OpenRequests, ReplyOutcome
+from minimq.sending.requests.open_requests import CorrelationIds, OpenRequest, OpenRequests, ReplyOutcome
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.transport.client_log import client_logger
@@ -140,18 +141,16 @@ class Requester:
 
     def ask(self, message: Message, queue: MessageQueue | None, selector: Selector | None, timeout_s: float) -> Reply:
         """Send a request, wait, and return the reply. Raises as `Producer.request`."""
-        awaited = AwaitedReply()
+        awaited: Awaited[Reply] = Awaited()
         request = self._new(message, awaited, timeout_s)
         self._hand_in(message, queue, selector, request, keep_time=False)
         try:
-            if not awaited.wait(request.deadline - time.monotonic()):
-                if self._requests.forget(request):
-                    raise self._requests.late(request)
-                awaited.wait()  # it comes at the last moment
+            if not awaited.wait(request.deadline - time.monotonic()) and self._requests.forget(request):
+                raise self._requests.late(request)
+            return awaited.result()  # which may come at the last moment
         except BaseException:  # such as Ctrl-C
             self._requests.forget(request)
             raise
-        return awaited.result()
 
     def _new(self, message: Message, outcome: ReplyOutcome, timeout_s: float) -> OpenRequest:
         check_no_signal()  # what it has interrupted may be at the same requests
