@@ -1,13 +1,13 @@
 """The values that every role shares: messages, queues and routes.
 
 Messages and what answers them are made by the million, so they are `msgspec` structs without cyclic garbage
-collection. The type of the body is checked when a message is made, all else when its batch is built, many at a time:
+collection. The types of what a message has are checked when it is made, limits when its batch is built, many at a time:
 each check here costs as much as ten there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntFlag
@@ -20,6 +20,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.words import kind_of
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+NO_KEYS: tuple[str, ...] = ()
 
 #: Broker id of a master; slaves have larger ids.
 MASTER_ID = 0
@@ -93,13 +94,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         is_tombstone: it deletes its first key from a compacted topic; its body is empty. See `tombstone`.
 
     Raises:
-        InvalidArgument: the body is not bytes. The other fields are checked when the message is sent.
+        InvalidArgument: topic, body, tag, keys or properties have a wrong type. Limits are checked when the message is
+            sent.
     """
 
     topic: str
     body: bytes
     tag: str | None = None
-    keys: Sequence[str] = ()
+    keys: Sequence[str] = NO_KEYS
     properties: Mapping[str, str] = NO_PROPERTIES
     message_group: str | None = None
     deliver_after_s: float | None = None
@@ -116,8 +118,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return Message, (topic, body, tag, keys, dict(properties), *rest)
 
     def __post_init__(self) -> None:
-        if type(self.body) is not bytes:
-            _check_body(self.body)
+        if type(self.topic) is not str or type(self.body) is not bytes:
+            _check_types(self)
+        elif self.keys is not NO_KEYS or self.tag is not None or self.properties is not NO_PROPERTIES:
+            _check_texts(self)
 
     @classmethod
     def tombstone(cls, topic: str, key: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Message:
@@ -125,9 +129,33 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return cls(topic, b"", None, (key,), properties, is_tombstone=True)
 
 
-def _check_body(body: object) -> None:
-    if not isinstance(body, bytes | bytearray | memoryview):
-        raise InvalidArgument(f"the body of the message is {kind_of(body)}: give bytes")
+def _check_texts(message: Message) -> None:
+    tag, keys, properties = message.tag, message.keys, message.properties
+    if not (
+        (tag is None or type(tag) is str)
+        and (type(keys) is tuple or type(keys) is list)
+        and _are_texts(keys)
+        and (properties is NO_PROPERTIES or type(properties) is dict)
+        and (not properties or (_are_texts(properties) and _are_texts(properties.values())))
+    ):
+        _check_types(message)
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    for value in values:  # noqa: SIM110 - a generator takes three times as long
+        if type(value) is not str:
+            return False
+    return True
+
+
+def _check_types(message: Message) -> None:
+    from minimq_common.batch.message_fields import wrong_field  # which needs this module
+
+    topic: object = message.topic
+    if not isinstance(topic, str):
+        raise InvalidArgument(f"the topic of the message is {kind_of(topic)}: give text")
+    if wrong := wrong_field([message.body], [message.tag], [message.keys], [message.properties]):
+        raise InvalidArgument(wrong)
 
 
 def with_property(message: Message, name: str, value: str) -> Message:
@@ -218,6 +246,11 @@ class TopicRoute:
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
     away: tuple[AwayBroker, ...] = ()
+    #: The number of queues of a compacted topic by which the queue of a key is chosen; 0 for any other topic.
+    key_queues: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_queues", self.queues[0].key_queues if self.queues else 0)
 
     def write_queues(self) -> list[MessageQueue]:
         """All queues that take messages now: writable, and their broker has a master. Sorted."""
@@ -226,11 +259,6 @@ class TopicRoute:
             for data in self._writable()
             for queue_id in range(data.write_queues)
         ]
-
-    @property
-    def key_queues(self) -> int:
-        """The number of queues of a compacted topic by which the queue of a key is chosen; 0 for any other topic."""
-        return self.queues[0].key_queues if self.queues else 0
 
     def write_queue_count(self) -> int:
         """Return how many queues take messages now."""

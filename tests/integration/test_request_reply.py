@@ -311,7 +311,6 @@ def test_what_is_no_reply_and_what_is_no_request_is_refused(
         (Message(topic, b"x", deliver_after_s=10), 1.0, "delivered at once"),
         (Message(topic, b"x"), 0.0, "timeout"),
         (Message(topic, b"x"), 100_000.0, "timeout"),
-        (Message(topic, b"x", properties=7), 1.0, "properties"),  # type: ignore[arg-type]
     ):
         with pytest.raises(InvalidArgument, match=hint):
             producer.request(wrong, timeout=timeout)

@@ -76,7 +76,7 @@ def test_what_is_for_one_queue_stays_together_and_in_order(
         last[receipt.queue] = receipt.queue_offset
 
 
-@pytest.mark.parametrize("wrong", [{"keys": ["a\0b"]}, {"tag": 5}], ids=["key", "tag"])
+@pytest.mark.parametrize("wrong", [{"keys": ["a\0b"]}, {"tag": "a" * 256}], ids=["key", "tag"])
 def test_a_wrong_message_leaves_nothing_in_the_buffer(producer: Producer, topic: str, wrong: dict[str, object]) -> None:
     messages = [*numbered(topic, 500), Message(topic, b"x", **wrong), *numbered(topic, 99)]  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument):

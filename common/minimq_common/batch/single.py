@@ -32,7 +32,19 @@ def encode_single(
         key_offsets = _KEY_OFFSETS.pack(0, len(keys))
     else:
         keys = key_offsets = b""
-    fixed = (VERSION, CODEC_NONE, 1, 1, size, born_ms, born_ms, producer_id, sequence, unsettled, tag_hash(message.tag))
+    fixed = (
+        VERSION,
+        CODEC_NONE,
+        1,
+        1,
+        size,
+        born_ms,
+        born_ms,
+        producer_id,
+        sequence,
+        unsettled,
+        tag_hash(message.tag) if tag else 0,
+    )
     directory = (8, len(key_offsets), 0, 0, 0, 0, 0, len(tag), len(keys), 0, 0, size)
     head = b"".join((_HEAD.pack(*fixed, *directory, 0, size), key_offsets, tag, keys))
     crc = google_crc32c.extend(google_crc32c.value(head), body)
