@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from minimq.administration.recalls import RecallResult
-from minimq.aio.outcomes import LoopOutcome, LoopOutcomes
 from minimq.aio.transaction import ProducerTransaction
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.cluster import Cluster
+from minimq.connection.user_loop import LoopOutcome, UserLoop
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.pending_batch import Outcome, PendingMessage
@@ -59,8 +58,8 @@ class Producer:
     ) -> None:
         self._options = with_changes(options or ProducerOptions(), changes, Producer)
         self._core = ProducerCore(nameserver, self._options, interceptors)
-        #: Of the loop that uses this.
-        self._outcomes: LoopOutcomes | None = None
+        #: That uses this.
+        self._loop: UserLoop | None = None
         #: Held while a message waits for its route or for room; and how many there are, with those that wait for it.
         self._turn = asyncio.Lock()
         self._behind = 0
@@ -86,7 +85,7 @@ class Producer:
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> SendReceipt:
         """Send a message and wait until it is on disk; see `minimq.Producer.send`."""
-        outcome = self._home().new()
+        outcome: LoopOutcome[SendReceipt] = LoopOutcome(self._home())
         later = self._hand_in(message, queue, selector, outcome)
         if later is not None:
             await later
@@ -100,7 +99,7 @@ class Producer:
         Returns:
             A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
         """
-        outcome = self._home().new()
+        outcome: LoopOutcome[SendReceipt] = LoopOutcome(self._home())
         later = self._hand_in(message, queue, selector, outcome)
         if later is not None:
             await later
@@ -219,7 +218,8 @@ class Producer:
     async def _request(
         self, message: Message, timeout_s: float, queue: MessageQueue | None, selector: Selector | None
     ) -> tuple[LoopOutcome[Reply], OpenRequest]:
-        requester, outcome = self._core.requester, self._home().new_reply()
+        requester = self._core.requester
+        outcome: LoopOutcome[Reply] = LoopOutcome(self._home())
         check_message_type(message)
         requester.check(message, timeout_s)
         deadline = time.monotonic() + timeout_s
@@ -266,11 +266,11 @@ class Producer:
 
     # ---- without blocking the loop --------------------------------------------------------------
 
-    def _home(self) -> LoopOutcomes:
-        loop = asyncio.get_running_loop()
-        if self._outcomes is None or self._outcomes.loop is not loop:
-            self._outcomes, self._turn = LoopOutcomes(loop), asyncio.Lock()
-        return self._outcomes
+    def _home(self) -> UserLoop:
+        loop = self._core.client.user_loop()
+        if self._loop is not loop:
+            self._loop, self._turn = loop, asyncio.Lock()
+        return loop
 
     def _hand_in(
         self,
@@ -323,10 +323,10 @@ class Producer:
             raise
 
     async def _hand_in_with_room(self, item: PendingMessage) -> None:
-        core, loop = self._core, asyncio.get_running_loop()
+        core, loop = self._core, self._home()
         while not core.hand_in(item, wait=not core.blocks_when_full):  # which raises `BufferFull` if it does not block
             has_room = asyncio.Event()
-            core.call_at_room(item, partial(_call_on, loop, has_room.set))
+            core.call_at_room(item, partial(loop.call, has_room.set))
             try:
                 await has_room.wait()
             except BaseException as error:
@@ -346,11 +346,6 @@ class Producer:
         if part:
             receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
         return receipts
-
-
-def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with suppress(RuntimeError):  # the loop is closed, and with it all who waited
-        loop.call_soon_threadsafe(call)
 
 
 def _retrieve(task: asyncio.Task[bool]) -> None:

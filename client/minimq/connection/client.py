@@ -6,7 +6,6 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -17,6 +16,7 @@ from minimq.connection.loop_call import LoopCall, as_coroutine, result_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.routes import RouteCallback
+from minimq.connection.user_loop import LoopOutcome, UserLoop
 from minimq.routes.retries import with_retries
 from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.home_process import check_no_signal
@@ -56,6 +56,7 @@ class ClusterClient:
         self.nameservers: NameServers = self.connection.nameservers
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
+        self._user_loop: UserLoop | None = None
         self._lock = threading.Lock()  # protects what follows
         self._under_way: set[LoopCall[Any]] = set()
 
@@ -80,18 +81,23 @@ class ClusterClient:
         The call goes on to its end if that task is cancelled.
         """
         self.check_open()
-        loop = asyncio.get_running_loop()
-        ended: asyncio.Future[asyncio.Task[T]] = loop.create_future()
+        ended: LoopOutcome[asyncio.Task[T]] = LoopOutcome(self.user_loop())
 
         def over(task: asyncio.Task[T]) -> None:
             with self._lock:
                 self._under_way.discard(call)
-            with suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(_set_result, ended, task)
+            ended.complete(task, None)
 
         call = LoopCall(self.connection, make, over)
         self._begin(call)
-        return result_of(await ended)
+        return result_of(await ended.future)
+
+    def user_loop(self) -> UserLoop:
+        """Return the event loop that runs here, for calls from others."""
+        loop = asyncio.get_running_loop()
+        if self._user_loop is None or self._user_loop.loop is not loop:
+            self._user_loop = UserLoop(loop)
+        return self._user_loop
 
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
         """Call a function that does not block on the event loop: no signal interrupts it there. Raises as `wait`."""
@@ -267,8 +273,3 @@ class RouteCache:
             if topic not in self._used and not self._closed:
                 self._routes.use(topic)
                 self._used.add(topic)
-
-
-def _set_result(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():  # its task may have been cancelled
-        future.set_result(result)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
@@ -78,17 +78,14 @@ class TaskWaits:
         loop = asyncio.get_running_loop()
         over: asyncio.Future[bool] = loop.create_future()
 
-        def finish(result: bool) -> None:
+        def finish(*, result: bool) -> None:
             if not over.done():
                 over.set_result(result)
 
-        def tell() -> None:
-            with suppress(RuntimeError):  # the loop is closed, and nobody waits any more
-                loop.call_soon_threadsafe(finish, True)
-
+        tell = partial(self._client.user_loop().call, partial(finish, result=True))
         if not self._client.connection.call_soon(begin, tell):
             raise Closed(CLOSED)
-        timer = loop.call_later(timeout_s, finish, False)
+        timer = loop.call_later(timeout_s, partial(finish, result=False))
         try:
             return await over
         finally:
