@@ -162,7 +162,7 @@ def test_a_client_that_closes_hears_no_more_of_routes_and_the_others_do(cluster:
 
 def test_topics_are_watched_until_the_last_client_that_uses_them_closes(cluster: LocalCluster, topic: str) -> None:
     with Cluster(cluster.nameserver) as shared:
-        table = shared.connection.routes.table
+        table = shared.connection.routes
         with Producer(shared) as kept:
             with PullConsumer(shared, group=topic) as second, Producer(shared) as first:
                 first.send(Message(topic, b"body"))

@@ -24,7 +24,7 @@ class OpenRoutes(RouteCache):
         self.client = ClusterClient(cluster, timeout_s)
         self.nameservers = self.client.nameservers
         self.routes = self.connection.routes
-        self.table = self.routes.table
+        self.table = self.routes
         super().__init__(self.client, self.connection)
 
     def close(self) -> None:

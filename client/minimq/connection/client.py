@@ -177,7 +177,7 @@ class RouteCache:
     def __init__(self, client: ClusterClient, connection: Connection) -> None:
         self._client = client
         self._routes = connection.routes
-        self._known = connection.routes.table.known
+        self._known = connection.routes.known
         self._callbacks: list[RouteCallback] = []
         self._lock = threading.Lock()  # held while the topics below change; they are looked at without it
         self._used: set[str] = set()
@@ -230,7 +230,7 @@ class RouteCache:
 
         It may also be that they have forgotten brokers that are away, so it takes a broker to be sure.
         """
-        return self._routes.table.is_deleted(topic)
+        return self._routes.is_deleted(topic)
 
     def refresh_soon(self, topic: str) -> None:
         """Have the route of a topic asked for in the background; see `Routes.refresh_soon`."""

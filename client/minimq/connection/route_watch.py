@@ -12,7 +12,6 @@ import grpc
 import grpc.aio
 
 from minimq.connection.name_servers import NameServers
-from minimq.connection.watched_routes import WatchedRoutes
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import TopicRoute
@@ -36,16 +35,20 @@ _Stream = grpc.aio.StreamStreamCall[nameserver_pb2.WatchRoutesRequest, nameserve
 
 
 class RouteWatch:
-    """Follows all watched topics of a route table, at one name server after the other. Used on one event loop.
+    """Follows all watched topics, at one name server after the other. Used on one event loop.
 
     A name server whose stream breaks, or that leaves a ping on it unanswered, is left at once for the next one.
     """
 
     def __init__(
-        self, nameservers: NameServers, table: WatchedRoutes, keep: Callable[[TopicRoute], object], poll_s: float
+        self,
+        nameservers: NameServers,
+        watched: Callable[[], list[str]],
+        keep: Callable[[TopicRoute], object],
+        poll_s: float,
     ) -> None:
         self._nameservers = nameservers
-        self._table = table
+        self._topics = watched
         self._keep = keep
         self._poll_s = poll_s
         self._topics_changed = asyncio.Event()
@@ -99,7 +102,7 @@ class RouteWatch:
         except grpc.aio.AioRpcError as error:
             code, details = rpc.status_of(error)
             # A stream that lived to its deadline and had something to say was in order: that was the poll.
-            if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._table.watched()):
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._topics()):
                 self._sound_at = time.monotonic()
                 return True
             # gRPC forgets why a stream was refused if a request was on its way just then; a question tells.
@@ -127,7 +130,7 @@ class RouteWatch:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_follow` sees
             while True:
                 self._topics_changed.clear()
-                topics = self._table.watched()[:MOST_WATCHED]
+                topics = self._topics()[:MOST_WATCHED]
                 await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
                 await self._topics_changed.wait()
 

@@ -67,7 +67,7 @@ class Sender:
         self._takes = 0
         self._woken = -1
         self._accumulator = RecordAccumulator(
-            QueueSelector(client.connection.routes.table.known.get, options, random.Random(), client.connection.health),
+            QueueSelector(client.connection.routes.known.get, options, random.Random(), client.connection.health),
             options,
             self.buffer.number,
             self.buffer.close_number,

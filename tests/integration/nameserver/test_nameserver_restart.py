@@ -19,7 +19,7 @@ def test_a_restarted_name_server_is_not_mistaken_for_an_empty_one(
     cache = open_cache(first.address)
     told: list[list[str]] = []
     full = cache.route("orders")
-    wait_until(lambda: "orders" in cache.table.versions(), what="the first event of the watch")
+    wait_until(lambda: "orders" in cache.table._versions, what="the first event of the watch")
     cache.on_change(lambda route: told.append(brokers_of(route)))
 
     loop.run(first.stop())
@@ -31,7 +31,7 @@ def test_a_restarted_name_server_is_not_mistaken_for_an_empty_one(
     wait_until(lambda: all(broker.connected_to(first.address) for broker in brokers))
     brokers[0].carry("orders", "new")
     assert cache.route("new").queues
-    wait_until(lambda: cache.table.version("orders") >= 2, what="the watch of the new name server")
+    wait_until(lambda: cache.table._versions.get("orders", 0) >= 2, what="the watch of the new name server")
     assert cache.route("orders") == full
     assert told == [["broker-a"]], "the new topic, and no partial route of the old one"
 

@@ -10,7 +10,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.connection.route_watch import RouteWatch
-from minimq.connection.watched_routes import WatchedRoutes
+from minimq.connection.routes import Routes
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
 from minimq_common.wire import rpc
@@ -95,15 +95,15 @@ def test_the_watch_survives_what_nobody_foresaw(
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)
-    put, failed = WatchedRoutes.put, threading.Event()
+    put, failed = Routes._put, threading.Event()
 
-    def fail_once(table: WatchedRoutes, route: TopicRoute, *, asked_at: int | None = None) -> tuple[TopicRoute, bool]:
+    def fail_once(routes: Routes, route: TopicRoute, asked_at: int | None) -> tuple[TopicRoute, bool]:
         if asked_at is None and not failed.is_set():
             failed.set()
             raise RuntimeError("a defect")
-        return put(table, route, asked_at=asked_at)
+        return put(routes, route, asked_at)
 
-    monkeypatch.setattr(WatchedRoutes, "put", fail_once)
+    monkeypatch.setattr(Routes, "_put", fail_once)
     cache = open_cache(nameserver.address)
     cache.route("orders")
     assert failed.wait(5)
@@ -148,7 +148,7 @@ def test_a_topic_that_is_not_found_leaves_nothing(
     cache.route("orders")
     wait_until(lambda: watched(nameserver) == {"orders"})
     assert (cache.table.watched(), list(cache.table.known)) == (["orders"], ["orders"])
-    wait_until(lambda: list(cache.table.versions()) == ["orders"])
+    wait_until(lambda: list(cache.table._versions) == ["orders"])
 
 
 def test_a_forgotten_topic_is_asked_for_anew(
@@ -159,13 +159,13 @@ def test_a_forgotten_topic_is_asked_for_anew(
     cache = open_cache(nameserver.address)
     for topic in ("orders", "other"):
         cache.route(topic)
-    wait_until(lambda: watched(nameserver) == {"orders", "other"} and len(cache.table.versions()) == 2)
+    wait_until(lambda: watched(nameserver) == {"orders", "other"} and len(cache.table._versions) == 2)
     broker.carry("other")
     cache.forget("orders")
     cache.forget("orders")
     cache.forget("never")
     assert cache.known("orders") is None
-    assert list(cache.table.versions()) == ["other"]
+    assert list(cache.table._versions) == ["other"]
     wait_until(lambda: watched(nameserver) == {"other"})
     with pytest.raises(TopicNotFound):
         cache.route("orders")
@@ -182,7 +182,7 @@ def test_what_the_watch_had_on_its_way_does_not_bring_a_forgotten_topic_back(
     cache = open_cache(nameserver.address)
     late = cache.route("orders")
     cache.forget("orders")
-    cache.table.put(late)
+    cache.table._put(late, None)
     assert cache.known("orders") is None
 
 
@@ -273,7 +273,7 @@ def test_a_change_gets_past_a_name_server_that_hangs(
         cache = open_cache(*(server.address for server in cluster.nameservers))
         cache.route("orders")
         if not asked:
-            wait_until(lambda: "orders" in cache.table.versions(), what="the first event of the watch")
+            wait_until(lambda: "orders" in cache.table._versions, what="the first event of the watch")
         preferred = cache.nameservers.preferred
         [hangs] = [server for server in cluster.nameservers if server.address == preferred]
         hangs.pause()

@@ -108,7 +108,7 @@ def test_an_answer_that_was_overtaken_by_the_watch_is_dropped(
     start_broker(nameserver.address)
     cache = open_cache(nameserver.address)
     cache.route("orders")
-    wait_until(lambda: "orders" in cache.table.versions(), what="the first event of the watch")
+    wait_until(lambda: "orders" in cache.table._versions, what="the first event of the watch")
     ask = cache.nameservers.route
 
     async def ask_and_dawdle(topic: str, timeout_s: float) -> TopicRoute:
