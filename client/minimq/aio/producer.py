@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterable, Coroutine, Iterable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.aio.transaction import ProducerTransaction
 from minimq.arguments import check_message_type, waiting_s
-from minimq.connection.cluster import Cluster
 from minimq.connection.user_loop import LoopOutcome, UserLoop
-from minimq.options import with_changes
-from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.pending_batch import Outcome, PendingMessage
-from minimq.sending.producer_core import ProducerCore
-from minimq.sending.producer_options import ProducerChanges, ProducerOptions
+from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.requests.attend_streams import Attendance
 from minimq.sending.requests.open_requests import OpenRequest
@@ -27,9 +23,7 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import LARGE_BYTES
-from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
-from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
     from minimq.sending.arrow.bulk_rows import OnRefused
 
 
-class Producer:
+class Producer(ProducerFace):
     """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
     Nothing blocks the loop: waiting for a name server or for room in the buffer is a task; only the messages
@@ -48,22 +42,11 @@ class Producer:
     a large message, takes nothing back: the message is sent, and the receipt dropped.
     """
 
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        options: ProducerOptions | None = None,
-        *,
-        interceptors: Sequence[SendInterceptor] = (),
-        **changes: Unpack[ProducerChanges],
-    ) -> None:
-        self._options = with_changes(options or ProducerOptions(), changes, Producer)
-        self._core = ProducerCore(nameserver, self._options, interceptors)
-        #: That uses this.
-        self._loop: UserLoop | None = None
-        #: Held while a message waits for its route or for room; and how many there are, with those that wait for it.
-        self._turn = asyncio.Lock()
-        self._behind = 0
-        self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
+    #: That uses this.
+    _loop: UserLoop | None = None
+    #: Held while a message waits for its route or for room; and how many there are, with those that wait for it.
+    _turn: asyncio.Lock
+    _behind = 0
 
     async def __aenter__(self) -> Self:
         return self
@@ -252,10 +235,6 @@ class Producer:
         """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""
         self._core.check_process()
         await asyncio.to_thread(self._core.flush, timeout)
-
-    def statistics(self) -> ProducerStatistics:
-        """Return the statistics so far."""
-        return self._core.statistics()
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush and end; see `minimq.Producer.close`. Idempotent."""

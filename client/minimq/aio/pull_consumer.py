@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self
 
-from minimq.connection.cluster import Cluster
-from minimq.filtering.tag_filter import TagExpression
-from minimq.options import with_changes
-from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import ConsumerFace, Found
-from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.pull_reader import PullReader
+from minimq.receiving.consumer import Found
+from minimq.receiving.pull_consumer import PullFace
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import TaskWaits
-from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
-from minimq_common.errors import Fenced, MiniMQError
+from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = client_logger(__name__)
 
-
-class PullConsumer(ConsumerFace):
+class PullConsumer(PullFace):
     """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
 
     It runs on the user's event loop, and so do the callbacks. Calls wait for the one before them. A cancelled `poll`
@@ -38,35 +28,9 @@ class PullConsumer(ConsumerFace):
     call is cancelled. `close` ends a `poll` that runs with `Closed`. One loop uses it.
     """
 
-    _reader: PullReader
-
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        *,
-        group: str | None = None,
-        allocation: str | AllocationStrategy = "averagely",
-        start: Start = "earliest",
-        auto_commit: bool = True,
-        client_id: str | None = None,
-        options: ConsumerOptions | None = None,
-        interceptors: Sequence[ReceiveInterceptor] = (),
-        **changes: Unpack[ConsumerChanges],
-    ) -> None:
-        self._reader = PullReader(
-            nameserver,
-            group=group,
-            allocation=allocation,
-            start=start,
-            auto_commit=auto_commit,
-            client_id=client_id,
-            options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
-            waits=TaskWaits,
-            interceptors=interceptors,
-        )
-        self._turn = asyncio.Lock()
-        self._closing: asyncio.Future[None] | None = None
-        self._when_dropped = WhenDropped(self, self._reader.release)
+    _waits = TaskWaits
+    _make_turn = asyncio.Lock
+    _closing: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -78,15 +42,9 @@ class PullConsumer(ConsumerFace):
         try:
             await self.close()
         except MiniMQError as failure:
-            if error is None and not isinstance(failure, Fenced):
-                raise
-            log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
+            self._end_block(failure, error)
 
     # ---- what to read ---------------------------------------------------------------------------
-
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
-        """Read the queues of a topic that the group gives this member; see `minimq.PullConsumer.subscribe`."""
-        self._reader.subscribe(topic, expression, where)
 
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
@@ -107,10 +65,6 @@ class PullConsumer(ConsumerFace):
         """Hand messages of these queues out again."""
         async with self._turn:
             await self._reader.pause(queues, paused=False)
-
-    def position(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
-        return self._reader.position(queue)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -142,15 +96,6 @@ class PullConsumer(ConsumerFace):
         async with self._turn:
             await asyncio.sleep(0)  # before anything is taken: others have their turn, however much there is to read
             return await self._reader.poll(timeout, max_messages)
-
-    @property
-    def is_member(self) -> bool:
-        """True once a broker has taken it into its group. Until then polls return nothing, or raise why it has not."""
-        return self._reader.is_member
-
-    def at_end(self) -> bool:
-        """Tell whether everything that was stored when last heard of has been returned."""
-        return self._reader.at_end()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk, as `minimq.PullConsumer.commit`."""

@@ -41,26 +41,18 @@ STOOD_STILL_S = 5.0
 
 
 class Grant(NamedTuple):
-    """A lease.
+    """A lease."""
 
-    Attributes:
-        epoch: proves the ownership; 0 where there are no leases.
-        offset: where the group goes on, as its broker has it.
-        topic_id: tells apart topics that had the same name one after the other; 0 when it is not known.
-        given_back: how often this member had given the queue back when it asked.
-        address: of the broker that has granted it, where alone it holds; empty where there are no leases.
-        term: the latest one in the log of which the offset is; 0 when it is to be taken as it is.
-        tries: deliveries of messages from the offset on to members that died.
-        in_hand_end: where these messages end; 0 if it is not known.
-        queue_end: where the queue ends; 0 without such deliveries.
-    """
-
+    #: Proves the ownership; 0 where there are no leases.
     epoch: int
     offset: int
+    #: Tells apart topics that had the same name one after the other; 0 when it is not known.
     topic_id: int
     given_back: int = 0
     address: str = ""
+    #: The latest one in the log of which the offset is; 0 when it is to be taken as it is.
     term: int = 0
+    #: Deliveries of messages from the offset on to members that died; they end at `in_hand_end`, 0 if it is not known.
     tries: int = 0
     in_hand_end: int = 0
     queue_end: int = 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
@@ -17,7 +18,7 @@ from minimq.receiving.interceptor import ReceiveInterceptor
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.receiving.waits import BlockingWaits, complete
+from minimq.receiving.waits import BlockingWaits, Waits, complete
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
@@ -31,7 +32,79 @@ if TYPE_CHECKING:
 log = client_logger(__name__)
 
 
-class PullConsumer(ConsumerFace):
+class PullFace(ConsumerFace):
+    """The part of a pull consumer that is the same for threads and for asyncio."""
+
+    _reader: PullReader
+    _waits: Callable[[ClusterClient], Waits]
+    #: Makes the lock that is held while messages are returned, and during close, which so knows all returned messages.
+    _make_turn: Callable[[], Any]
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        group: str | None = None,
+        allocation: str | AllocationStrategy = "averagely",
+        start: Start = "earliest",
+        auto_commit: bool = True,
+        client_id: str | None = None,
+        options: ConsumerOptions | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
+        **changes: Unpack[ConsumerChanges],
+    ) -> None:
+        self._reader = PullReader(
+            nameserver,
+            group=group,
+            allocation=allocation,
+            start=start,
+            auto_commit=auto_commit,
+            client_id=client_id,
+            options=with_changes(options or ConsumerOptions(), changes, type(self)),
+            waits=self._waits,
+            interceptors=interceptors,
+        )
+        self._turn = self._make_turn()
+        self._when_dropped = WhenDropped(self, self._reader.release)
+
+    def _end_block(self, failure: MiniMQError, error: BaseException | None) -> None:
+        """Log, rather than raise, failed commits of lost queues, and errors that follow another one."""
+        if error is None and not isinstance(failure, Fenced):
+            raise failure
+        if not (
+            isinstance(failure, TopicNotFound) and isinstance(error, TopicNotFound)
+        ):  # which says that it is deleted
+            log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
+
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
+        """Read the queues of a topic that are assigned to this member; call it before the first `poll`.
+
+        Args:
+            topic: its name; call again for further topics.
+            expression: which tags: "*", for example "paid || refunded", or ["paid", "refunded"].
+            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
+                match both. All members of a group need the same filter.
+
+        Raises:
+            InvalidArgument: the name or an expression is wrong, or queues were assigned.
+        """
+        self._reader.subscribe(topic, expression, where)
+
+    def position(self, queue: MessageQueue) -> int:
+        """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
+        return self._reader.position(queue)
+
+    @property
+    def is_member(self) -> bool:
+        """True once a broker has taken it into its group. Until then polls return nothing, or raise why it has not."""
+        return self._reader.is_member
+
+    def at_end(self) -> bool:
+        """Tell whether everything that was stored when last heard of has been returned."""
+        return self._reader.at_end()
+
+
+class PullConsumer(PullFace):
     """Polls messages of queues: those assigned by its group (`subscribe`), or chosen ones (`assign`).
 
     Messages that `poll` returned are in flight until the next `poll`, `commit` or `close`: then they count as done. A
@@ -56,35 +129,8 @@ class PullConsumer(ConsumerFace):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    _reader: PullReader
-
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        *,
-        group: str | None = None,
-        allocation: str | AllocationStrategy = "averagely",
-        start: Start = "earliest",
-        auto_commit: bool = True,
-        client_id: str | None = None,
-        options: ConsumerOptions | None = None,
-        interceptors: Sequence[ReceiveInterceptor] = (),
-        **changes: Unpack[ConsumerChanges],
-    ) -> None:
-        self._reader = PullReader(
-            nameserver,
-            group=group,
-            allocation=allocation,
-            start=start,
-            auto_commit=auto_commit,
-            client_id=client_id,
-            options=with_changes(options or ConsumerOptions(), changes, PullConsumer),
-            waits=BlockingWaits,
-            interceptors=interceptors,
-        )
-        #: Held while messages are returned, and during close, which so knows all returned messages.
-        self._turn = threading.RLock()
-        self._when_dropped = WhenDropped(self, self._reader.release)
+    _waits = BlockingWaits
+    _make_turn = threading.RLock
 
     def __enter__(self) -> Self:
         return self
@@ -94,27 +140,9 @@ class PullConsumer(ConsumerFace):
         try:
             self.close()
         except MiniMQError as failure:
-            if error is None and not isinstance(failure, Fenced):
-                raise
-            if isinstance(failure, TopicNotFound) and isinstance(error, TopicNotFound):
-                return  # the topic was deleted, as the error says
-            log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
+            self._end_block(failure, error)
 
     # ---- what to read ---------------------------------------------------------------------------
-
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
-        """Read the queues of a topic that are assigned to this member; call it before the first `poll`.
-
-        Args:
-            topic: its name; call again for further topics.
-            expression: which tags: "*", for example "paid || refunded", or ["paid", "refunded"].
-            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
-                match both. All members of a group need the same filter.
-
-        Raises:
-            InvalidArgument: the name or an expression is wrong, or queues were assigned.
-        """
-        self._reader.subscribe(topic, expression, where)
 
     def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues, from the group's committed offsets on, regardless of other members.
@@ -149,10 +177,6 @@ class PullConsumer(ConsumerFace):
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again. Raises `InvalidArgument`."""
         complete(lambda: self._reader.pause(queues, paused=False))
-
-    def position(self, queue: MessageQueue) -> int:
-        """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
-        return self._reader.position(queue)
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -212,15 +236,6 @@ class PullConsumer(ConsumerFace):
                 found = complete(lambda: self._reader.poll(1.0, 4096))
             if found is not None:
                 yield from found.one_by_one(self._reader)
-
-    @property
-    def is_member(self) -> bool:
-        """True once a broker has taken it into its group. Until then polls return nothing, or raise why it has not."""
-        return self._reader.is_member
-
-    def at_end(self) -> bool:
-        """Tell whether everything that was stored when last heard of has been returned."""
-        return self._reader.at_end()
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk, also when nothing has changed since the last time.

@@ -68,18 +68,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Options of fetching a queue.
-
-    Attributes:
-        max_messages: messages that may be fetched ahead.
-        max_bytes: bytes that may be fetched ahead.
-        wait_s: seconds that a broker holds a pull while there is nothing to read.
-        offset_reset: where to go on when the next message was deleted: "earliest", "latest", or nowhere.
-        slaves: whether the master may advise a slave.
-        retry_s: seconds before a failed pull is tried again; each time twice as long.
-        longest_retry_s: most seconds before that.
-        recommit_s: seconds after which an automatic commit repeats an offset that has not changed.
-    """
+    """Options of fetching a queue."""
 
     max_messages: int
     max_bytes: int
@@ -118,29 +107,19 @@ _NEXT: Mapping[str, Mapping[ReaderState, ReaderState]] = {
 
 
 class Frame(NamedTuple):
-    """One answer of a broker to a pull.
-
-    Attributes:
-        batches: in the order of the queue.
-        next_offset: where the pull goes on, or may after damage; 0 behind the last batch.
-        min_offset: first offset that is stored.
-        max_offset: the one that the next message will get.
-        term: the latest one in the log that was read; 0 when it is not known.
-        now_ms: the time of the broker.
-        is_last: the pull has ended.
-        from_slave: a slave has answered.
-        advised_slave: broker id of a slave that is to be read next, 0 when there is none.
-        failure: why the pull has ended.
-    """
+    """One answer of a broker to a pull."""
 
     batches: Sequence[EncodedBatch] = ()
+    #: Where the pull goes on, or may after damage; 0 behind the last batch.
     next_offset: int = 0
     min_offset: int = 0
     max_offset: int = 0
+    #: The latest one in the log that was read; 0 when it is not known.
     term: int = 0
     now_ms: int = 0
     is_last: bool = False
     from_slave: bool = False
+    #: Broker id of a slave that is to be read next, 0 when there is none.
     advised_slave: int = 0
     failure: MiniMQError | None = None
 
@@ -186,27 +165,18 @@ Decision = Pull | Cancel | LeaseOver | OffsetReset
 
 
 class Commit(NamedTuple):
-    """An offset to record.
-
-    Attributes:
-        queue: of which it is.
-        offset: the next one to be read.
-        epoch: of the lease under which it was read; 0 without a lease.
-        topic_id: of the topic that was read; 0 when it is not known.
-        sought: the reader has moved: the recorded offset may go back.
-        address: of the broker that has granted the lease; empty without one.
-        term: the latest one in the log that was read; 0 when it is not known.
-        tries: number of the delivery that is made alone from the offset on; 0 if none is.
-        in_hand_end: where its messages end.
-    """
+    """An offset to record."""
 
     queue: MessageQueue
     offset: int
     epoch: int = 0
     topic_id: int = 0
+    #: The reader has moved: the recorded offset may go back.
     sought: bool = False
+    #: Of the broker that has granted the lease; empty without one.
     address: str = ""
     term: int = 0
+    #: Number of the delivery that is made alone from the offset on; 0 if none is.
     tries: int = 0
     in_hand_end: int = 0
 

@@ -25,23 +25,15 @@ _SHARED_BYTES = 16_384
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A batch as it came from a broker, not opened yet; holds its bytes and nothing else of the answer.
-
-    Attributes:
-        base_offset: offset of its first record.
-        stored_ms: when the broker stored it, in ms since 1970.
-        position: where it stands in the CommitLog of its broker.
-        count: number of its records, as the index of the broker has it.
-        data: the batch.
-        due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
-        is_compacted: its topic is: empty bodies are tombstones.
-    """
+    """A batch as it came from a broker, not opened yet; holds its bytes and nothing else of the answer."""
 
     base_offset: int
     stored_ms: int
+    #: Where it stands in the CommitLog of its broker.
     position: int
     count: int
     data: bytes
+    #: When it was due, in ms since 1970, if it was delayed; else 0.
     due_ms: int = 0
     is_compacted: bool = False
 

@@ -23,7 +23,6 @@ from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transactions.producer_transaction import ProducerTransaction
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
-from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -32,13 +31,31 @@ from minimq_common.outage_log import OutageLog
 if TYPE_CHECKING:
     from minimq.sending.arrow.bulk_rows import OnRefused
 
-log = client_logger(__name__)
-
 #: Called with the receipt of a message, or with the error.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
 
 
-class Producer:
+class ProducerFace:
+    """The part of a producer that is the same for threads and for asyncio."""
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        options: ProducerOptions | None = None,
+        *,
+        interceptors: Sequence[SendInterceptor] = (),
+        **changes: Unpack[ProducerChanges],
+    ) -> None:
+        self._options = with_changes(options or ProducerOptions(), changes, type(self))
+        self._core = ProducerCore(nameserver, self._options, interceptors)
+        self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
+
+    def statistics(self) -> ProducerStatistics:
+        """Return the statistics so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
+        return self._core.statistics()
+
+
+class Producer(ProducerFace):
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
     Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,
@@ -53,19 +70,6 @@ class Producer:
     Raises:
         InvalidArgument: an address or an option is wrong.
     """
-
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        options: ProducerOptions | None = None,
-        *,
-        interceptors: Sequence[SendInterceptor] = (),
-        **changes: Unpack[ProducerChanges],
-    ) -> None:
-        self._options = with_changes(options or ProducerOptions(), changes, Producer)
-        self._core = ProducerCore(nameserver, self._options, interceptors)
-        self._callback_faults = OutageLog(log)
-        self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
     def __enter__(self) -> Self:
         return self
@@ -129,7 +133,7 @@ class Producer:
         future: ReceiptFuture[SendReceipt] = ReceiptFuture()
         if callback is not None:
             check_plain_function("callback", callback)
-            future.add_done_callback(partial(_call_back, callback, self._callback_faults))
+            future.add_done_callback(partial(_call_back, callback, self._core.callback_faults))
         self._core.send(message, queue, selector, future)
         return future
 
@@ -321,10 +325,6 @@ class Producer:
             SendFailed: messages or replies were still in flight after that time.
         """
         self._core.flush(timeout)
-
-    def statistics(self) -> ProducerStatistics:
-        """Return the statistics so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
-        return self._core.statistics()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush and end. Idempotent.

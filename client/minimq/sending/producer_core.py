@@ -44,12 +44,16 @@ from minimq.sending.transactions.open_transaction import OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer, checked_input
 from minimq.sending.transactions.transactor import Transactor
+from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
 from minimq_common.batch.message_check import check_message, plain_size
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
 from minimq_common.names import check_topic
+from minimq_common.outage_log import OutageLog
 from minimq_common.reply_address import REPLY_TO
+
+log = client_logger(__name__)
 
 #: What Ctrl-C has interrupted, and the end of a `with` block that it has left, wait so long for receipts, in seconds:
 #: somebody sits there.
@@ -78,6 +82,7 @@ class ProducerCore:
         self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
+        self.callback_faults = OutageLog(log)
         self._transactor = Transactor(self._client, options, self._find, self._chosen.choose)
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()

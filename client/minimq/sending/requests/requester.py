@@ -6,15 +6,13 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from google.protobuf.message import DecodeError
 
 from minimq.arguments import check_message_type
 from minimq.connection.client import ClusterClient
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.pending_batch import Outcome
 from minimq.sending.receipt_future import Awaited
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
 from minimq.sending.requests.open_requests import CorrelationIds, OpenRequest, OpenRequests, ReplyOutcome
@@ -34,28 +32,6 @@ log = client_logger(__name__)
 _KEY_BYTES = 32
 
 
-class RouteFinder(Protocol):
-    """Finds topics."""
-
-    def __call__(self, topic: str, *, make: bool, timeout_s: float) -> TopicRoute:
-        """Return the route of a topic, after waiting for absent servers."""
-
-
-class RequestSending(Protocol):
-    """Sends messages."""
-
-    def __call__(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        outcome: Outcome | None,
-        reply_to: str | None = None,
-        /,
-    ) -> None:
-        """Send a message with the property `REPLY_TO`."""
-
-
 class Requester:
     """Opens the inbox of a producer where replies can reach it, and gives each reply to its request. Thread-safe.
 
@@ -63,7 +39,11 @@ class Requester:
     """
 
     def __init__(
-        self, client: ClusterClient, callbacks: CallbackThread, find: RouteFinder, send: RequestSending
+        self,
+        client: ClusterClient,
+        callbacks: CallbackThread,
+        find: Callable[..., TopicRoute],
+        send: Callable[..., None],
     ) -> None:
         self._client = client
         self._find = find
