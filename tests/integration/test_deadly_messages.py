@@ -24,7 +24,7 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
 )
-from minimq.receiving.listening import queue_dispatcher
+from minimq.receiving.listening import leased_source
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_popper import RawPopper
@@ -269,7 +269,7 @@ def test_a_commit_that_does_not_advance_forgets_no_death(single: LocalCluster, t
 def test_calls_that_last_and_suspects_do_not_stop_other_queues(
     single: LocalCluster, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_dispatcher, "_ALONE_S", 0.2)
+    monkeypatch.setattr(leased_source, "_ALONE_S", 0.2)
     topic = new_name()
     with Admin(single.nameserver) as admin:
         admin.create_topic(topic, queues=2)

@@ -18,7 +18,7 @@ from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq_common.errors import InternalError, InvalidArgument
 from support.groups import members_of
-from support.listening import Listener, dispatcher_of
+from support.listening import Listener
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -69,21 +69,6 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
     wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
     assert sum(admin.committed_offsets(group, topic).values()) == listener.calls.total()
     go_on.set()
-
-
-def test_a_consumer_that_cannot_go_on_leaves_its_group_and_says_so(
-    cluster: LocalCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    consumer = PushConsumer(cluster.nameserver, group=group)
-    consumer.subscribe(topic)
-    consumer.start(Listener())
-    wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
-    dispatcher_of(consumer)._hand_over = lambda: sys.exit(5)  # type: ignore[method-assign]
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
-    assert f"reads no more, and leaves the group={group}" in caplog.text
-    with pytest.raises(InternalError, match="had stopped reading before: SystemExit"):
-        consumer.close()
-    consumer.close()
 
 
 def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_group(

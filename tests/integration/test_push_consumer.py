@@ -20,7 +20,7 @@ from minimq import (
 )
 from minimq.receiving.listening.push_consumer import Balance
 from minimq_common.errors import InvalidArgument
-from support.listening import Listener, dispatcher_of
+from support.listening import Listener, source_of
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -91,7 +91,7 @@ def test_messages_that_nobody_wants_count_as_finished(
         producer.send_many([*unwanted, Message(topic, b"last", tag="paid"), *unwanted], queue=receipt.queue)
         producer.send_many(unwanted, queue=receipt.queue)
         wait_until(lambda: len(listener.calls) == 2, PATIENCE_S)
-        wait_until(lambda: dispatcher_of(consumer)._fetcher.positions()[receipt.queue] == 152, PATIENCE_S)
+        wait_until(lambda: source_of(consumer)._fetcher.positions()[receipt.queue] == 152, PATIENCE_S)
     assert listener.calls == {b"yes": 1, b"last": 1}
     assert consumer.filtered_messages == 150
     assert admin.committed_offsets(group, topic)[receipt.queue] == 152
@@ -191,8 +191,8 @@ def test_a_slow_listener_has_a_bounded_number_of_messages_in_hand(
     with PushConsumer(cluster.nameserver, group=group, threads=64, batch_size=4, **options) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
-        in_flight = dispatcher_of(consumer)._in_flight
-        wait_until(lambda: queue in in_flight.blocked(), PATIENCE_S, what="the queue is blocked")
+        in_flight = source_of(consumer)._in_flight
+        wait_until(lambda: queue in in_flight.blocked, PATIENCE_S, what="the queue is blocked")
         wait_until(lambda: limit != "span" or in_flight.of_queue(queue) == (4, 4000), PATIENCE_S)
         wait_until(lambda: seen, PATIENCE_S, what="a listener has begun")
         messages, size = in_flight.of_queue(queue)

@@ -31,7 +31,7 @@ from minimq import (
     aio,
 )
 from minimq.errors import GroupConflict, InvalidArgument
-from minimq.receiving.listening.message_dispatcher import MessageDispatcher
+from minimq.receiving.listening.popped_source import PoppedSource
 from support.listening import Listener
 from support.waiting import wait_until
 
@@ -286,7 +286,7 @@ def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: 
     with pushing(pair, topic, threads=1, invisible_s=3600) as consumer:
         consumer.start(hang)
         assert begun.wait(PATIENCE_S)
-        assert isinstance(consumer._reader, MessageDispatcher)
+        assert isinstance(consumer._reader, PoppedSource)
         streams = consumer._reader._reader.settler._streams
         broken = dict(streams)
         for stream in broken.values():

@@ -27,7 +27,7 @@ from minimq import (
     RetryLater,
 )
 from minimq_common.names import dead_letter_topic, retry_topic
-from support.listening import Listener, dispatcher_of
+from support.listening import Listener
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -255,7 +255,7 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
         consumer.start(listener)
         sent = producer.send(Message(topic, b"hangs"))
         wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
-        wait_until(lambda: not dispatcher_of(consumer)._in_flight.active, PATIENCE_S)
+        wait_until(lambda: not consumer._dispatcher.in_hand, PATIENCE_S)
         go_on.set()
     assert listener.tries_of(b"hangs") == [0, 1]
     told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
@@ -276,13 +276,13 @@ def listen(messages):
         time.sleep(60)
     return ConsumeResult.RETRY_LATER
 consumer = PushConsumer(nameserver, group=group, threads=4, batch_size=5, retry_delays_s=(0.3,), commit_interval_s=0.01)
-send = consumer._reader._outcomes.sender.send
+send = consumer._reader._sender._send
 def killed(failed):
     send(failed[: len(failed) // 2])
     print("half", flush=True)
     time.sleep(60)
 if moment == "between":
-    consumer._reader._outcomes._retry_worker._send = killed
+    consumer._reader._sender._send = killed
 consumer.subscribe(topic)
 consumer.start(listen)
 time.sleep(60)
@@ -361,7 +361,7 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
                 sent = producer.send(Message("t", b"bad"))
             consumer.subscribe("t")
             consumer.start(listen)  # type: ignore[arg-type]
-            wait_until(lambda: dispatcher_of(consumer)._in_flight.active == 1, PATIENCE_S)
+            wait_until(lambda: len(consumer._dispatcher.in_hand) == 1, PATIENCE_S)
             next(broker for broker in cluster.brokers if broker.name == sent.queue.broker_name).kill()
             held.set()
             wait_until(lambda: listener.calls[b"bad"] == 2, PATIENCE_S)

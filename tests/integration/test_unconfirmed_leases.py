@@ -13,7 +13,6 @@ from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullCo
 from minimq_common.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
-from support.listening import dispatcher_of
 from support.raw_member import RawMember
 from support.relay import Relay
 from support.waiting import wait_until
@@ -131,7 +130,7 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
         consumer.subscribe("t")
         consumer.start(listen)
         wait_until(lambda: seen, PATIENCE_S)
-        wait_until(lambda: dispatcher_of(consumer)._in_flight.active == 0, PATIENCE_S)
+        wait_until(lambda: not consumer._dispatcher.in_hand, PATIENCE_S)
         heir.commit("g", "t", 0, 100, _epoch(heir))
         heir.leave("g")
         relay.mend()

@@ -18,7 +18,10 @@ def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer, ways: Mapping[s
         consumer: the consumer, which has a connection of its own.
         ways: what it is to connect to, by the address of the broker.
     """
-    client = consumer._client if isinstance(consumer, SimpleConsumer) else consumer._reader._client
+    if isinstance(consumer, PushConsumer):
+        client = consumer._reader.client
+    else:
+        client = consumer._client if isinstance(consumer, SimpleConsumer) else consumer._reader._client
     channels = client.connection._broker_channels
     straight = channels.stub
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq import ConsumeResult, PushConsumer, ReceivedMessage, RetryLater
-from minimq.receiving.listening.queue_dispatcher import QueueDispatcher
+from minimq.receiving.listening.leased_source import LeasedSource
 
 Answer = ConsumeResult | RetryLater
 
 
-def dispatcher_of(consumer: PushConsumer) -> QueueDispatcher:
-    """Return who does the work of a push consumer that has queues to itself."""
-    assert isinstance(consumer._reader, QueueDispatcher)
+def source_of(consumer: PushConsumer) -> LeasedSource:
+    """Return where a push consumer that has queues to itself takes messages."""
+    assert isinstance(consumer._reader, LeasedSource)
     return consumer._reader
 
 

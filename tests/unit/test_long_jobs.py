@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import TypeVar
@@ -18,9 +18,11 @@ import pytest
 from minimq import ConsumeResult, MessageQueue
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptors
-from minimq.receiving.listening import listener_calls, message_dispatcher
+from minimq.receiving.listening import dispatcher as dispatching
+from minimq.receiving.listening import listener_calls, popped_source
+from minimq.receiving.listening.dispatcher import Dispatcher
 from minimq.receiving.listening.listener import AsyncListenerAdapter, ListenerCalls
-from minimq.receiving.listening.message_dispatcher import MessageDispatcher
+from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSource
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
@@ -113,8 +115,8 @@ class Link:
         self.group, self.topics, self.is_closed = KEY.group, ["jobs"], False
         self.settler = self
         connection = SimpleNamespace(call_soon=self._call_soon)
-        routes = SimpleNamespace(with_retries=lambda ask, within_s: None, route=lambda topic: None)
-        self.client = SimpleNamespace(run=self._call_soon, connection=connection, routes=routes)
+        routes = SimpleNamespace(find_within=self._find)
+        self.client = SimpleNamespace(result=self._result, connection=connection, routes=routes)
 
     def check_open(self) -> None:
         """It is."""
@@ -143,6 +145,14 @@ class Link:
         await asyncio.sleep(self._chance.uniform(0.001, LATENCY_S))
 
     @staticmethod
+    async def _find(topic: str, timeout_s: float) -> None:
+        """It is there."""
+
+    @staticmethod
+    async def _result(make: Callable[[], Awaitable[T]]) -> T:
+        return await make()
+
+    @staticmethod
     def _call_soon(work: Callable[..., object], *arguments: object) -> None:
         asyncio.get_running_loop().call_soon(work, *arguments)
 
@@ -155,8 +165,9 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
         options = ConsumerOptions(invisible_s=INVISIBLE_S, consume_timeout_s=2 * JOB_S)
         link = partial(Link, broker, chance, name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(message_dispatcher, "SimpleReader", lambda *_, made=link: made())
-            dispatcher = MessageDispatcher(None, "g", client_id=name, start="earliest", calls=calls, options=options)
+            patch.setattr(popped_source, "SimpleReader", lambda *_, made=link: made())
+            source = PoppedSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
+        dispatcher: Dispatcher[PoppedDelivery] = Dispatcher(source, calls.threads, options)
 
         async def work(messages: list[ReceivedMessage], name: str = name) -> ConsumeResult:
             [message] = messages
@@ -167,7 +178,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             return ConsumeResult.SUCCESS
 
         adapter = AsyncListenerAdapter(work, "g", dispatcher.replier, ReceiveInterceptors((), "g", "c"), in_order=False)
-        dispatcher.start_on(asyncio.get_running_loop(), adapter)
+        await dispatcher.start_on(asyncio.get_running_loop(), adapter)
     await asyncio.wait_for(broker.is_done.wait(), 2 * JOB_S)
     return done
 
@@ -177,7 +188,7 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
 ) -> None:
     loop, chance = VirtualLoop(), random.Random(SEED)
     clocks = Clocks(loop)
-    for module in (message_dispatcher, listener_calls, pop_clock):
+    for module in (dispatching, popped_source, listener_calls, pop_clock):
         monkeypatch.setattr(module, "time", clocks)
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -84,9 +84,9 @@ class PushConsumer(ConsumerFace):
         Raises:
             InvalidArgument: also when the listener is no coroutine function.
         """
-        await asyncio.to_thread(self._reader._start_on, asyncio.get_running_loop(), listener)
+        await self._reader._start_on(asyncio.get_running_loop(), listener)
 
     async def close(self, timeout: float = 30.0) -> None:
         """Let running calls of the listener end, commit, leave the group; see `minimq.PushConsumer.close`."""
-        self._reader._check_may_close()
+        self._reader._dispatcher.check_may_close()
         await asyncio.to_thread(self._reader.close, timeout)

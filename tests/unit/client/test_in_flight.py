@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from random import Random
 from typing import Any
 
 import pytest
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
-from minimq.receiving.listening.in_flight import Delivery, InFlightDeliveries, InFlightLimits
+from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery
 from minimq.receiving.listening.listener import Verdict, mistake_in, verdict
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch.builder import BatchBuilder
@@ -27,38 +26,27 @@ def messages(first: int, count: int, queue: MessageQueue = QUEUE) -> list[Receiv
 
 
 class Account:
-    """An `InFlightDeliveries` that reads one queue, and what it asked for."""
+    """An `InFlight` that reads one queue."""
 
     def __init__(self, *, one_at_a_time: bool = False) -> None:
-        self.told = 0
-        self.read_again: list[int] = []
-        self.in_flight = InFlightDeliveries(InFlightLimits(10, 1000, 20), self._tell, one_at_a_time=one_at_a_time)
+        self.in_flight = InFlight(InFlightLimits(10, 1000, 20), one_at_a_time=one_at_a_time)
         self.in_flight.start(QUEUE, 0)
 
-    def _tell(self) -> None:
-        self.told += 1
-
-    def take(self, first: int, count: int, wanted: slice = slice(None)) -> list[Delivery]:
-        self.in_flight.blocked()
-        return self.take_late(first, count, wanted)
-
-    def take_late(self, first: int, count: int, wanted: slice = slice(None)) -> list[Delivery]:
-        """Take without another look at what is blocked."""
-        taken = messages(first, count)
-        parts = [taken[wanted]] if taken[wanted] else []
-        return self.in_flight.take(taken, parts, self.read_again.append)
+    def take(self, first: int, count: int, wanted: slice = slice(None)) -> LeasedDelivery:
+        [delivery] = self.in_flight.take([messages(first, count)[wanted]])
+        return delivery
 
     def offsets(self, position: int = 0) -> dict[MessageQueue, int]:
-        return self.in_flight.offsets(lambda: {QUEUE: position})
+        return self.in_flight.offsets({QUEUE: position})
 
 
 def test_a_queue_is_blocked_while_too_much_of_it_is_in_hand() -> None:
     account = Account()
-    first, second = [account.take(number * 5, 5)[0] for number in range(2)]
-    assert account.in_flight.blocked() == {QUEUE}
+    first, second = account.take(0, 5), account.take(5, 5)
+    assert account.in_flight.blocked == {QUEUE}
     assert account.in_flight.of_queue(QUEUE) == (10, 100)
     account.in_flight.finish(second)
-    assert (account.in_flight.blocked(), account.told, account.offsets()) == (frozenset(), 1, {QUEUE: 0})
+    assert (account.in_flight.blocked, account.offsets()) == (set(), {QUEUE: 0})
     account.in_flight.finish(first)
     assert account.offsets() == {QUEUE: 10}
 
@@ -66,16 +54,16 @@ def test_a_queue_is_blocked_while_too_much_of_it_is_in_hand() -> None:
 @pytest.mark.parametrize("one_at_a_time", [False, True])
 def test_what_is_blocked_follows_from_what_is_in_hand_of_each_queue_whatever_happens(one_at_a_time: bool) -> None:
     random, limits = Random(SEED), InFlightLimits(10, 1000, 20)
-    in_flight = InFlightDeliveries(limits, lambda: None, one_at_a_time=one_at_a_time)
+    in_flight = InFlight(limits, one_at_a_time=one_at_a_time)
     queues = [MessageQueue("orders", "broker-a", number) for number in range(3)]
-    ends, deliveries, seen = dict.fromkeys(queues, 0), list[Delivery](), set[int]()
-    for now in range(2_000):
-        blocked, queue = in_flight.blocked(), random.choice(queues)
-        works = in_flight._queues.items()
-        assert blocked == {
+    ends, deliveries, seen = dict.fromkeys(queues, 0), list[LeasedDelivery](), set[int]()
+    for _ in range(2_000):
+        queue, works = random.choice(queues), in_flight._queues.items()
+        assert in_flight.blocked == {
             each for each, work in works if (not work.ranges.idle if one_at_a_time else work.ranges.is_full(limits))
         }
-        seen.add(len(blocked))
+        seen.add(len(in_flight.blocked))
+        deliveries = [delivery for delivery in deliveries if in_flight.is_current(delivery)]
         if queue not in in_flight._queues:
             in_flight.start(queue, ends[queue])
         elif random.random() < 0.05:
@@ -84,43 +72,38 @@ def test_what_is_blocked_follows_from_what_is_in_hand_of_each_queue_whatever_hap
             in_flight.start_over(queue, ends[queue])
         elif random.random() < 0.1:  # a reader has passed over messages that nobody wants
             ends[queue] += 10
-            in_flight.offsets(lambda: ends)
-        elif queue not in blocked and random.random() < 0.7:
+            in_flight.offsets(ends)
+        elif queue not in in_flight.blocked and random.random() < 0.7:
             taken = messages(ends[queue], random.randint(1, 5), queue)
             ends[queue] += len(taken)
-            deliveries += in_flight.take(taken, [taken] if random.random() < 0.9 else [], lambda _: None)
+            deliveries += in_flight.take([taken])
         elif deliveries:
             delivery = deliveries.pop(random.randrange(len(deliveries)))
             kept = list(delivery.messages[random.randint(0, 2) :])
             if not kept or random.random() < 0.6:
                 deliveries += filter(None, [in_flight.finish(delivery)])
             elif random.random() < 0.5:
-                in_flight.put_aside(delivery, kept, until=now + 5)
+                deliveries += in_flight.split(delivery, kept)
             else:
                 in_flight.narrow(delivery, kept)
                 deliveries.append(delivery)
-        deliveries += in_flight.due(now)
     assert seen >= {0, 1, 2}
 
 
 def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
     account = Account(one_at_a_time=True)
-    [delivery] = account.take(0, 1)
-    assert account.in_flight.blocked() == {QUEUE}
-    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
-    assert account.in_flight.blocked() == {QUEUE}
-    assert (account.in_flight.active, account.in_flight.next_due()) == (0, 5.0)
-    assert account.in_flight.due(4.9) == []
-    [again] = account.in_flight.due(5.0)
+    delivery = account.take(0, 1)
+    assert account.in_flight.blocked == {QUEUE}
+    [again] = account.in_flight.split(delivery, delivery.messages)
+    assert account.in_flight.blocked == {QUEUE}
     account.in_flight.finish(again)
-    assert account.in_flight.blocked() == frozenset()
+    assert account.in_flight.blocked == set()
 
 
-def test_messages_that_nobody_wants_are_finished_at_once() -> None:
+def test_messages_that_nobody_wants_are_finished_with_those_before_them() -> None:
     account = Account()
-    assert account.take(0, 5, slice(0, 0)) == []
-    assert account.offsets() == {QUEUE: 5}
-    [delivery] = account.take(5, 5, slice(2, 3))
+    assert account.offsets(5) == {QUEUE: 5}
+    delivery = account.take(5, 5, slice(2, 3))
     assert account.offsets(position=12) == {QUEUE: 7}
     account.in_flight.finish(delivery)
     assert account.offsets(position=12) == {QUEUE: 12}
@@ -128,108 +111,36 @@ def test_messages_that_nobody_wants_are_finished_at_once() -> None:
 
 def test_what_succeeded_of_a_call_is_committed() -> None:
     account = Account()
-    [delivery] = account.take(0, 5)
+    delivery = account.take(0, 5)
     account.in_flight.narrow(delivery, [delivery.messages[2], delivery.messages[4]])
     assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 2}, (2, 20))
     account.in_flight.finish(delivery)
     assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 5}, (0, 0))
 
 
-def test_a_queue_leaves_when_no_thread_is_busy_with_it() -> None:
+def test_a_queue_leaves_at_the_first_message_that_is_not_finished() -> None:
     account = Account()
-    [delivery] = account.take(0, 5)
+    delivery = account.take(0, 5)
+    [*_, last] = account.in_flight.split(delivery, delivery.messages[3:])
+    assert account.in_flight.leave([QUEUE]) == {QUEUE: 3}
     assert account.in_flight.leave([QUEUE]) == {}
-    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
-    assert account.in_flight.leave([QUEUE]) == {QUEUE: 0}
-    assert account.in_flight.due(6.0) == []
+    assert not account.in_flight.is_current(last)
 
 
-def test_calls_of_a_queue_that_was_lost_do_not_count_for_it_when_it_comes_back() -> None:
+def test_deliveries_of_a_queue_that_was_lost_are_not_those_of_the_same_queue_when_it_comes_back() -> None:
     account = Account()
-    [delivery] = account.take(0, 5)
-    account.in_flight.drop([QUEUE])
-    assert account.take(5, 5) == []
-    account.in_flight.start(QUEUE, 2)
-    assert not account.in_flight.is_current(delivery)
-    account.in_flight.finish(delivery)
-    assert (account.offsets(), account.in_flight.wait_until_below(1, 0.0)) == ({QUEUE: 2}, True)
-
-
-def test_messages_of_unknown_origin_are_read_again() -> None:
-    """The queue was lost and granted anew between the look and the messages: they may be those of before."""
-    account = Account()
-    account.in_flight.blocked()
+    former = account.take(0, 5)
     account.in_flight.drop([QUEUE])
     account.in_flight.start(QUEUE, 2)
-    assert account.take_late(5, 5) == []
-    assert (account.read_again, account.offsets()) == ([2], {QUEUE: 2})
-    [delivery] = account.take(2, 5)
-    assert account.in_flight.is_current(delivery)
-
-
-def test_positions_of_a_queue_that_was_granted_anew_meanwhile_do_not_count() -> None:
-    account = Account()
-
-    def positions() -> dict[MessageQueue, int]:
-        account.in_flight.start(QUEUE, 2)
-        return {QUEUE: 9}
-
-    assert account.in_flight.offsets(positions) == {QUEUE: 2}
-
-
-@pytest.mark.parametrize("give_up", [True, False])
-def test_a_call_that_hangs_is_told_once(give_up: bool) -> None:
-    account = Account()
-    [delivery] = account.take(0, 5)
-    assert account.in_flight.hanging(100.0, 5.0, give_up=give_up) == []  # no thread had time for it yet
-    account.in_flight.begin(delivery, 100.0)
-    assert account.in_flight.hanging(104.9, 5.0, give_up=give_up) == []
-    assert account.in_flight.hanging(105.0, 5.0, give_up=give_up) == [delivery]
-    assert account.in_flight.hanging(106.0, 5.0, give_up=give_up) == []
-    assert account.in_flight.answered(delivery) == (not give_up)
-
-
-def test_a_call_that_waits_is_not_made_once_the_queue_is_lost() -> None:
-    account = Account()
-    [first] = account.take(0, 1)
-    [waiting] = account.take(1, 1)
-    [later] = account.take(2, 1)
-    assert account.in_flight.begin(first, 0.0)
-    account.in_flight.postpone(later, until=5.0)
-    account.in_flight.drop([QUEUE])
-    account.in_flight.start(QUEUE, 0)  # the same messages come again
-    assert not account.in_flight.begin(waiting, 1.0)
-    assert account.in_flight.due(5.0) == []
-    assert account.in_flight.active == 1
-
-
-def test_a_call_that_was_postponed_is_made_if_the_queue_stays() -> None:
-    account = Account(one_at_a_time=True)
-    [delivery] = account.take(0, 1)
-    account.in_flight.postpone(delivery, until=5.0)
-    assert account.in_flight.active == 0
-    assert account.in_flight.blocked() == {QUEUE}
-    assert account.in_flight.due(5.0) == [delivery]
-    assert account.in_flight.begin(delivery, 5.0)
-
-
-def test_a_call_that_was_given_up_is_another_one_when_it_is_made_again() -> None:
-    account = Account()
-    [delivery] = account.take(0, 1)
-    account.in_flight.begin(delivery, 0.0)
-    account.in_flight.hanging(9.0, 5.0, give_up=True)
-    account.in_flight.put_aside(delivery, delivery.messages, until=10.0)
-    [again] = account.in_flight.due(10.0)
-    account.in_flight.begin(again, 10.0)
-    assert (account.in_flight.answered(delivery), account.in_flight.answered(again)) == (False, True)
+    delivery = account.take(2, 5)
+    assert (account.in_flight.is_current(former), account.in_flight.is_current(delivery)) == (False, True)
+    assert account.offsets() == {QUEUE: 2}
 
 
 def test_what_is_tried_again_comes_one_by_one() -> None:
     account = Account()
-    [delivery] = account.take(0, 5)
-    [after] = account.take(5, 2)
-    account.in_flight.put_aside(delivery, [delivery.messages[1], delivery.messages[3]], until=5.0)
-    first, second = account.in_flight.due(5.0)
+    delivery, after = account.take(0, 5), account.take(5, 2)
+    first, second = account.in_flight.split(delivery, [delivery.messages[1], delivery.messages[3]])
     assert [again.messages for again in (first, second)] == [[delivery.messages[1]], [delivery.messages[3]]]
     assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 1}, (4, 40))
     assert account.in_flight.finish(second) is None
@@ -241,29 +152,16 @@ def test_what_is_tried_again_comes_one_by_one() -> None:
 
 def test_in_order_each_waits_for_the_one_before_it() -> None:
     account = Account(one_at_a_time=True)
-    [delivery] = account.take(0, 3)
-    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
-    [first] = account.in_flight.due(5.0)
+    delivery = account.take(0, 3)
+    [first] = account.in_flight.split(delivery, delivery.messages)
     second = account.in_flight.finish(first)
     assert second is not None
-    assert (second.messages, account.in_flight.active, account.offsets()) == ([delivery.messages[1]], 1, {QUEUE: 1})
-    account.in_flight.put_aside(second, second.messages, until=9.0)
-    assert account.in_flight.active == 0
-    [second] = account.in_flight.due(9.0)
+    assert (second.messages, account.offsets()) == ([delivery.messages[1]], {QUEUE: 1})
+    [second] = account.in_flight.split(second, second.messages)
     last = account.in_flight.finish(second)
     assert last is not None
     assert account.in_flight.finish(last) is None
-    assert (account.in_flight.active, account.in_flight.blocked(), account.offsets()) == (0, frozenset(), {QUEUE: 3})
-
-
-def test_what_waits_for_a_call_of_a_queue_that_was_lost_is_not_made() -> None:
-    account = Account(one_at_a_time=True)
-    [delivery] = account.take(0, 3)
-    account.in_flight.put_aside(delivery, delivery.messages, until=5.0)
-    [first] = account.in_flight.due(5.0)
-    account.in_flight.drop([QUEUE])
-    assert account.in_flight.finish(first) is None
-    assert account.in_flight.wait_until_below(1, 0.0)
+    assert (account.in_flight.blocked, account.offsets()) == (set(), {QUEUE: 3})
 
 
 @pytest.mark.parametrize(
@@ -352,34 +250,3 @@ def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
 def test_an_answer_that_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         RetryLater(**arguments)
-
-
-class CountedCondition(threading.Condition):
-    notified = 0
-
-    def notify_all(self) -> None:
-        self.notified += 1
-        super().notify_all()
-
-
-def test_who_waits_for_fewer_calls_is_not_woken_by_each_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    account = Account()
-    condition = CountedCondition()
-    monkeypatch.setattr(account.in_flight, "_changed", condition)
-    deliveries = [account.take(number, 1)[0] for number in range(10)]
-    assert not account.in_flight.wait_until_below(3, 0.0)
-    for delivery in deliveries[:7]:
-        account.in_flight.finish(delivery)
-    assert condition.notified == 0
-    account.in_flight.finish(deliveries[7])
-    assert condition.notified == 1
-    assert account.in_flight.wait_until_below(3, 0.0)
-
-
-def test_a_call_that_hangs_is_not_waited_for() -> None:
-    account = Account(one_at_a_time=True)
-    [delivery] = account.take(0, 1)
-    account.in_flight.begin(delivery, 0.0)
-    assert not account.in_flight.wait_until_idle(0.0)
-    account.in_flight.hanging(10.0, 5.0, give_up=False)
-    assert account.in_flight.wait_until_idle(0.0)

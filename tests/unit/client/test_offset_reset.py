@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.listening.in_flight import InFlightDeliveries, InFlightLimits
+from minimq.receiving.listening.in_flight import InFlight, InFlightLimits
 from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.model import MessageQueue
@@ -49,18 +49,15 @@ def messages(first: int, count: int) -> list[ReceivedMessage]:
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])
 def test_what_is_in_hand_of_a_queue_that_has_shrunk_is_read_again(end: int, again: int) -> None:
-    in_flight = InFlightDeliveries(InFlightLimits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
+    in_flight = InFlight(InFlightLimits(100, 1 << 20, 100), one_at_a_time=False)
     in_flight.start(QUEUE, 10)
-    in_flight.blocked()
-    taken = messages(10, 5)
-    [delivery] = in_flight.take(taken, [taken], lambda offset: None)
+    [delivery] = in_flight.take([messages(10, 5)])
     assert in_flight.start_over(QUEUE, end) == again
     assert not in_flight.is_current(delivery)
-    in_flight.finish(delivery)
-    assert in_flight.offsets(dict) == {QUEUE: again}
+    assert in_flight.offsets({}) == {QUEUE: again}
 
 
 def test_a_queue_that_has_left_is_not_begun_again() -> None:
-    in_flight = InFlightDeliveries(InFlightLimits(100, 1 << 20, 100), lambda: None, one_at_a_time=False)
+    in_flight = InFlight(InFlightLimits(100, 1 << 20, 100), one_at_a_time=False)
     assert in_flight.start_over(QUEUE, 5) is None
-    assert in_flight.offsets(dict) == {}
+    assert in_flight.offsets({}) == {}

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import operator
 import reprlib
-from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -29,12 +29,6 @@ _NAMED = 5
 _SHOWN_NAME = 100
 _short = reprlib.Repr()
 _short.maxlist, _short.maxstring = _NAMED, 80
-
-
-#: Seconds for which `close` waits for running calls without a word.
-QUIET_CLOSE_S = 1.0
-WAITS_FOR_CALLS = "consumer: closes, and waits up to %.0f s for %s of the listener group=%s"
-WAITS_NO_LONGER = "consumer: closes, and waits no longer for %s of the listener group=%s"
 
 
 class ConsumeResult(Enum):
@@ -125,14 +119,6 @@ class ListenerCalls(NamedTuple):
     batch_size: int
     #: One call at a time for each queue, in order.
     in_order: bool
-
-
-def check_may_start(topics: Collection[str], *, has_started: bool) -> None:
-    """Raise `InvalidArgument` unless a push consumer has a subscription and was not started before."""
-    if has_started:
-        raise InvalidArgument("the consumer was started before: start it once")
-    if not topics:
-        raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
 
 
 def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:

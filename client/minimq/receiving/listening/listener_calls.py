@@ -1,4 +1,4 @@
-"""Threads or tasks that call a listener."""
+"""Threads or tasks that call a listener: the hand-over from the event loop of the connection."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 from minimq.transport.client_log import client_logger
@@ -19,7 +20,7 @@ Delivery = TypeVar("Delivery")
 
 
 class ListenerThreads(Generic[Delivery]):
-    """A few threads that make deliveries in order. Thread-safe.
+    """A few threads that make deliveries in order.
 
     They are daemons: a listener that never returns does not keep the process alive.
     """
@@ -40,26 +41,26 @@ class ListenerThreads(Generic[Delivery]):
 
     def add(self, delivery: Delivery) -> None:
         """Schedule a delivery."""
-        self.submit(delivery)
-
-    def flush(self) -> None:
-        """Do nothing: each thread finds its work by itself."""
-
-    def submit(self, delivery: Delivery) -> None:
-        """Schedule a delivery."""
         if not self._started:
             self._started = True
             for thread in self._threads:
                 thread.start()
         self._to_do.put(delivery)
 
+    def flush(self) -> None:
+        """Do nothing: each thread finds its work by itself."""
+
+    def withdraw(self) -> list[Delivery]:
+        """Remove and return the deliveries that no thread has begun."""
+        found: list[Delivery] = []
+        with suppress(queue.Empty):
+            while (delivery := self._to_do.get_nowait()) is not None:
+                found.append(delivery)
+        return found
+
     def close(self) -> None:
         """Let each thread end after its current delivery. Pending deliveries are not made."""
-        while True:
-            try:
-                self._to_do.get_nowait()
-            except queue.Empty:
-                break
+        self.withdraw()
         for _ in self._threads:
             self._to_do.put(None)
 
@@ -80,7 +81,7 @@ _CLOSED_WITHIN_S = 1.0
 
 
 class ListenerTasks(Generic[Delivery]):
-    """Tasks on one event loop, as many as have work. Deliveries may come from any thread."""
+    """Tasks on the user's event loop, as many as have work."""
 
     def __init__(
         self,
@@ -107,11 +108,6 @@ class ListenerTasks(Generic[Delivery]):
         """True if the loop is closed, so that the listener can no longer be awaited."""
         return self._loop.is_closed()
 
-    def submit(self, delivery: Delivery) -> None:
-        """Schedule a delivery."""
-        self.add(delivery)
-        self.flush()
-
     def add(self, delivery: Delivery) -> None:
         """Schedule a delivery for the next `flush`: waking a loop costs as much as a small delivery."""
         self._to_do.append(delivery)
@@ -120,15 +116,21 @@ class ListenerTasks(Generic[Delivery]):
         """Wake the loop if there is work."""
         if self._to_do and not self._is_woken:
             self._is_woken = True
-            try:
+            with suppress(RuntimeError):  # the loop is closed, which `has_ended` reports
                 self._loop.call_soon_threadsafe(self._look)
-            except RuntimeError:  # the loop is closed, which `has_ended` reports
-                self._to_do.clear()
 
     def look(self, now: float) -> None:
         """Return deliveries that were cancelled although the loop still runs; call it periodically."""
         while self._cancelled and not self.has_ended and now >= self._cancelled[0][1] + _CLOSED_WITHIN_S:
             self._cut_off(self._cancelled.popleft()[0])
+
+    def withdraw(self) -> list[Delivery]:
+        """Remove and return the deliveries that no task has begun."""
+        found: list[Delivery] = []
+        with suppress(IndexError):  # a task may take the last one
+            while True:
+                found.append(self._to_do.popleft())
+        return found
 
     def close(self) -> None:
         """Let each task end after its current delivery. Pending deliveries are not made."""
@@ -154,8 +156,11 @@ class ListenerTasks(Generic[Delivery]):
             task.exception()  # an error that ends the program is raised by the loop, and need not be logged as well
 
     async def _run(self) -> None:
-        while self._to_do:
-            delivery = self._to_do.popleft()
+        while True:
+            try:
+                delivery = self._to_do.popleft()
+            except IndexError:  # withdrawn meanwhile, or none is left
+                return
             try:
                 await self._deliver(delivery)
             except asyncio.CancelledError:

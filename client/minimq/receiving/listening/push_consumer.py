@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Self, Unpack, get_args
+from typing import Any, Literal, Self, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, waiting_s
 from minimq.connection.cluster import Cluster
@@ -18,6 +18,8 @@ from minimq.receiving.consumer_options import (
     ConsumerOptions,
 )
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
+from minimq.receiving.listening.dispatcher import Dispatcher
+from minimq.receiving.listening.leased_source import LeasedSource
 from minimq.receiving.listening.listener import (
     AsyncListener,
     AsyncListenerAdapter,
@@ -25,8 +27,7 @@ from minimq.receiving.listening.listener import (
     ListenerAdapter,
     ListenerCalls,
 )
-from minimq.receiving.listening.message_dispatcher import MessageDispatcher
-from minimq.receiving.listening.queue_dispatcher import QueueDispatcher
+from minimq.receiving.listening.popped_source import PoppedSource
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.start_position import Start
@@ -82,7 +83,8 @@ class PushConsumer(ConsumerFace):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    _reader: QueueDispatcher | MessageDispatcher
+    _reader: LeasedSource | PoppedSource
+    _dispatcher: Dispatcher[Any]
 
     def __init__(  # noqa: PLR0913 - by name
         self,
@@ -111,7 +113,7 @@ class PushConsumer(ConsumerFace):
         calls = ListenerCalls(threads, most, orderly)
         self._in_order = orderly
         if balance == "queues":
-            self._reader = QueueDispatcher(
+            self._reader = LeasedSource(
                 nameserver,
                 group,
                 client_id=client_id,
@@ -127,9 +129,10 @@ class PushConsumer(ConsumerFace):
                 )
             if allocation != "averagely":
                 raise InvalidArgument("there are no queues to divide with balance='messages': leave out allocation")
-            self._reader = MessageDispatcher(
+            self._reader = PoppedSource(
                 nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
             )
+        self._dispatcher = Dispatcher(self._reader, threads, chosen)
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._when_dropped = WhenDropped(self, self._reader.drop)
 
@@ -151,7 +154,7 @@ class PushConsumer(ConsumerFace):
     @property
     def is_ready(self) -> bool:
         """True while it reads: it was started, the group has taken it in, and it is not closed."""
-        return self._reader.is_ready
+        return self._dispatcher.is_ready
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
@@ -176,22 +179,17 @@ class PushConsumer(ConsumerFace):
             TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
         """
-        self._reader.start(
-            ListenerAdapter(listener, self.group, self._reader.replier, self._interceptors, in_order=self._in_order)
+        replier = self._dispatcher.replier
+        self._dispatcher.start(
+            ListenerAdapter(listener, self.group, replier, self._interceptors, in_order=self._in_order)
         )
         self._when_dropped.closed()  # it keeps running without references to this object
 
-    def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
-        self._reader.start_on(
-            loop,
-            AsyncListenerAdapter(
-                listener, self.group, self._reader.replier, self._interceptors, in_order=self._in_order
-            ),
-        )
+    async def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
+        replier = self._dispatcher.replier
+        adapter = AsyncListenerAdapter(listener, self.group, replier, self._interceptors, in_order=self._in_order)
+        await self._dispatcher.start_on(loop, adapter)
         self._when_dropped.closed()
-
-    def _check_may_close(self) -> None:
-        self._reader.check_may_close()
 
     def close(self, timeout: float = 30.0) -> None:
         """Stop fetching, wait for running calls of the listener, commit, and leave the group. Idempotent.
@@ -207,4 +205,4 @@ class PushConsumer(ConsumerFace):
                 same.
         """
         self._when_dropped.closed()
-        self._reader.close(waiting_s(timeout))
+        self._dispatcher.close(waiting_s(timeout))

@@ -17,8 +17,8 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
-from minimq.receiving.listening.delivery_outcomes import Failed, RetrySender
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
+from minimq.receiving.listening.retries import Failed, RetrySender
 from minimq.receiving.received import EncodedBatch
 from minimq.receiving.work_queues.gathered_acks import GatheredAcks
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
@@ -98,10 +98,7 @@ class SimpleReader:
         self._filters: dict[str, MessageFilter] = {}
         #: Errors that the next calls raise.
         self._errors: list[MiniMQError] = []
-        self._dead_letters = RetrySender(
-            self.client, group=group, levels=1, max_tries=0, timeout_s=options.request_timeout_s
-        )
-        self._burying = asyncio.Lock()
+        self.dead_letters = RetrySender(self.client, group, 1, options.request_timeout_s)
         #: What goes on although nobody waits for it.
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
@@ -357,7 +354,7 @@ class SimpleReader:
         if used_up := [message for message in wanted if message.tries > most]:
             try:
                 # Nobody has looked at them this time.
-                failed = [Failed(message, None, TRIES_USED_UP, message.tries - 1) for message in used_up]
+                failed = [Failed(message, TRIES_USED_UP, tries=message.tries - 1) for message in used_up]
                 await self._bury(used_up, failed)
             except MiniMQError as error:
                 self._errors.append(error)  # the next call raises it: this one has messages
@@ -444,19 +441,14 @@ class SimpleReader:
         receipts_of(chosen, self.group)
         # Messages that somebody else has got since are none of ours.
         await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
-        await self._bury(chosen, [Failed(message, None, why, message.tries, is_wanted=True) for message in chosen])
-
-    async def send_to_dead_letters(self, failed: Sequence[Failed]) -> list[bool]:
-        """Send copies of messages to the dead letters of the group; tell which of them are on disk."""
-        async with self._burying:
-            return await asyncio.to_thread(self._dead_letters.send, failed)
+        await self._bury(chosen, [Failed(message, why, is_wanted=True) for message in chosen])
 
     async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
         # Who is interrupted does not interrupt it halfway: the copies would be sent again.
         await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
 
     async def _bury_wholly(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
-        sent = await self.send_to_dead_letters(failed)
+        sent = await self.dead_letters.send(failed)
         buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
             await self.settler.settle(buried, broker_pb2.POP_OUTCOME_DONE, 0)
@@ -492,5 +484,5 @@ class SimpleReader:
     def drop(self) -> None:
         """End everything at once; on any thread but that of the loop."""
         self._is_closed = True
-        self._dead_letters.close()
+        self.dead_letters.close()
         self.client.close()

@@ -1,0 +1,451 @@
+"""Calls a listener with what a source takes, on the event loop of the connection.
+
+All state belongs to that loop. Deliveries go to the listener's threads or loop by `ListenerThreads` or `ListenerTasks`,
+and their results come back by `Dispatcher.answered`: only these two are used by other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Collection, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.listening.listener import AsyncListenerAdapter, ListenerAdapter, Verdict
+from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThreads
+from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT
+from minimq.receiving.received import ReceivedMessage
+from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
+from minimq.transport.client_log import client_logger
+from minimq.transport.closing import Closing
+from minimq.transport.home_process import check_no_signal
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_common.outage_log import OutageLog
+from minimq_common.words import count_of
+
+log = client_logger(__name__)
+
+#: Interval at which calls that hang are looked for, and sources do what is due.
+_LOOK_INTERVAL_S = 0.2
+#: Delay before a take that failed is tried again.
+_AGAIN_S = 0.5
+#: Seconds for which `close` waits for running calls without a word.
+_QUIET_CLOSE_S = 1.0
+
+
+class Delivery:
+    """Messages of one queue and topic that the listener is called with together."""
+
+    __slots__ = ("began_at", "hangs", "has_slot", "is_over", "keeps_slot", "messages", "queue", "verdict")
+
+    def __init__(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> None:
+        self.queue = queue
+        self.messages = messages
+        #: When the listener was called; set by its thread.
+        self.began_at: float | None = None
+        #: Known without a call.
+        self.verdict: Verdict | None = None
+        self.hangs = False
+        #: Its verdict was acted on: a later one does not matter.
+        self.is_over = False
+        #: It counts as a call until its verdict is there; one that keeps its slot, until its messages are settled.
+        self.has_slot = False
+        self.keeps_slot = False
+
+
+D = TypeVar("D", bound=Delivery)
+
+
+class Source(Protocol[D]):
+    """Where messages come from, and what becomes of them. Lives on the event loop unless a method says otherwise."""
+
+    client: ClusterClient
+    group: str
+    #: For each thread of the listener, so many calls run or wait for it.
+    calls_per_thread: int
+    #: Messages of a call that hangs are tried again meanwhile.
+    retries_hanging: bool
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that are subscribed to."""
+
+    @property
+    def is_member(self) -> bool:
+        """True once a broker serves it. On any thread."""
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork. On any thread."""
+
+    async def begin(self, host: Dispatcher[D]) -> None:
+        """Find the topics, and join the group."""
+
+    async def take(self, room: int) -> None:
+        """Submit deliveries to the host, for so many calls; return soon if there is something else to do."""
+
+    def may_begin(self, delivery: D) -> bool:
+        """Tell whether the messages are still this consumer's. On the listener's thread."""
+
+    def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
+        """Settle the messages, or return what does and waits for brokers. None: they might not begin."""
+
+    def is_current(self, delivery: D) -> bool:
+        """Tell whether a delivery that was put off is to be made."""
+
+    def look(self, now: float) -> None:
+        """Do what is due; called a few times a second."""
+
+    def stop(self, taking: asyncio.Task[None]) -> None:
+        """Let `take` return."""
+
+    async def give_back(self, withdrawn: Sequence[D]) -> None:
+        """Let others have what no listener will be called with."""
+
+    async def end(self, timeout_s: float) -> None:
+        """Finish with the brokers what was settled; a callback may take that long."""
+
+    async def leave(self) -> None:
+        """Leave the group after a failure, without waiting for anything."""
+
+    def is_callback(self) -> bool:
+        """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""
+
+    def close(self) -> None:
+        """End everything at once. On any thread but that of the loop."""
+
+
+class Dispatcher(Generic[D]):
+    """Takes messages from a source as long as calls may begin, and has it settle them by the verdicts."""
+
+    def __init__(self, source: Source[D], threads: int, options: ConsumerOptions) -> None:
+        self._source = source
+        self._client = source.client
+        self._threads = threads
+        self._most_calls = source.calls_per_thread * threads
+        self._hangs_after_s = options.consume_timeout_s
+        self.replier = Replier(source.client, MOST_BODY_BYTES)
+        self._closing = Closing()
+        self._is_closed = False
+        self._broken: BaseException | None = None
+        #: Results of calls on their way to the loop, which has been woken and has not looked yet.
+        self._answers: deque[tuple[D, Verdict | None]] = deque()
+        self._is_woken = False
+        # What follows belongs to the event loop.
+        self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
+        #: What was submitted and is not settled.
+        self.in_hand: dict[D, None] = {}
+        self._running = 0
+        #: Set by each change below so many running calls.
+        self._changed = asyncio.Event()
+        self._notify_below = self._most_calls + 1
+        self._is_stopping = False
+        self._taking: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._outage = OutageLog(log)
+
+    @property
+    def is_ready(self) -> bool:
+        """See `PushConsumer.is_ready`."""
+        is_running = self._calls is not None and self._broken is None and not self._is_closed
+        return is_running and self._source.is_member
+
+    # ---- the beginning -----------------------------------------------------------------------------
+
+    def start(self, listener: ListenerAdapter) -> None:
+        """Begin to call a listener on threads; see `PushConsumer.start`."""
+        self._check_may_start()
+        call, name = partial(self._call, listener), f"minimq-listener-{self._source.group}"
+        self._client.wait(lambda: self._begin(ListenerThreads(self._threads, call, name)))
+
+    async def start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListenerAdapter) -> None:
+        """Do as `start`, and await the listener on an event loop, which runs this."""
+        self._check_may_start()
+        calls = ListenerTasks(loop, self._threads, partial(self._call_async, listener), self._cut_off)
+        await self._client.result(lambda: self._begin(calls))
+
+    def _check_may_start(self) -> None:
+        self._source.check_open()
+        if self._calls is not None:
+            raise InvalidArgument("the consumer was started before: start it once")
+        if not self._source.topics:
+            raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
+
+    async def _begin(self, calls: ListenerThreads[D] | ListenerTasks[D]) -> None:
+        await self._source.begin(self)
+        self._calls = calls
+        self._taking = self.run(self._take_all())
+        self.run(self._watch())
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have something done that nobody waits for."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- deliveries --------------------------------------------------------------------------------
+
+    def submit(self, delivery: D) -> None:
+        """Call the listener, or act on the verdict if it is known."""
+        self.in_hand[delivery] = None
+        if delivery.verdict is not None:
+            self._act_on(delivery, delivery.verdict)
+            return
+        assert self._calls is not None  # nothing is taken before
+        if not delivery.has_slot:
+            delivery.has_slot = True
+            self._running += 1
+        self._calls.add(delivery)
+
+    def put_off(self, delivery: D, delay_s: float) -> None:
+        """Submit a delivery after some seconds, if it is still to be made."""
+        asyncio.get_running_loop().call_later(delay_s, self._submit_again, delivery)
+
+    def _submit_again(self, delivery: D) -> None:
+        if not self._is_stopping and self._source.is_current(delivery):
+            delivery.is_over = False
+            self.submit(delivery)
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._calls is not None:
+            self._calls.flush()
+
+    def _call(self, listener: ListenerAdapter, delivery: D) -> None:
+        if self._source.may_begin(delivery):
+            delivery.began_at = time.monotonic()
+            self.answered(delivery, listener.ask(delivery.queue, delivery.messages))
+        else:
+            self.answered(delivery, None)
+
+    async def _call_async(self, listener: AsyncListenerAdapter, delivery: D) -> None:
+        if not self._source.may_begin(delivery):
+            self.answered(delivery, None)
+            return
+        delivery.began_at = time.monotonic()
+        try:
+            verdict = await listener.ask(delivery.queue, delivery.messages)
+        except (SystemExit, KeyboardInterrupt) as error:  # they end the loop: `close` must not wait for this call
+            self.answered(delivery, listener.failed(error, delivery.queue, delivery.messages))
+            raise
+        self.answered(delivery, verdict)
+
+    def _cut_off(self, delivery: D) -> None:
+        log.error("consumer: the listener was cancelled group=%s queue=%s", self._source.group, delivery.queue)
+        self.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
+
+    def answered(self, delivery: D, verdict: Verdict | None) -> None:
+        """Take the result of a call; None if it was not to begin. On any thread: one wake-up serves many."""
+        self._answers.append((delivery, verdict))
+        if not self._is_woken:
+            self._is_woken = True
+            self._client.connection.call_soon(self._take_answers)
+
+    def _take_answers(self) -> None:
+        self._is_woken = False  # first: whoever adds a result from here on wakes the loop again
+        for _ in range(len(self._answers)):
+            self._act_on(*self._answers.popleft())
+        self._flush()
+
+    def _act_on(self, delivery: D, verdict: Verdict | None) -> None:
+        delivery.began_at = None
+        if delivery.is_over:
+            return
+        delivery.is_over = True
+        if not delivery.keeps_slot:
+            self._free_slot(delivery)
+        try:
+            rest = self._source.act_on(delivery, verdict)
+        except Exception:
+            log.exception("consumer: a result of the listener was not taken in")
+            rest = None
+        if rest is None:
+            self._settled(delivery)
+        else:
+            self.run(self._settle(delivery, rest))
+
+    async def _settle(self, delivery: D, rest: Coroutine[Any, Any, None]) -> None:
+        try:
+            await rest
+        except Exception:
+            log.exception("consumer: a result of the listener was not taken in")
+        finally:
+            self._settled(delivery)
+            self._flush()
+
+    def _settled(self, delivery: D) -> None:
+        self.in_hand.pop(delivery, None)
+        self._free_slot(delivery)
+
+    def _free_slot(self, delivery: D) -> None:
+        if delivery.has_slot:
+            delivery.has_slot = False
+            self._running -= 1
+        if self._running < self._notify_below:
+            self._changed.set()
+
+    # ---- taking ------------------------------------------------------------------------------------
+
+    async def _take_all(self) -> None:
+        refusal: MiniMQError | None = None
+        while not self._is_stopping:
+            try:
+                await self._source.take(self._most_calls - self._running)
+                self._outage.worked("consumer: takes messages again group=%s", self._source.group)
+            except Closed:
+                return
+            except MiniMQError as error:
+                text = "consumer: cannot take messages, will try again group=%s error=%s"
+                if error.retriable:
+                    self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
+                elif error is not refusal:  # a refusal is the same one until it is over
+                    log.error(text, self._source.group, error)
+                refusal = error
+                await asyncio.sleep(_AGAIN_S)
+            except Exception:  # this serves all queues: it must outlive a fault with one
+                log.exception("consumer: failed, will try again group=%s", self._source.group)
+                await asyncio.sleep(_AGAIN_S)
+            finally:
+                self._flush()
+
+    async def wait_changed(self, timeout_s: float | None = None) -> None:
+        """Wait until a call is over, or was put off."""
+        self._changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    async def wait_for_room(self, timeout_s: float) -> None:
+        """Wait until half of the calls are over: a waiter that each of them wakes takes more time than they do."""
+        self._notify_below = self._most_calls // 2 + 1
+        try:
+            if self._running >= self._notify_below:
+                await self.wait_changed(timeout_s)
+        finally:
+            self._notify_below = self._most_calls + 1
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until all calls are over but those that hang; return whether that came in time."""
+        return await self._wait_until(timeout_s, hang_too=True)
+
+    async def _wait_until(self, timeout_s: float, *, hang_too: bool = False) -> bool:
+        until = time.monotonic() + timeout_s
+        while not all(hang_too and delivery.hangs for delivery in self.in_hand):
+            if (left_s := until - time.monotonic()) <= 0:
+                return False
+            await self.wait_changed(left_s)
+        return True
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+            now = time.monotonic()
+            assert self._calls is not None  # this begins after it
+            self._calls.look(now)
+            if self._calls.has_ended and not self._is_closed:
+                text = "the event loop of the listener has ended: close the consumer before its loop ends"
+                await self._give_up(InternalError(text))
+                return
+            self._source.look(now)
+            for delivery in [*self.in_hand]:
+                began_at = delivery.began_at
+                if began_at is not None and not delivery.hangs and now >= began_at + self._hangs_after_s:
+                    self._hangs(delivery)
+
+    def _hangs(self, delivery: D) -> None:
+        delivery.hangs = True
+        log.error(
+            "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s",
+            self._hangs_after_s,
+            self._source.group,
+            delivery.queue,
+            delivery.messages[0].queue_offset,
+            len(delivery.messages),
+        )
+        if self._source.retries_hanging:
+            self._act_on(delivery, Verdict(range(len(delivery.messages)), reason=TIMED_OUT))
+        self._changed.set()
+
+    # ---- the end -----------------------------------------------------------------------------------
+
+    async def _give_up(self, error: BaseException) -> None:
+        log.critical("consumer: reads no more, and leaves the group=%s", self._source.group, exc_info=error)
+        self._broken = error
+        await self._stop_taking(_QUIET_CLOSE_S)
+        await self._source.leave()
+
+    async def _stop_taking(self, timeout_s: float) -> None:
+        assert self._taking is not None
+        assert self._calls is not None
+        self._is_stopping = True
+        self._changed.set()
+        self._source.stop(self._taking)
+        await asyncio.wait([self._taking], timeout=timeout_s)
+        withdrawn = self._calls.withdraw()
+        for delivery in withdrawn:
+            self._settled(delivery)
+        await self._source.give_back(withdrawn)
+
+    async def _wait_for_calls(self, timeout_s: float) -> None:
+        if timeout_s > _QUIET_CLOSE_S:
+            if await self._wait_until(_QUIET_CLOSE_S):
+                return
+            timeout_s -= _QUIET_CLOSE_S
+            text = "consumer: closes, and waits up to %.0f s for %s of the listener group=%s"
+            log.warning(text, timeout_s, self._running_calls(), self._source.group)
+        if not await self._wait_until(timeout_s):
+            text = "consumer: closes, and waits no longer for %s of the listener group=%s"
+            log.warning(text, self._running_calls(), self._source.group)
+
+    def _running_calls(self) -> str:
+        return count_of(sum(delivery.began_at is not None for delivery in self.in_hand), "call")
+
+    async def _end(self, timeout_s: float) -> None:
+        if self._calls is not None and self._broken is None:
+            until = time.monotonic() + timeout_s
+            await self._stop_taking(timeout_s)
+            await self._wait_for_calls(max(until - time.monotonic(), 0.0))
+            await self._source.end(max(until - time.monotonic(), 0.0) + timeout_s)
+
+    def check_may_close(self) -> None:
+        """Raise `InvalidArgument` in a callback and in the listener, for whose end `close` would have to wait."""
+        check_no_signal()
+        if self._source.is_callback() or (self._calls is not None and self._calls.is_mine()):
+            raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
+
+    def close(self, timeout_s: float) -> None:
+        """Let running calls end, settle their messages, leave the group; see `PushConsumer.close`."""
+        if not self._client.connection.is_forked:
+            self.check_may_close()
+            self._closing.run(partial(self._close, timeout_s))
+
+    def _close(self, timeout_s: float) -> None:
+        self._is_closed = True
+        try:
+            self._end_within(timeout_s)
+        except BaseException:  # such as Ctrl-C: what is finished is settled all the same
+            self._end_within(0.0)
+            raise
+        finally:
+            self._client.connection.call_soon(self._cancel_all)
+            if self._calls is not None:
+                self._calls.close()
+                self.replier.close(CLOSE_S)
+            self._source.close()
+        if self._broken is not None:
+            raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
+
+    def _end_within(self, timeout_s: float) -> None:
+        with suppress(Closed):  # so is the `Cluster`
+            self._client.wait(lambda: self._end(timeout_s))
+
+    def _cancel_all(self) -> None:
+        for task in self._tasks:
+            task.cancel()

@@ -1,0 +1,436 @@
+"""The messages of leased queues: taken in the order of their offsets, and committed as far as they are finished."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from minimq.connection.client import ClusterClient
+from minimq.connection.cluster import Cluster
+from minimq.filtering.message_filter import MessageFilter
+from minimq.filtering.tag_filter import TagExpression
+from minimq.rebalance import AllocationStrategy
+from minimq.receiving.consumer import Consumer, Found
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.listening.dispatcher import Dispatcher
+from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
+from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
+from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, passed_on, tried_again
+from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender
+from minimq.receiving.member_state import Grant
+from minimq.receiving.read_ahead import HandOver
+from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.waits import Begin
+from minimq.sending.callback_thread import CallbackThread
+from minimq.transport.client_log import client_logger
+from minimq.transport.dropped import close_all
+from minimq.transport.start_position import Start
+from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.model import MessageQueue
+from minimq_common.names import retry_topic
+
+log = client_logger(__name__)
+
+T = TypeVar("T")
+
+_WAIT_S = 0.2
+_DRAIN_WAIT_S = 0.05
+#: Suspects wait so long, in seconds, until nothing else is in hand, and so long nothing else is taken while one runs.
+_ALONE_S = 5.0
+#: The index of the delay of a message that another member is to try.
+_PASS_ON_LEVEL = 0
+
+
+class _LoopWaits:
+    """Waits in a task of the connection's own loop."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        pass
+
+    async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return the result of a coroutine."""
+        return await make()
+
+    async def told(self, begin: Begin, timeout_s: float) -> bool:
+        """Have something begun, and return whether it was over in time."""
+        over = asyncio.Event()
+        begin(over.set)
+        if not over.is_set():  # else nothing else runs meanwhile
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await over.wait()
+        return over.is_set()
+
+    async def end(self, close: Callable[[], None]) -> None:
+        """Call a function."""
+        close()
+
+
+class LeasedSource(Consumer):
+    """Takes the messages of the queues that the group gives this member; see `Source`."""
+
+    calls_per_thread = 2
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None,
+        group: str,
+        *,
+        client_id: str | None,
+        allocation: str | AllocationStrategy,
+        start: Start,
+        calls: ListenerCalls,
+        options: ConsumerOptions,
+    ) -> None:
+        super().__init__(
+            nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options, waits=_LoopWaits
+        )
+        self.client = self._client
+        self._batch_size, self._threads, self._in_order = calls.batch_size, calls.threads, calls.in_order
+        self.retries_hanging = not calls.in_order
+        self._callback_faults = BaseException
+        self._callbacks = CallbackThread(f"minimq-push-{group}")
+        self._retry_topic = retry_topic(group) if options.model == "clustering" else None
+        self._rule = RetryRule(options, in_order=calls.in_order)
+        self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
+        limits = InFlightLimits(options.max_in_hand_messages, options.max_in_hand_bytes, options.max_in_hand_span)
+        self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
+        self._host: Dispatcher[LeasedDelivery]
+        self._commit_at = 0.0
+        #: Until when nothing else is taken while suspects are in hand; 0 if there are none.
+        self._alone_until = 0.0
+        #: Since when suspects wait until nothing else is in hand; 0 if they do not.
+        self._waits_since = 0.0
+        #: Until when those are looked for that were finished by a member that died and had not committed them.
+        self._suspect_until = 0.0
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that are read."""
+        return self._filters
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork."""
+        self._check_open()
+
+    async def begin(self, host: Dispatcher[LeasedDelivery]) -> None:
+        """Find the topics, and join the group."""
+        for topic in self._filters:
+            await self._routes.find_within(topic, self._options.start_timeout_s)
+        self._host = host
+        self._commit_at = time.monotonic() + self._options.commit_interval_s
+        await self._join()
+
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+        """Read a topic as well."""
+        self._subscribe(topic, expression, where)
+
+    # ---- queues ---------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        if self._retry_topic is not None:
+            self._routes.watch(self._retry_topic)
+            try:
+                await self._routes.find(self._retry_topic)
+            except (TopicNotFound, TopicUnavailable):
+                log.debug("consumer: no message was tried again yet group=%s", self.group)
+            self._filters[self._retry_topic] = MessageFilter()
+        await super()._join()
+
+    def _begins(self, queue: MessageQueue, lease: Grant) -> None:
+        if lease.tries:
+            # Here they are finished one after the other.
+            self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
+        self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
+
+    def _lost(self, queues: Sequence[MessageQueue]) -> None:
+        self._in_flight.drop(queues)
+
+    def _delay_ms(self, queue: MessageQueue) -> int:
+        return delay_ms(self._rule.delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
+
+    async def _hand_over(self) -> bool:
+        """Give queues away that others wait for; return whether some still have messages in hand."""
+        if not self._fetcher.has_leaving:
+            return False
+        leaving = self._fetcher.leaving()
+        # Messages that wait for another try do not keep a queue: its next owner gets them.
+        busy = {delivery.queue for delivery in self._host.in_hand}
+        if offsets := self._in_flight.leave(leaving.keys() - busy):
+            await self._hand_back(offsets, commit=True)
+        return len(offsets) < len(leaving)
+
+    async def _commit(self) -> None:
+        try:
+            offsets = self._in_flight.offsets(self._fetcher.positions())
+            await self._record(offsets, automatic=True)
+        except TopicNotFound as error:  # it was deleted, which the member of the group says
+            log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
+
+    # ---- callbacks ------------------------------------------------------------------------------
+
+    async def _announce_all(self) -> bool:
+        if not self._fetcher.events.are_there:
+            return False
+        announcement = self._fetcher.events.take()
+        for _, reset in announcement.resets:
+            if reset.is_back:
+                # Other messages will come under offsets that are in hand.
+                again = self._in_flight.start_over(reset.queue, reset.offset)
+                if again is not None:
+                    self._fetcher.seek(reset.queue, again)
+        options = self._options
+        if options.on_assigned or options.on_lost or options.on_offset_reset:
+            await self._call_user(partial(announcement.make, self._announce, self._offset_reset))
+        else:
+            announcement.make(self._announce, self._offset_reset)
+        return True
+
+    async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
+        await self._announce_all()
+        known = self._fetcher.events.unannounce(queues)
+        callback, saved = self._options.on_revoked, False
+        if known and callback is not None:
+            saved = await self._call_user(partial(self._tell_user, callback, known))
+        if self._options.hold_s and self._member is not None:
+            # There is no state of a queue that the user never knew of.
+            self._member.state_saved([queue for queue in queues if saved or queue not in known])
+
+    async def _call_user(self, call: Callable[[], T]) -> T:
+        """Call a function of the user, which may block, on a thread; its errors are logged."""
+        over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def tell(result: T) -> None:
+            if not over.done():
+                over.set_result(result)
+
+        self._callbacks.run(lambda: self._client.connection.call_soon(tell, call()))
+        return await over
+
+    def is_callback(self) -> bool:
+        """Tell whether the caller is a callback of the user."""
+        return self._callbacks.is_mine()
+
+    # ---- taking ---------------------------------------------------------------------------------
+
+    async def take(self, room: int) -> None:
+        """Commit and hand queues over when it is time; submit what is there for so many calls."""
+        draining = await self._hand_over()
+        now = time.monotonic()
+        if self._options.commit_interval_s and now >= self._commit_at:
+            self._commit_at = now + self._options.commit_interval_s
+            await self._announce_all()  # a queue that has shrunk cannot be committed as far as it was
+            await self._commit()
+        if await self._are_alone():
+            return
+        suspects = self._in_flight.suspects(near_only=now > self._suspect_until)
+        if suspects and await self._take_alone(suspects):
+            return
+        if await self._announce_all():  # which does not have to wait for a listener
+            return
+        if room <= 0:
+            await self._host.wait_for_room(_WAIT_S)
+            return
+        blocked = self._in_flight.blocked
+        found = await self._take(self._batch_size, _WAIT_S, blocked | suspects.keys() if suspects else blocked)
+        if found is None and draining:
+            await self._host.wait_changed(_DRAIN_WAIT_S)
+        while found is not None:
+            deliveries = self._account(found.handed, found.messages)
+            room -= len(deliveries)
+            for delivery in deliveries:
+                self._host.submit(delivery)
+            if room <= 0:
+                return
+            found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
+
+    def _account(self, handed: HandOver, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
+        """Note that messages of a hand-over are taken; return their deliveries."""
+        if messages[0].queue.topic == self._retry_topic:
+            # One by one: what fails again shall become a dead letter, but not what was given together with it.
+            parts: list[Sequence[ReceivedMessage]] = [[from_copy(message)] for message in messages]
+        else:
+            parts = [messages]
+        deliveries = self._in_flight.take(parts)
+        handed.given += len(messages)
+        if self._retry_topic is not None and self._member is not None:
+            others = self._member.topics_of_others
+            for delivery in deliveries if others else ():
+                self._pass_on(delivery, others)
+        return deliveries
+
+    def _pass_on(self, delivery: LeasedDelivery, topics_of_others: Collection[str]) -> None:
+        """Have a message wait again until a member gets it that knows its topic; that is no try."""
+        if delivery.queue.topic == self._retry_topic and delivery.messages[0].topic in topics_of_others:
+            log.info("consumer: passed on to another member group=%s topic=%s", self.group, delivery.messages[0].topic)
+            delivery.messages = [passed_on(message) for message in delivery.messages]
+            delivery.verdict = Verdict(range(len(delivery.messages)), _PASS_ON_LEVEL)
+
+    async def _are_alone(self) -> bool:
+        """Tell whether nothing else is to be taken while suspects are in hand; commit once they are not."""
+        if self._alone_until:
+            if await self._host.wait_idle(_WAIT_S):
+                await self._commit()
+            elif time.monotonic() < self._alone_until:
+                return True
+            self._alone_until = 0.0
+        return False
+
+    async def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
+        """Deliver suspects with nothing else in hand; return False if other messages are to be taken now.
+
+        Should they end the process, the broker knows which they were, and how often they were delivered.
+        """
+        idle = self._idle(suspects)
+        if not self._fetcher.has_any(idle):
+            self._waits_since = 0.0
+            return False
+        now = time.monotonic()
+        self._waits_since = self._waits_since or now
+        # Calls that last must not stop other queues: these pause and go on in turns, each of which takes twice as long.
+        pauses = int((now - self._waits_since) / _ALONE_S).bit_length() % 2 == 0
+        if not await self._host.wait_idle(_WAIT_S if pauses else 0.0):
+            return pauses
+        self._waits_since = 0.0
+        suspects = self._in_flight.suspects(near_only=now > self._suspect_until)
+        idle = self._idle(suspects)
+        found = await self._take(self._batch_size, 0.0, set(self._fetcher.queues).difference(idle))
+        if found is None:
+            return False
+        await self._deliver_alone(found, suspects[found.handed.queue])
+        return True
+
+    def _idle(self, suspects: Mapping[MessageQueue, Suspects]) -> list[MessageQueue]:
+        in_flight = self._in_flight
+        return [queue for queue in suspects if queue not in in_flight.blocked and not in_flight.of_queue(queue)[0]]
+
+    async def _deliver_alone(self, found: Found, suspects: Suspects) -> None:
+        messages = found.messages
+        queue, first = found.handed.queue, messages[0].queue_offset
+        if first < suspects.near or queue.topic == self._retry_topic:
+            messages = messages[:1]
+        deaths = suspects.tries_of(first)
+        is_found = suspects.is_found(first)  # else no listener may have had it
+        is_over = is_found and self._rule.is_over(self._original(messages[0]), deaths=deaths)
+        if deaths and not is_over:
+            end = messages[-1].queue_offset + 1
+            await self._fetcher.commits.record_delivery(queue, first, deaths + 1, end)
+            reader = self._fetcher.reader(queue)
+            if reader is None or not reader.is_current(found.handed):
+                return  # it has left meanwhile
+        for delivery in self._account(found.handed, messages):
+            self._alone_until = time.monotonic() + _ALONE_S
+            if is_over:
+                delivery.verdict = Verdict(range(len(delivery.messages)), reason=DIED, is_final=True)
+                deaths -= 1  # a dead letter counts one more
+            if is_found:
+                delivery.messages = [tried_again(message, deaths) for message in delivery.messages]
+            self._host.submit(delivery)
+
+    def _original(self, message: ReceivedMessage) -> ReceivedMessage:
+        return from_copy(message) if message.queue.topic == self._retry_topic else message
+
+    # ---- outcomes -------------------------------------------------------------------------------
+
+    def may_begin(self, delivery: LeasedDelivery) -> bool:
+        """Tell whether the queue is still this consumer's, and its lease holds. On the listener's thread."""
+        return self._in_flight.is_current(delivery) and self._fetcher.may_use(delivery.queue)
+
+    def is_current(self, delivery: LeasedDelivery) -> bool:
+        """Tell whether the queue is still this consumer's."""
+        return self._in_flight.is_current(delivery)
+
+    def act_on(self, delivery: LeasedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
+        """Finish messages, or have them tried again."""
+        if not self._in_flight.is_current(delivery):
+            self._fetcher.wake()
+            return None
+        if verdict is None:
+            self._host.put_off(delivery, _WAIT_S)
+            return None
+        if verdict.again:
+            return self._try_again(delivery, verdict)
+        self._finish(delivery)
+        return None
+
+    async def _try_again(self, delivery: LeasedDelivery, verdict: Verdict) -> None:
+        if len(verdict.again) < len(delivery.messages):
+            self._in_flight.narrow(delivery, [delivery.messages[index] for index in verdict.again])
+        messages = delivery.messages  # all were tried as often
+        is_over = self._rule.is_over(messages[0], is_final=verdict.is_final)
+        if self._retry_topic is not None and (is_over or not self._in_order):
+            level = None if is_over else self._rule.level(messages[0], verdict.level)
+            sent = await self._sender.send([Failed(message, verdict.reason, level) for message in messages])
+            messages = [message for message, is_sent in zip(messages, sent, strict=True) if not is_sent]
+        elif is_over:
+            tries, queue, text = 1 + messages[0].reconsume_times, delivery.queue, described(messages)
+            log.error(
+                "consumer: passed over after %s tries group=%s queue=%s messages=%s", tries, self.group, queue, text
+            )
+            messages = []
+        if not self._in_flight.is_current(delivery):
+            self._fetcher.wake()
+        elif messages:
+            self._try_here(delivery, messages)
+        else:
+            self._finish(delivery)
+
+    def _try_here(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
+        again = [tried_again(message) for message in messages] if delivery.verdict is None else messages
+        for one in self._in_flight.split(delivery, again):
+            one.verdict = delivery.verdict
+            self._host.put_off(one, self._options.suspend_s if self._in_order else self._options.local_retry_s)
+        self._fetcher.wake()
+
+    def _finish(self, delivery: LeasedDelivery) -> None:
+        following = self._in_flight.finish(delivery)
+        if following is not None:
+            self._host.submit(following)
+        self._fetcher.wake()
+
+    # ---- the end --------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Do nothing: the fetcher is looked after by the member of the group."""
+
+    def stop(self, taking: asyncio.Task[None]) -> None:
+        """Let `take` return."""
+        self._closed = True
+        self._fetcher.wake()
+
+    async def give_back(self, withdrawn: Sequence[LeasedDelivery]) -> None:
+        """Do nothing: the next owner of the queue reads them again."""
+
+    async def end(self, timeout_s: float) -> None:
+        """Call `on_revoked`, and commit what is finished."""
+        try:
+            async with asyncio.timeout(max(timeout_s, _WAIT_S)):
+                await self._revoke_all()
+        except TimeoutError:
+            log.warning("consumer: closes while a callback runs group=%s", self.group)
+            self._all_revoked = True  # it hangs, and no other shall
+        try:
+            await self._commit()
+        except MiniMQError as error:
+            log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
+
+    async def leave(self) -> None:
+        """Leave the group: others shall have the queues."""
+        self._all_revoked = True
+        if self._member is not None:
+            await asyncio.to_thread(self._member.close)
+
+    def drop(self) -> None:
+        """End everything of a consumer that was never started."""
+        close_all(self._sender, self._client)
+
+    def close(self) -> None:
+        """Leave the group, and end everything at once."""
+        self._closed = True
+        self._sender.close()
+        self._callbacks.close(0.0)
+        self._shut_down()

@@ -1,0 +1,414 @@
+"""The messages of a work queue: popped one by one, kept invisible during their calls, and settled by the verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
+from typing import Any
+
+from minimq.connection.cluster import Cluster
+from minimq.filtering.tag_filter import TagExpression
+from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
+from minimq.receiving.listening.dispatcher import Delivery, Dispatcher
+from minimq.receiving.listening.listener import ListenerCalls, Verdict
+from minimq.receiving.listening.retries import Failed, RetryRule
+from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
+from minimq.transport.client_log import client_logger
+from minimq.transport.start_position import Start
+from minimq_common.errors import HandleExpired, InvalidArgument, MiniMQError
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+
+log = client_logger(__name__)
+
+#: Invisible durations are extended when this part of them is over.
+_KEPT_AFTER = 1 / 3
+#: Delay before a settle that failed is tried again, in seconds.
+_AGAIN_S = 0.5
+#: Seconds for which closing waits for brokers.
+_CLOSE_S = 5.0
+
+STOOD_STILL = (
+    "consumer: this process stood still for %.0f s, so others may have got what it has in hand group=%s: if a listener "
+    "holds the GIL for so long, raise invisible_s"
+)
+#: Options that are about queues of one's own, and what they are when nobody has set them.
+_ABOUT_QUEUES = {
+    name: ConsumerOptions.__dataclass_fields__[name].default
+    for name in ("model", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
+}
+
+
+class PoppedDelivery(Delivery):
+    """Messages of a work queue, which are kept invisible until they are settled."""
+
+    __slots__ = ("is_being_kept", "is_lost", "kept", "kept_at")
+
+    messages: Sequence[PoppedMessage]
+
+    def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
+        super().__init__(messages[0].queue, messages)
+        #: Others of the message group wait until these are settled.
+        self.keeps_slot = messages[0].lane != 0
+        self.kept = messages
+        self.kept_at = now
+        self.is_being_kept = False
+        #: Others were given some of the messages.
+        self.is_lost = False
+
+    @property
+    def lane(self) -> tuple[MessageQueue, int]:
+        """The message group of the messages: the hash is 0 if their topic is not FIFO."""
+        return self.queue, self.messages[0].lane
+
+    def cut(self, count: int) -> Sequence[PoppedMessage]:
+        """Keep the first messages, and return the others."""
+        rest, self.messages = self.messages[count:], self.messages[:count]
+        self.kept = self.messages
+        return rest
+
+
+def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
+    """Yield the deliveries of messages that came together, in order within each message group.
+
+    A message that was tried before has a delivery of its own, so that it does not make others fail.
+    """
+    by_lane: dict[int, list[PoppedMessage]] = {}
+    for message in messages:
+        by_lane.setdefault(message.lane, []).append(message)
+    for lane, of_lane in by_lane.items():
+        if not lane:
+            of_lane.sort(key=lambda message: message.tries > 1)
+        part: list[PoppedMessage] = []
+        for message in of_lane:
+            if part and (len(part) == batch_size or message.tries > 1 or part[-1].tries > 1):
+                yield PoppedDelivery(part, now)
+                part = []
+            part.append(message)
+        yield PoppedDelivery(part, now)
+
+
+class Lanes:
+    """The deliveries of each message group, of which one may be at work and the others wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[MessageQueue, int], deque[PoppedDelivery]] = {}
+
+    def add(self, delivery: PoppedDelivery) -> bool:
+        """Add a delivery; return whether it may begin now. Otherwise `following` returns it when its turn has come."""
+        if not delivery.keeps_slot:
+            return True
+        waiting = self._waiting.get(delivery.lane)
+        if waiting is None:
+            self._waiting[delivery.lane] = deque()
+        else:
+            waiting.append(delivery)
+        return waiting is None
+
+    def withdraw(self, delivery: PoppedDelivery) -> list[PoppedDelivery]:
+        """Remove and return the deliveries that wait for one and came from the broker together with it."""
+        epoch, waiting = delivery.messages[0].epoch, self._waiting[delivery.lane]
+        found = [each for each in waiting if each.messages[0].epoch == epoch]
+        self._waiting[delivery.lane] = deque(each for each in waiting if each not in found)
+        return found
+
+    def withdraw_all(self) -> list[PoppedDelivery]:
+        """Remove and return all deliveries that wait."""
+        found = [each for waiting in self._waiting.values() for each in waiting]
+        for waiting in self._waiting.values():
+            waiting.clear()
+        return found
+
+    def following(self, delivery: PoppedDelivery) -> PoppedDelivery | None:
+        """Return the delivery whose turn has come; None if none waits."""
+        if waiting := self._waiting[delivery.lane]:
+            return waiting.popleft()
+        del self._waiting[delivery.lane]
+        return None
+
+
+class PoppedSource:
+    """Takes messages for as many calls as may begin, and keeps them while these last; see `Source`."""
+
+    calls_per_thread = 1
+    retries_hanging = False
+    is_member = True
+    #: Brokers count messages that were deleted before their turn.
+    missed_messages = 0
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None,
+        group: str,
+        *,
+        client_id: str | None,
+        start: Start,
+        calls: ListenerCalls,
+        options: ConsumerOptions,
+    ) -> None:
+        for name, default in _ABOUT_QUEUES.items():
+            if getattr(options, name) != default:
+                raise InvalidArgument(f"{name} is for consumers that have queues to themselves: leave it out here")
+        self._rule = RetryRule(options)
+        simple = SimpleOptions(
+            options.invisible_s,
+            self._rule.max_tries or 1,
+            start,
+            request_timeout_s=options.request_timeout_s,
+            prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_hand_messages),
+            credentials=options.credentials,
+        )
+        self._batch_size = calls.batch_size
+        self._options = options
+        self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
+        self._invisible_ms = invisible_ms(options.invisible_s)
+        self._reader = SimpleReader(nameserver, group, client_id, simple, self._before_take)
+        self.client = self._reader.client
+        self.group, self.client_id = self._reader.group, self._reader.client_id
+        self._host: Dispatcher[PoppedDelivery]
+        self._is_started = False
+        self._lanes = Lanes()
+        #: The latest look at the time, and the latest after which this process had stood still.
+        self._looked_at = self._stood_still_at = 0.0
+        #: When everything in hand was extended after the process had stood still.
+        self._woke_at = 0.0
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """No queue is this consumer's alone."""
+        return []
+
+    @property
+    def filtered_messages(self) -> int:
+        """Number of messages that came here but were filtered out."""
+        return self._reader.filtered_messages
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that messages are taken from."""
+        return self._reader.topics
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Raise `InvalidArgument`."""
+        raise InvalidArgument("only a consumer that has queues to itself has state to hand over")
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork."""
+        self._reader.check_open()
+
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+        """Take from a topic as well; before the start."""
+        if self._is_started:
+            raise InvalidArgument("subscribe to all topics before the first message is asked for")
+        self._reader.subscribe(topic, expression, where)
+
+    async def begin(self, host: Dispatcher[PoppedDelivery]) -> None:
+        """Find the topics."""
+        for topic in self._reader.topics:
+            await self.client.routes.find_within(topic, self._options.start_timeout_s)
+        self._host, self._is_started = host, True
+        self._looked_at = self._woke_at = time.monotonic()
+
+    # ---- taking ------------------------------------------------------------------------------------
+
+    async def take(self, room: int) -> None:
+        """Submit messages for so many calls."""
+        in_hand = sum(len(delivery.messages) for delivery in self._host.in_hand)
+        most = min(room * self._batch_size, self._options.max_in_hand_messages - in_hand)
+        if most <= 0:
+            await self._host.wait_changed()
+            return
+        asked_at, messages = time.monotonic(), Reception()
+        await self._reader.receive(most, None, self._options.wait_s, messages)
+        held: Sequence[PoppedMessage] = messages
+        if messages and self._stood_still_since(asked_at):
+            held = await self._still_held(messages)
+        for delivery in deliveries(held, self._batch_size, time.monotonic()):
+            if self._lanes.add(delivery):
+                self._host.submit(delivery)
+            else:
+                self._host.in_hand[delivery] = None
+
+    async def _before_take(self) -> None:
+        if self._stood_still_since(self._woke_at):
+            now = time.monotonic()
+            in_hand = [each for each in self._host.in_hand if each.kept and not each.is_lost]
+            await asyncio.gather(*(self._keep(delivery, now) for delivery in in_hand))
+            self._woke_at = now
+
+    def _stood_still_since(self, since: float) -> bool:
+        is_late = time.monotonic() - self._looked_at > _KEPT_AFTER * self._options.invisible_s
+        return is_late or self._stood_still_at >= since
+
+    async def _still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
+        """Extend messages that may have expired on their way; return those that were not redelivered to others."""
+        try:
+            await self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+        except HandleExpired as error:
+            expired = set(error.handles)
+            return [message for message in messages if message.handle not in expired]
+        return messages
+
+    def look(self, now: float) -> None:
+        """Extend what is in hand when it is time."""
+        before = self._looked_at
+        if self._stood_still_since(now):
+            self._stood_still_at = now
+        self._looked_at = now
+        if now - before > self._options.invisible_s and self._host.in_hand:
+            log.warning(STOOD_STILL, now - before, self.group)
+        for delivery in self._host.in_hand:
+            is_due = now >= delivery.kept_at + _KEPT_AFTER * self._options.invisible_s
+            if is_due and delivery.kept and not delivery.is_being_kept and not delivery.is_lost:
+                self._host.run(self._keep(delivery, now))
+
+    async def _keep(self, delivery: PoppedDelivery, now: float) -> None:
+        delivery.is_being_kept = True
+        try:
+            await self._reader.settler.settle(delivery.kept, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+            delivery.kept_at = now
+        except HandleExpired as error:
+            if not delivery.is_over:  # else they are just being settled
+                self._expired(delivery, error)
+        except MiniMQError as error:
+            log.debug("consumer: not kept for longer, will try again group=%s error=%s", self.group, error)
+        finally:
+            delivery.is_being_kept = False
+
+    def _expired(self, delivery: PoppedDelivery, error: HandleExpired) -> None:
+        if not delivery.is_lost:
+            text = "consumer: others were given messages that a listener has here group=%s queue=%s error=%s"
+            log.warning(text, self.group, delivery.queue, error)
+        delivery.is_lost = True
+
+    # ---- outcomes ----------------------------------------------------------------------------------
+
+    def may_begin(self, delivery: PoppedDelivery) -> bool:
+        """Return True: the messages are kept invisible."""
+        return True
+
+    def is_current(self, delivery: PoppedDelivery) -> bool:
+        """Return True: nothing is put off here."""
+        return True
+
+    def act_on(self, delivery: PoppedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None]:
+        """Settle messages."""
+        found = Verdict(()) if verdict is None else verdict
+        return self._settle_in_order(delivery, found) if delivery.keeps_slot else self._settle(delivery, found)
+
+    async def _settle_in_order(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
+        """Settle messages of a FIFO topic, then submit the next ones of their message group.
+
+        If one failed, or was given to others meanwhile, the next ones have to wait for it: those that came with it
+        are returned to the broker, and this delivery counts no try.
+        """
+        try:
+            if verdict.again:
+                first = verdict.again[0]
+                left = [*delivery.cut(first + 1), *self._withdraw(self._lanes.withdraw(delivery))]
+                verdict = verdict._replace(again=[first])
+                await self._insist(delivery, left, broker_pb2.POP_OUTCOME_RETURN)
+            await self._settle(delivery, verdict)
+            if delivery.is_lost:
+                left = self._withdraw(self._lanes.withdraw(delivery))
+                await self._insist(delivery, left, broker_pb2.POP_OUTCOME_RETURN)
+        finally:
+            if (following := self._lanes.following(delivery)) is not None:
+                self._host.submit(following)
+
+    def _withdraw(self, withdrawn: Sequence[PoppedDelivery]) -> list[PoppedMessage]:
+        for delivery in withdrawn:
+            self._host.in_hand.pop(delivery, None)
+        return [message for delivery in withdrawn for message in delivery.messages]
+
+    async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
+        """Acknowledge the successful messages; release the others, or make dead letters of them."""
+        done = broker_pb2.POP_OUTCOME_DONE
+        if not verdict.again:  # as in most calls
+            await self._insist(delivery, delivery.messages, done)
+            return
+        again = set(verdict.again)
+        succeeded = [message for index, message in enumerate(delivery.messages) if index not in again]
+        over: list[PoppedMessage] = []
+        by_delay: dict[int, list[PoppedMessage]] = {}
+        for message in (delivery.messages[index] for index in verdict.again):
+            if self._rule.is_over(message, is_final=verdict.is_final):
+                over.append(message)
+            else:
+                by_delay.setdefault(self._delays_ms[self._rule.level(message, verdict.level)], []).append(message)
+        delivery.kept = [*succeeded, *over]
+        await asyncio.gather(
+            self._insist(delivery, succeeded, done),
+            self._bury(delivery, over, verdict.reason),
+            *(
+                self._insist(delivery, messages, broker_pb2.POP_OUTCOME_FREE, delay_ms)
+                for delay_ms, messages in by_delay.items()
+            ),
+        )
+
+    async def _bury(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], reason: str) -> None:
+        left = messages
+        while left and not self._reader.is_closed:
+            sent = await self._reader.dead_letters.send([Failed(message, reason) for message in left])
+            buried = [message for message, is_sent in zip(left, sent, strict=True) if is_sent]
+            await self._insist(delivery, buried, broker_pb2.POP_OUTCOME_DONE)
+            left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]
+            if left:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _insist(
+        self,
+        delivery: PoppedDelivery,
+        messages: Sequence[PoppedMessage],
+        outcome: broker_pb2.PopOutcome.ValueType,
+        duration_ms: int = 0,
+    ) -> None:
+        while messages and not self._reader.is_closed:
+            try:
+                await self._reader.settler.settle(messages, outcome, duration_ms)
+                return
+            except HandleExpired as error:
+                self._expired(delivery, error)
+                return
+            except MiniMQError as error:
+                if not error.retriable and not self._reader.is_closed:
+                    text = "consumer: messages are not settled, and will be redelivered group=%s queue=%s error=%s"
+                    log.error(text, self.group, delivery.queue, error)
+                    delivery.is_lost = True
+                    return
+            await asyncio.sleep(_AGAIN_S)
+
+    # ---- the end -----------------------------------------------------------------------------------
+
+    def is_callback(self) -> bool:
+        """Return False: there are none."""
+        return False
+
+    def stop(self, taking: asyncio.Task[None]) -> None:
+        """Let `take` return: what it would have brought goes to others."""
+        taking.cancel()
+
+    async def give_back(self, withdrawn: Sequence[PoppedDelivery]) -> None:
+        """Return messages to their brokers; this delivery counts no try."""
+        messages = self._withdraw([*withdrawn, *self._lanes.withdraw_all()])
+        if messages:
+            await self._reader.give_back(messages)
+
+    async def end(self, timeout_s: float) -> None:
+        """End all streams."""
+        await self._reader.close(_CLOSE_S)
+
+    async def leave(self) -> None:
+        """End all streams: others shall have the messages."""
+        await self._reader.close(_CLOSE_S)
+
+    def drop(self) -> None:
+        """End everything at once."""
+        self._reader.drop()
+
+    def close(self) -> None:
+        """End everything at once."""
+        self._reader.drop()

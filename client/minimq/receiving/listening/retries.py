@@ -1,0 +1,217 @@
+"""The messages that a listener did not consume: how often they are tried, and where they wait for that."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from minimq.administration.group_topics import make_group_topic
+from minimq.connection.client import ClusterClient
+from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions
+from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
+from minimq.receiving.received import ReceivedMessage
+from minimq.sending.producer import Producer
+from minimq.sending.receipt import SendReceipt
+from minimq.transport.client_log import client_logger
+from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+from minimq_common.model import MessageQueue, TopicRoute
+from minimq_common.names import dead_letter_topic, retry_topic
+from minimq_common.outage_log import OutageLog
+
+log = client_logger(__name__)
+
+#: A broker that did not take a copy comes last for so long.
+_AVOID_S = 10.0
+#: The most that any broker takes: what was received has passed the limit of its own.
+_MOST_BYTES = 32 << 20
+
+
+class RetryRule:
+    """Decides how often a message is tried, and how long it waits."""
+
+    def __init__(self, options: ConsumerOptions, *, in_order: bool = False) -> None:
+        self.delays_s = options.retry_delays_s
+        #: None: without end.
+        self.max_tries = MAX_TRIES if options.max_tries is None and not in_order else options.max_tries
+
+    def is_over(self, message: ReceivedMessage, *, is_final: bool = False, deaths: int = 0) -> bool:
+        """Tell whether a message has no try left after this one, or after so many deaths of consumers."""
+        tries = message.reconsume_times + (deaths or 1)
+        return is_final or (self.max_tries is not None and tries >= self.max_tries)
+
+    def level(self, message: ReceivedMessage, chosen: int | None) -> int:
+        """Return the index of the delay of a message."""
+        return level_of(message.reconsume_times, chosen, len(self.delays_s))
+
+
+class Failed(NamedTuple):
+    """A message that was not consumed."""
+
+    message: ReceivedMessage
+    reason: str = TRIES_USED_UP
+    #: Index of its delay before the next try; None if it is a dead letter.
+    level: int | None = None
+    #: How often somebody had it, this time included unless it was not looked at.
+    tries: int | None = None
+    is_wanted: bool = False
+
+    @property
+    def attempts(self) -> int:
+        """Number of consumption attempts."""
+        return self.message.reconsume_times + 1 if self.tries is None else self.tries
+
+
+class RetrySender:
+    """Sends messages to the retry topic and the dead letters of a group, which it makes when they are first needed.
+
+    Belongs to the event loop. It sends on a thread, one round after the other: what fails meanwhile goes together.
+    """
+
+    def __init__(self, client: ClusterClient, group: str, levels: int, timeout_s: float) -> None:
+        self._client = client
+        self._retry_topic, self._dead_letter_topic = retry_topic(group), dead_letter_topic(group)
+        self._queues = {self._retry_topic: levels, self._dead_letter_topic: 1}
+        self._group = group
+        self._timeout_s = timeout_s
+        self._waiting: list[tuple[Sequence[Failed], asyncio.Future[list[bool]]]] = []
+        self._round: asyncio.Task[None] | None = None
+        # What follows belongs to the thread.
+        self._producer: Producer | None = None
+        self._outages = {topic: OutageLog(log) for topic in self._queues}
+        self._complete: set[str] = set()
+        self._avoided: dict[str, float] = {}
+
+    async def send(self, failed: Sequence[Failed]) -> list[bool]:
+        """Send copies and wait for the outcome; tell which of them are on disk."""
+        sent: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((failed, sent))
+        if self._round is None:
+            self._round = asyncio.create_task(self._send_rounds())
+        return await sent
+
+    async def _send_rounds(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                sent: list[bool] = []
+                try:
+                    sent = await asyncio.to_thread(self._send, [item for failed, _ in waiting for item in failed])
+                except Exception:  # the messages stay in hand, and others wait behind them
+                    log.exception("consumer: messages could not be sent back")
+                for failed, told in waiting:
+                    if not told.done():
+                        told.set_result(sent[: len(failed)] or [False] * len(failed))
+                    del sent[: len(failed)]
+        finally:
+            self._round = None
+
+    def close(self) -> None:
+        """End all connections; on any thread but that of the loop."""
+        if self._producer is not None:
+            try:
+                self._producer.close(0.0)
+            except MiniMQError as error:
+                log.warning("consumer: copies may have been sent twice group=%s error=%s", self._group, error)
+
+    # ---- on the thread --------------------------------------------------------------------------
+
+    def _send(self, failed: Sequence[Failed]) -> list[bool]:
+        sent = [False] * len(failed)
+        by_level: dict[int | None, list[int]] = {}
+        for index, item in enumerate(failed):
+            by_level.setdefault(item.level, []).append(index)
+        for level, indices in by_level.items():
+            topic = self._dead_letter_topic if level is None else self._retry_topic
+            outage = self._outages[topic]
+            try:
+                self._send_to(topic, level or 0, failed, indices, sent)
+                if all(sent[index] for index in indices):
+                    outage.worked("consumer: sends again group=%s topic=%s", self._group, topic)
+            except MiniMQError as error:
+                message = "consumer: cannot send, will try again group=%s topic=%s error=%s"
+                outage.failed(message, self._group, topic, error, cause=error, level=logging.ERROR)
+        return sent
+
+    def _send_to(
+        self, topic: str, level: int, failed: Sequence[Failed], indices: Sequence[int], sent: list[bool]
+    ) -> None:
+        queues = self._queues_at(self._route(topic), level, failed[indices[0]].message.queue.broker_name)
+        if not queues:
+            raise Unavailable(f"no broker takes messages for topic {topic}")
+        for queue in queues:
+            left = [index for index in indices if not sent[index]]
+            for index, error in zip(left, self._send_copies([failed[index] for index in left], queue), strict=True):
+                if error is None:
+                    sent[index] = True
+                    self._log_dead_letter(failed[index])
+                else:
+                    message = "consumer: cannot send, will try again group=%s queue=%s error=%s"
+                    self._outages[topic].failed(message, self._group, queue, error, cause=error)
+                    self._complete.discard(topic)  # somebody may have deleted it
+                    self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
+            if all(sent[index] for index in indices):
+                return
+
+    def _log_dead_letter(self, failed: Failed) -> None:
+        if failed.level is not None:
+            return
+        queue, offset = origin_of(failed.message)
+        log.log(
+            logging.INFO if failed.is_wanted else logging.ERROR,
+            "consumer: a dead letter group=%s topic=%s queue=%s offset=%s calls=%s reason=%s",
+            self._group,
+            failed.message.topic,
+            queue,
+            offset,
+            failed.attempts,
+            failed.reason,
+        )
+
+    def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MiniMQError | None]:
+        if self._producer is None:
+            self._producer = Producer(self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MOST_BYTES)
+        under_way: list[Future[SendReceipt] | MiniMQError] = []
+        for item in failed:
+            if item.level is None:
+                copy = dead_letter_of(item.message, self._group, item.reason, item.attempts)
+            else:
+                copy = copy_of(item.message, self._retry_topic)
+            try:
+                under_way.append(self._producer.send_async(copy, queue=queue))
+            except MiniMQError as error:
+                under_way.append(error)
+        return [_outcome(item) for item in under_way]
+
+    def _queues_at(self, route: TopicRoute, level: int, near: str) -> list[MessageQueue]:
+        now = time.monotonic()
+        of_broker: dict[str, MessageQueue] = {}
+        for queue in route.write_queues():
+            if queue.queue_id <= level:  # somebody may have made the topic with fewer queues
+                of_broker[queue.broker_name] = queue
+        return sorted(
+            of_broker.values(),
+            key=lambda queue: (self._avoided.get(queue.broker_name, 0) > now, queue.broker_name != near),
+        )
+
+    def _route(self, topic: str) -> TopicRoute:
+        if topic not in self._complete:
+            make_group_topic(self._client, topic, self._queues[topic], self._timeout_s)
+            self._complete.add(topic)
+        try:
+            return self._client.routes.route(topic)
+        except TopicNotFound:  # it was deleted meanwhile
+            self._complete.discard(topic)
+            raise
+
+
+def _outcome(item: Future[SendReceipt] | MiniMQError) -> MiniMQError | None:
+    if isinstance(item, MiniMQError):
+        return item
+    error = item.exception()
+    if error is None or isinstance(error, MiniMQError):
+        return error
+    raise error
