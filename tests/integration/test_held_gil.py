@@ -66,6 +66,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster whose broker soon takes a silent consumer for dead."""
+    options = {"session_timeout_s": 4}
+    with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("impatient"), broker_options=options) as made:
+        yield made
+
+
 @pytest.fixture
 def pass_time(cluster: LocalCluster, new_name: Callable[[], str]) -> Callable[[int], None]:
     """Return a function that waits for so many seconds, by the clock by which a broker redelivers messages."""
@@ -146,3 +154,24 @@ def test_a_process_that_stands_still_keeps_its_queues_if_nobody_else_takes_them(
         seen, log = holder.end()
     assert seen == ["hold 1", "next 1"]
     assert "raise lease_trust_s" in log
+
+
+def test_work_is_done_once_though_the_broker_took_the_process_for_dead(
+    impatient: LocalCluster, new_name: Callable[[], str], pass_time: Callable[[int], None], tmp_path: Path
+) -> None:
+    """Nobody else has got the queue meanwhile, so what was finished under the former lease is committed."""
+    name = new_name()
+    send(impatient, name, "hold")
+    options = {"heartbeat_interval_s": 1, "lease_trust_s": 3}
+    with Holder(impatient.nameserver, name, [name], tmp_path / "log", options) as holder:
+        holder.wait_for("began hold 1")
+        holder.go_on()
+        holder.wait_for("holds hold")
+        pass_time(8)
+        holder.go_on()
+        wait_until_settled(impatient, name, name)
+        send(impatient, name, "next")
+        holder.wait_for("began next 1")
+        seen, log = holder.end()
+    assert seen == ["hold 1", "next 1"]
+    assert "raise lease_trust_s, and --session-timeout" in log

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 from minimq.receiving.member_state import Grant
 from minimq.receiving.received import EncodedBatch
-from minimq_common.errors import DamagedMessages, MiniMQError, TopicNotFound
+from minimq_common.errors import DamagedMessages, Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.words import count_of
 
@@ -221,7 +221,9 @@ class CommitState:
     def end(self, commit: Commit, position: int, now: float, failure: MiniMQError | None) -> None:
         """Take note of what became of a commit that was begun at that time, while the reader is at a position."""
         if failure is not None:
-            self._offset = self.known = None  # the broker may have it all the same
+            self._offset = None
+            if not isinstance(failure, Fenced):  # else the broker may have it all the same
+                self.known = None
             self.is_sought |= commit.sought
             self.was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
         else:
