@@ -6,7 +6,8 @@ import asyncio
 import logging
 import math
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 import grpc.aio
 
@@ -31,7 +32,7 @@ from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
 from minimq_broker.services.upkeep.compactor import Compactor
-from minimq_broker.services.upkeep.group_deletion import IdleGroups
+from minimq_broker.services.upkeep.group_deletion import idle_groups
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.status import Identity
@@ -42,6 +43,7 @@ from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
 from minimq_common.security.trusted_files import security_of_files
 from minimq_common.serving import daemon
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatcher, methods_of
 from minimq_common.wire.standard_services import StandardServices
@@ -79,6 +81,12 @@ _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
 _SERVICES = (_BROKER.full_name, _REPLICATION.full_name)
 
 
+class _Startable(Protocol):
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 class Broker:
     """One broker. Not thread-safe: it lives on the event loop on which `start` was called; it can be started once."""
 
@@ -97,7 +105,7 @@ class Broker:
         self._due_timer: DueTimer | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._health: PeriodicTask | None = None
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
@@ -141,9 +149,9 @@ class Broker:
         transactions = self._start_publishing(engine, options, clock)
         access = await self._start_access(engine, options)
         service = self._service = BrokerService(engine, identity, service_options, standing, transactions, access)
-        for upkeep in (service.half_checks, IdleGroups(group_expiry_ms, lambda: service.group_deletion)):
-            upkeep.start()
-            self._ends.push_async_callback(upkeep.stop)
+        self._start_task(service.half_checks)
+        if group_expiry_ms:
+            self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         self._standard = self._add_services(self._server, engine, service, replication)
         if self._access is not None:  # nobody gets in by users and rules that may be old
@@ -158,7 +166,9 @@ class Broker:
             self._registration.start()
         if options.metrics:
             await self._start_metrics(engine, identity, standing)
-        self._begin_to_look(engine, self._standard)
+        self._standard.serving()
+        self._health = PeriodicTask("health", partial(_show_health, engine, self._standard), _LOOK_S, log, at_once=True)
+        self._health.start()
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
         self._transactions = TransactionService(
@@ -172,10 +182,8 @@ class Broker:
         )
         self._due_timer = DueTimer(engine.handle, engine.writes, engine.counters)
         engine.delay_listeners.append(self._due_timer.delayed)
-        self._transactions.start()
-        self._ends.push_async_callback(self._transactions.stop)
-        self._due_timer.start()
-        self._ends.push_async_callback(self._due_timer.stop)
+        self._start_task(self._transactions)
+        self._start_task(self._due_timer)
         return self._transactions
 
     async def _start_metrics(self, engine: Engine, identity: Identity, standing: ReplicationView) -> None:
@@ -195,13 +203,9 @@ class Broker:
         if self._access is None:
             return AccessService(engine, None)
         service = AccessService(engine, self._access.shared)
-        service.start()
-        self._ends.push_async_callback(service.stop)
         links = AccessLinks(options.nameservers, self._access.shared, security_of(self._secrets))
-        self._access.start()
-        links.start()
-        self._ends.push_async_callback(self._access.stop)
-        self._ends.push_async_callback(links.stop)
+        for each in (service, self._access, links):
+            self._start_task(each)
         return service
 
     def _add_services(
@@ -209,8 +213,7 @@ class Broker:
     ) -> StandardServices:
         if self._access is not None and self._secrets is not None:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared, self._options.secrets)
-            control.start()
-            self._ends.push_async_callback(control.stop)
+            self._start_task(control)
 
         def note(method: str, error: MiniMQError) -> None:
             if isinstance(error, SystemBusy) and error.limit == "streams":
@@ -237,14 +240,12 @@ class Broker:
         self._retention = Retention(engine.handle, engine.counters, check_s, lowest_needed, kept_ms)
         compactor = Compactor(engine.handle, engine.counters, compactor_options(self._options), lowest_needed, kept_ms)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
-        upkeep: tuple[Retention | Compactor | Scrub, ...] = (self._retention, compactor, scrub)
-        for each in upkeep:
-            each.start()
-            self._ends.push_async_callback(each.stop)
+        for task in (self._retention, compactor, scrub):
+            self._start_task(task)
 
-    def _begin_to_look(self, engine: Engine, standard: StandardServices) -> None:
-        standard.serving()
-        self._looking = asyncio.create_task(_look_after_health(engine, standard))
+    def _start_task(self, task: _Startable) -> None:
+        task.start()
+        self._ends.push_async_callback(task.stop)
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
@@ -291,8 +292,8 @@ class Broker:
         await asyncio.to_thread(engine.close)  # it waits for the disk
 
     async def _show_no_more(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._health is not None:
+            await self._health.stop()
         if self._standard is not None:
             self._standard.stopping()
         if self._metrics is not None:  # before the store is closed, which it reads
@@ -388,13 +389,11 @@ class Broker:
         )
 
 
-async def _look_after_health(engine: Engine, standard: StandardServices) -> None:
-    while True:
-        if engine.handle.log_status.has_failed:
-            standard.failing()
-        else:
-            standard.serving()
-        await asyncio.sleep(_LOOK_S)
+def _show_health(engine: Engine, standard: StandardServices) -> None:
+    if engine.handle.log_status.has_failed:
+        standard.failing()
+    else:
+        standard.serving()
 
 
 def _left(until: float) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import grpc.aio
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of
 from minimq_common.wire.standard_services import StandardServices
@@ -69,7 +69,8 @@ class NameServer:
         self._address = options.listen
         self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._expiry = PeriodicTask("expiry", self._service.registrations.expire, options.scan_every_s, log)
+        self._settling: asyncio.TimerHandle | None = None
         self._standard: StandardServices | None = None
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
@@ -114,10 +115,10 @@ class NameServer:
         if self._controller is not None:
             self._controller.start()
         if self._options.start_grace_s:
-            self._tasks.append(asyncio.create_task(self._settle(), name="nameserver-settle"))
+            self._settling = asyncio.get_running_loop().call_later(self._options.start_grace_s, self._settle)
         else:
             self._service.settle()
-        self._tasks.append(asyncio.create_task(self._expire(), name="nameserver-expire"))
+        self._expiry.start()
         if self._options.metrics:
             await self._start_metrics(secrets)
         self._standard.serving()
@@ -132,12 +133,9 @@ class NameServer:
             await self._control.stop()
         if self._access is not None:
             await self._access.stop()
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        if self._settling is not None:
+            self._settling.cancel()
+        await self._expiry.stop()
         controller, self._controller = self._controller, None
         if controller is not None:
             await controller.stop()
@@ -167,12 +165,6 @@ class NameServer:
         self._metrics = MetricsServer(own.collect, PREFIX)
         self._metrics_address = await self._metrics.start(self._options.metrics, secrets, self._control)
 
-    async def _settle(self) -> None:
-        await asyncio.sleep(self._options.start_grace_s)
+    def _settle(self) -> None:
         self._service.settle()
         log.info("settled after_s=%s", self._options.start_grace_s)
-
-    async def _expire(self) -> None:
-        while True:
-            await asyncio.sleep(self._options.scan_every_s)
-            self._service.registrations.expire()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 
 from minimq_broker.core.facts import AccessSet, Fact
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import AccessConflict, InvalidArgument, MiniMQError, NotMaster
+from minimq_common.errors import AccessConflict, InvalidArgument
 from minimq_common.security.access_document import AccessDocument, decode
 from minimq_common.security.shared_access import AccessRank, SharedAccess
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class AccessService:
         self._shared = shared
         self._setting = asyncio.Lock()  # held while a document is replaced
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._task = PeriodicTask("access", self._keep, _LOOK_S, log, at_once=True)
         self._known: AccessSet | None = None  # from the log, as it was looked at last
         self._recorded = AccessRank()  # of that
 
@@ -50,16 +50,12 @@ class AccessService:
         """Load the document from the log, and keep both in sync from now on."""
         if self._shared is not None:
             self._read_log(self._shared)
-            self._shared.listen(self._wake.set)
-            self._task = asyncio.create_task(self._keep(self._shared), name="access-keep")
+            self._shared.listen(self._task.wake)
+            self._task.start()
 
     async def stop(self) -> None:
         """Record nothing any more."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await self._task.stop()
 
     async def get(self, _: broker_pb2.GetAccessRequest) -> broker_pb2.GetAccessResponse:
         """Return the document. Raises `InvalidArgument` without access control."""
@@ -89,20 +85,11 @@ class AccessService:
             )
         return self._shared
 
-    async def _keep(self, shared: SharedAccess) -> None:
-        while True:
-            try:
-                self._read_log(shared)
-                if shared.document is not None and self._recorded < shared.rank:
-                    await self._record(shared.document)
-            except NotMaster:
-                pass  # the master has it from the name servers, as this broker has
-            except MiniMQError as error:
-                log.debug("access: not recorded yet reason=%s", error.message)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._wake.wait()
-            self._wake.clear()
+    async def _keep(self) -> None:
+        shared = self._needed()
+        self._read_log(shared)
+        if shared.document is not None and self._recorded < shared.rank:
+            await self._record(shared.document)  # a slave fails: its master has it from the name servers, too
 
     def _read_log(self, shared: SharedAccess) -> None:
         found = self._engine.state.access

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -27,6 +25,7 @@ from minimq_common.security.token_check import RefusedToken, has_form
 from minimq_common.security.token_gate import TokenGate
 from minimq_common.security.user_key import UserKey, hash_of, id_of
 from minimq_common.security.user_rates import UserRates
+from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -101,24 +100,22 @@ class AccessControl:
         #: Stands for all callers that are let in although they are not known.
         self._unknown = KnownCaller("", _decide_of_unknown, self._denied, sees_all=True)
         self._is_suspended = False
-        self._task: asyncio.Task[None] | None = None
+        self._task = PeriodicTask("access", self._look, _LOOK_S, log)
+        self._warn_at = 0.0
         self._changed()
         self._look_at_servers()
 
     def start(self) -> None:
         """Follow changes from now on."""
         self.shared.listen(self._changed)
-        self._task = asyncio.create_task(self._look(), name="access-control")
+        self._warn()
+        self._task.start()
 
     async def stop(self) -> None:
         """Follow changes no longer."""
-        task, self._task = self._task, None
-        if task is not None:
-            self.shared.ignore(self._changed)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            self._gate.stop()
+        self.shared.ignore(self._changed)
+        await self._task.stop()
+        self._gate.stop()
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
         """Return who makes a call, or the token that `verify` has to look at for that."""
@@ -330,19 +327,19 @@ class AccessControl:
 
         return report if self._only_reports else partial(policy.decide, user, roles=roles)
 
-    async def _look(self) -> None:
-        warn_at = 0.0
-        while True:
-            if self._only_reports and time.monotonic() >= warn_at:
-                warn_at = time.monotonic() + _WARN_S
-                log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
-            await asyncio.sleep(_LOOK_S)
-            self._look_at_servers()
-            self._look_at_age()
-            now_ms = self._now_ms()
-            is_over = any(0 < known.principal.expires_ms <= now_ms for known in self._users.values())
-            if self._gate.has_other_keys() or is_over:
-                self._let_go()
+    def _look(self) -> None:
+        self._warn()
+        self._look_at_servers()
+        self._look_at_age()
+        now_ms = self._now_ms()
+        is_over = any(0 < known.principal.expires_ms <= now_ms for known in self._users.values())
+        if self._gate.has_other_keys() or is_over:
+            self._let_go()
+
+    def _warn(self) -> None:
+        if self._only_reports and time.monotonic() >= self._warn_at:
+            self._warn_at = time.monotonic() + _WARN_S
+            log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
 
 
 def _is_let_in(need: Need) -> bool:

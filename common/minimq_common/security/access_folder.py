@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.outage_log import OutageLog
 from minimq_common.security.access_document import AccessDocument, from_toml
 from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.watched import Watched
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 log = logging.getLogger(__name__)
@@ -23,53 +21,34 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.4
 
 
-class AccessFolder:
+class AccessFolder(PeriodicTask):
     """The document of a server, of which its file `access.toml` is one source. Lives on one event loop."""
 
     def __init__(self, path: Path, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
+        super().__init__("access file", self._follow, _LOOK_S, log)
         self._path = path
         self.shared = SharedAccess(only_reports=only_reports, max_age_s=max_age_s)
         self._file: Watched[AccessDocument] | None = None
         self._seen: AccessDocument | None = None
         if path.exists():
             self._open()
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Follow the file from now on."""
-        self._task = asyncio.create_task(self._follow(), name="access-follow")
-
-    async def stop(self) -> None:
-        """Follow it no longer."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    async def _follow(self) -> None:
-        outage = OutageLog(log)
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            try:
-                found = self._look()
-            except InvalidArgument as error:
-                outage.failed("access: the file cannot be used reason=%s", error.message, cause=error)
-                continue
-            if found is None or found is self._seen:
-                continue
-            self._seen = found
-            in_force = self.shared.rank.version
-            if found.version <= in_force and found.digest != self.shared.rank.digest:
-                log.warning(
-                    "access: the file is not in force: its version must be larger, or use `minimq user` and "
-                    "`minimq access apply` with the credentials of an administrator file=%s version=%d in_force=%d",
-                    self._path,
-                    found.version,
-                    in_force,
-                )
-            if found.version > in_force:
-                self.shared.offer(found, ACCESS)
+    def _follow(self) -> None:
+        found = self._look()
+        if found is None or found is self._seen:
+            return
+        self._seen = found
+        in_force = self.shared.rank.version
+        if found.version <= in_force and found.digest != self.shared.rank.digest:
+            log.warning(
+                "access: the file is not in force: its version must be larger, or use `minimq user` and "
+                "`minimq access apply` with the credentials of an administrator file=%s version=%d in_force=%d",
+                self._path,
+                found.version,
+                in_force,
+            )
+        if found.version > in_force:
+            self.shared.offer(found, ACCESS)
 
     def _look(self) -> AccessDocument | None:
         if self._file is not None:

@@ -66,8 +66,9 @@ class SharedAccess:
         self._settled.set()
 
     def ignore(self, changed: Callable[[], None]) -> None:
-        """Do not call back any more."""
-        self._listeners.remove(changed)
+        """Do not call back any more. Idempotent."""
+        if changed in self._listeners:
+            self._listeners.remove(changed)
 
     def offer(self, document: AccessDocument, source: str) -> bool:
         """Take a document if it is newer than that which is here; return whether it was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,10 @@ from minimq_common.errors import CannotListen
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.server_secrets import ServerSecrets
 from minimq_common.serving.histogram import SECONDS, Histogram
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.serving.scrape_server import ScrapeServer, serve
+
+log = logging.getLogger(__name__)
 
 #: Time between two looks at how late the event loop is, in seconds.
 _LOOK_EVERY_S = 0.5
@@ -44,7 +48,8 @@ class MetricsServer:
         self._control: AccessControl | None = None
         self._lag = Histogram(SECONDS)
         self._server: ScrapeServer | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._measuring = PeriodicTask("metrics", self._measure_lag, _LOOK_EVERY_S, log)
+        self._due_at = 0.0
 
     async def start(
         self, address: str, secrets: ServerSecrets | None = None, control: AccessControl | None = None
@@ -60,14 +65,13 @@ class MetricsServer:
         except OSError as error:
             raise CannotListen(f"cannot show metrics at {address}: {error.strerror}") from None
         self._server = server
-        self._looking = asyncio.create_task(self._look(), name="metrics-loop-lag")
+        self._due_at = asyncio.get_running_loop().time() + _LOOK_EVERY_S
+        self._measuring.start()
         return f"{host}:{server.server_port}"
 
     async def stop(self) -> None:
         """End a scrape that is under way, and serve no more. Idempotent."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
+        await self._measuring.stop()
         server, self._server = self._server, None
         if server is not None:
             await asyncio.to_thread(self._close, server)
@@ -77,12 +81,10 @@ class MetricsServer:
         server.shutdown()
         server.server_close()
 
-    async def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + _LOOK_EVERY_S
-            await asyncio.sleep(_LOOK_EVERY_S)
-            self._lag.add(max(0.0, loop.time() - due))
+    def _measure_lag(self) -> None:
+        now = asyncio.get_running_loop().time()
+        self._lag.add(max(0.0, now - self._due_at))
+        self._due_at = now + _LOOK_EVERY_S
 
     def _loop_lag(self) -> Iterator[Metric]:
         name = f"{self._prefix}_event_loop_lag_seconds"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from minimq_common.model import Permission
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.election import check_promoted, what_was_promoted
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending, is_news, what_was_repaired
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
@@ -59,25 +59,21 @@ class ControllerService:
         self._news: dict[Key, asyncio.Event] = {}
         self._waiting: Counter[Key] = Counter()  # how many wait for that
         self._held: dict[asyncio.Timeout, None] = {}  # reports whose answer is held back, the oldest first
-        self._electing: asyncio.Task[None] | None = None
+        self._elections = PeriodicTask("elections", self._elect, lambda: self._pause_s, log, at_once=True)
+        self._pause_s = 0.0
         self._stopping = False
-        self._election_outage = OutageLog(log)
         self._file_outage = OutageLog(log)
 
     def start(self) -> None:
         """Begin to elect."""
-        self._electing = asyncio.create_task(self._elect(), name="controller-elect")
+        self._elections.start()
 
     async def stop(self) -> None:
         """Elect no more, and let held calls fail, so that their callers look for another controller. Idempotent."""
         self._stopping = True
         for event in self._news.values():
             event.set()
-        electing, self._electing = self._electing, None
-        if electing is not None:
-            electing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await electing
+        await self._elections.stop()
 
     async def close(self) -> None:
         """Close the file; nothing may be called any more."""
@@ -204,23 +200,13 @@ class ControllerService:
             raise Unavailable("the controller stops")
 
     async def _elect(self) -> None:
-        while True:
-            wait_s = self._lease_s / 4
-            try:
-                await self._hold_elections()
-                now = time.monotonic()
-                # What comes meanwhile puts elections off, or is decided when it comes.
-                wait_s = min(self._table.next_look_at(now) - now, wait_s)
-                # A look at thousands of sets takes its time, and each of them may be due at another moment.
-                wait_s = max(wait_s, _REST * (time.monotonic() - now))
-            except StoreError:
-                pass  # it was logged
-            except Exception as error:  # noqa: BLE001 - without elections brokers would stay without a master
-                message = "the elections failed, and are tried again reason=%r"
-                self._election_outage.crashed(message, error, cause=error)
-            else:
-                self._election_outage.worked("the elections go on")
-            await asyncio.sleep(wait_s)
+        self._pause_s = self._lease_s / 4
+        await self._hold_elections()
+        now = time.monotonic()
+        # What comes meanwhile puts elections off, or is decided when it comes.
+        self._pause_s = min(self._table.next_look_at(now) - now, self._pause_s)
+        # A look at thousands of sets takes its time, and each of them may be due at another moment.
+        self._pause_s = max(self._pause_s, _REST * (time.monotonic() - now))
 
     async def _hold_elections(self) -> None:
         due = self._table.elections(time.monotonic())

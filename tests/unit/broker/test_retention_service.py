@@ -52,7 +52,7 @@ class Kept:
         self.looks = 0
         self.has_looked = asyncio.Condition()
         self._real_look = self.retention._look
-        self.retention._look = self._look  # type: ignore[method-assign]
+        self.retention._run = self._look
 
     async def send(self, count: int, body: bytes = BODY) -> None:
         data = make_batch([body])

@@ -16,7 +16,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.held import transactions
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.session import SessionOptions, SessionService
-from minimq_broker.services.upkeep.group_deletion import GroupDeletion, IdleGroups
+from minimq_broker.services.upkeep.group_deletion import GroupDeletion, idle_groups
 from minimq_broker.services.upkeep.retention import Retention
 from support.replica_engine import with_engine
 from support.stores import PATIENCE_S
@@ -45,7 +45,7 @@ class Faulty:
 async def retain(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     retention = Retention(engine.handle, engine.counters, 0.01, lambda: NOTHING_NEEDED)
     step = Faulty(retention._look)
-    monkeypatch.setattr(retention, "_look", step)
+    monkeypatch.setattr(retention, "_run", step)
     retention.start()
     await step.works.wait()
     await retention.stop()
@@ -67,11 +67,11 @@ async def look_for_idle_groups(engine: Engine, monkeypatch: pytest.MonkeyPatch) 
     deletion = GroupDeletion(engine, sessions, GroupExpiry(EXPIRY_MS), 0.0)
     step = Faulty(deletion.look)
     monkeypatch.setattr(deletion, "look", step)
-    idle_groups = IdleGroups(EXPIRY_MS, lambda: deletion)
-    idle_groups.start()
+    task = idle_groups(lambda: deletion)
+    task.start()
     await step.works.wait()
     await asyncio.sleep(0)
-    await idle_groups.stop()
+    await task.stop()
 
 
 @pytest.mark.parametrize("run", [retain, publish, look_for_idle_groups])

@@ -46,9 +46,9 @@ def test_elections_go_on_after_a_fault(
     asyncio.run(run())
     [failed, *_] = caplog.records
     assert failed.exc_info
-    assert [message.partition(" reason=")[0] for message in caplog.messages[:2]] == [
-        "the elections failed, and are tried again",
-        "the elections go on failures=3 outage_s=" + caplog.messages[1].rpartition("=")[2],
+    assert [message.partition(" error=")[0] for message in caplog.messages[:2]] == [
+        "elections: failed, will try again",
+        "elections: goes on failures=3 outage_s=" + caplog.messages[1].rpartition("=")[2],
     ]
 
 

@@ -20,9 +20,8 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.upkeep.compaction_file import load_record, save_record
 from minimq_broker.store.upkeep.compaction_round import CompactionRound
 from minimq_broker.store.upkeep.topic_sizes import TopicSizes
-from minimq_common.errors import SystemBusy
-from minimq_common.outage_log import OutageLog
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class _Work:
     round: CompactionRound
 
 
-class Compactor:
+class Compactor(PeriodicTask):
     """Looks after compacted topics, from `start` to `stop`. What touches the disk runs on another thread."""
 
     def __init__(
@@ -70,36 +69,15 @@ class Compactor:
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._handle, self._counters = handle, counters
-        self._interval_s, self._share = options.interval_s, options.share
+        super().__init__("compaction", self._compact, options.interval_s, log)
+        self._share = options.share
         self._most_keys = max(options.memory_bytes // _KEY_BYTES, 1)
         self._lowest_needed, self._clock_ms = lowest_needed, clock_ms
-        self._task: asyncio.Task[None] | None = None
-        self._outage = OutageLog(log)
         self._sizes: dict[int, TopicSizes] = {}
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._run(), name="compactor")
-
-    async def stop(self) -> None:
-        """End after the current step. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                while await self._look():
-                    pass
-            except SystemBusy as error:
-                log.info("compaction: not now reason=%s", error)
-            except Exception as error:  # noqa: BLE001 - it has to continue
-                self._outage.crashed("compaction: failed, will try again error=%s", repr(error), cause=error)
-            else:
-                self._outage.worked("compaction: goes on")
+    async def _compact(self) -> None:
+        while await self._look():
+            pass
 
     async def _look(self) -> bool:
         work = await asyncio.to_thread(self._begin, self._lowest_needed())

@@ -12,9 +12,8 @@ from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import check_idle, expires_ms
 from minimq_broker.services.session import SessionService
-from minimq_common.errors import MiniMQError, SystemBusy
 from minimq_common.names import check_group, dead_letter_topic, done_topic, retry_topic
-from minimq_common.outage_log import OutageLog
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
 
@@ -131,37 +130,6 @@ class GroupDeletion:
         return True
 
 
-class IdleGroups:
-    """Looks for idle groups again and again, from `start` to `stop`."""
-
-    def __init__(self, expiry_ms: int, deletion: Callable[[], GroupDeletion]) -> None:
-        self._expiry_ms = expiry_ms
-        self._deletion = deletion
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        if self._expiry_ms:
-            self._task = asyncio.create_task(self._run(), name="idle-groups")
-
-    async def stop(self) -> None:
-        """Look no more. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        outage = OutageLog(log)
-        while True:
-            await asyncio.sleep(self._deletion().look_every_s)
-            try:
-                await self._deletion().look()
-            except SystemBusy as error:
-                log.info("group: idle ones not looked for now reason=%s", error)
-            except MiniMQError as error:
-                log.debug("group: idle ones not looked for now reason=%s", error)
-            except Exception as error:  # noqa: BLE001 - it has to continue
-                outage.crashed("group: idle ones not looked for, will try again reason=%r", error, cause=error)
-            else:
-                outage.worked("group: idle ones are looked for again")
+def idle_groups(deletion: Callable[[], GroupDeletion]) -> PeriodicTask:
+    """Return the task that deletes idle groups."""
+    return PeriodicTask("idle groups", lambda: deletion().look(), lambda: deletion().look_every_s, log)

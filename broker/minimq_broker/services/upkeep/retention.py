@@ -31,18 +31,17 @@ from minimq_broker.services.upkeep.rewriter import LogStretch, Rewriter, stretch
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_common.errors import StoreError, StoreFull, SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.errors import StoreError, StoreFull
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
 #: Pause before the next look as long as it is not known what is needed, since the state is not saved yet, in seconds.
 _SOON_S = 1.0
-_FAILED = "retention: failed, will try again error=%s"
 
 
-class Retention:
+class Retention(PeriodicTask):
     """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread."""
 
     def __init__(
@@ -54,14 +53,17 @@ class Retention:
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._handle, self._counters = handle, counters
-        self._interval_s = check_interval_s
+        super().__init__(
+            "retention",
+            self._look,
+            lambda: check_interval_s if self._knows else min(check_interval_s, _SOON_S),
+            log,
+            at_once=True,
+        )
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
-        self._stopping = False
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self._stopping or self._wake.is_set())
-        self._outage = OutageLog(log)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self.is_woken)
         #: Size of the log after something was deleted early, which may go on with what it has grown since.
         self._kept_bytes = 0
         #: Whether it is known what of old segments is needed.
@@ -72,37 +74,16 @@ class Retention:
     def start(self) -> None:
         """Begin to look."""
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(self._run(), name="retention")
+        super().start()
 
-    async def stop(self) -> None:
+    async def stop(self, *, cancel: bool = False) -> None:
         """End after the current deletion. Idempotent."""
-        self._stopping = True
-        self._wake.set()
-        if self._task is not None:
-            await self._task
+        await super().stop(cancel=cancel)
 
     def look_now(self) -> None:
         """Check at once: the disk gets fuller than it should be. Any thread may call this."""
-        if self._task is not None and not self._stopping:
-            self._loop.call_soon_threadsafe(self._wake.set)
-
-    async def _run(self) -> None:
-        while not self._stopping:
-            try:
-                await self._look()
-                self._outage.worked("retention: goes on")
-            except SystemBusy as error:
-                log.info("retention: not now reason=%s", error)
-            except (OSError, lmdb.Error, StoreError) as error:
-                self._outage.failed(_FAILED, error, cause=error, level=logging.ERROR)
-            except Exception as error:  # noqa: BLE001 - it has to continue: without it the disk runs full
-                self._outage.crashed(_FAILED, repr(error), cause=error)
-            try:
-                async with asyncio.timeout(self._interval_s if self._knows else min(self._interval_s, _SOON_S)):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
+        if self._loop is not None and not self.is_stopping:
+            self._loop.call_soon_threadsafe(self.wake)
 
     async def _look(self) -> None:
         await asyncio.to_thread(self._look_at_topics)
@@ -111,7 +92,7 @@ class Retention:
             log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
         no_room: StoreFull | None = None
         for item in found:
-            if self._stopping:
+            if self.is_stopping:
                 return
             if not item.is_removed:
                 try:
@@ -126,7 +107,7 @@ class Retention:
         if no_room is not None:
             raise no_room
         garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
-        if garbage is not None and not self._stopping:
+        if garbage is not None and not self.is_stopping:
             await self._rewrite(garbage, None)
 
     async def _rewrite(self, start: int, reason: Reason | None) -> bool:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+import math
+from collections.abc import Iterator
 
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.verify import Verification
-from minimq_common.errors import CorruptEntry, SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.errors import CorruptEntry
+from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ _FIRST_S = 60.0
 _AGAIN_S = 2.0
 
 
-class Scrub:
+class Scrub(PeriodicTask):
     """Verifies all segments but the one that is written to, from `start` to `stop`. It reads on another thread.
 
     First it looks once at all pages that were not looked at when their segment was opened, then it goes in rounds.
@@ -36,42 +37,17 @@ class Scrub:
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters
-        self._interval_s = interval_s
-        self._task: asyncio.Task[None] | None = None
-        self._outage = OutageLog(log)
+        super().__init__("scrub", self._scrub, lambda: self._pause_s, log, at_once=True)
+        self._round_s, self._pause_s = interval_s or math.inf, _AGAIN_S
+        self._has_seen_pages = False
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._task = asyncio.create_task(self._run(), name="scrub")
-
-    async def stop(self) -> None:
-        """End after the current step. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            if await self._is_done(self._look_at_pages):
-                break
-            await asyncio.sleep(_AGAIN_S)
-        await asyncio.sleep(min(self._interval_s, _FIRST_S))
-        while self._interval_s:
-            await self._is_done(self._round)
-            await asyncio.sleep(self._interval_s)
-
-    async def _is_done(self, look: Callable[[], Awaitable[None]]) -> bool:
-        try:
-            await look()
-        except SystemBusy as error:
-            log.info("scrub: not now reason=%s", error)
-            return False
-        except Exception as error:  # noqa: BLE001 - it has to continue
-            self._outage.crashed("scrub: failed, will try again error=%s", repr(error), cause=error)
-            return False
-        self._outage.worked("scrub: goes on")
-        return True
+    async def _scrub(self) -> None:
+        if self._has_seen_pages:
+            self._pause_s = self._round_s
+            await self._round()
+        else:
+            await self._look_at_pages()
+            self._has_seen_pages, self._pause_s = True, min(self._round_s, _FIRST_S)
 
     async def _look_at_pages(self) -> None:
         for segment in reversed(self._handle.store.log.segments[:-1]):
