@@ -8,7 +8,7 @@ from collections.abc import Callable
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.wire.values import broker_to_wire
+from minimq_common.wire.convert import to_wire
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.route_table import RouteTable
@@ -29,7 +29,7 @@ class ClusterAnswers:
         """Return the encoded answer, as the present caller may see it."""
         if self._latest is None or self._latest[0] != self._table.edition:
             brokers = nameserver_pb2.GetClusterResponse(
-                brokers=[broker_to_wire(broker) for broker in self._table.brokers()],
+                brokers=[to_wire(nameserver_pb2.BrokerData, broker) for broker in self._table.brokers()],
                 versions=[
                     nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
                     for (name, broker_id), version in self._table.versions().items()
@@ -52,23 +52,18 @@ class ClusterAnswers:
     def away_to_wire(self, away: RememberedBroker, queues: int) -> nameserver_pb2.AwayBroker:
         """Return what is told of a broker that is away, and of its queues."""
         return nameserver_pb2.AwayBroker(
-            broker=broker_to_wire(away.broker),
+            broker=to_wire(nameserver_pb2.BrokerData, away.broker),
             since_ms=self._time_of_day_ms(away.since),
             stopped=away.stopped,
             queues=queues,
         )
 
     def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:
-        return nameserver_pb2.BrokerConflictReport(
-            cluster=conflict.cluster,
-            broker_name=conflict.broker_name,
-            broker_id=conflict.broker_id,
-            address=conflict.address,
-            holder_address=conflict.holder_address,
-            reason=conflict.reason,
+        return to_wire(
+            nameserver_pb2.BrokerConflictReport,
+            conflict,
             first_ms=self._time_of_day_ms(conflict.first_at),
             last_ms=self._time_of_day_ms(conflict.last_at),
-            times=conflict.times,
         )
 
     def _time_of_day_ms(self, moment: float) -> int:

@@ -12,7 +12,8 @@ from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import Channels
-from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire, report_to_wire
+from minimq_common.wire.convert import to_wire
+from minimq_common.wire.values import replica_set_from_wire
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class GrpcController:
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Report that a replica is alive; return the record, and whether its master is alive."""
-        request = report_to_wire(report, wait_s)
+        request = to_wire(controller_pb2.ReportRequest, report, wait_ms=round(wait_s * 1000))
         try:
             response = await self._stub().Report(request, timeout=wait_s + _PATIENCE_S)
         except grpc.RpcError as error:
@@ -44,7 +45,9 @@ class GrpcController:
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         """Replace the in-sync set and return the new record."""
-        request = controller_pb2.ChangeInSyncRequest(known=replica_set_to_wire(known), in_sync=sorted(in_sync))
+        request = controller_pb2.ChangeInSyncRequest(
+            known=to_wire(controller_pb2.ReplicaSet, known), in_sync=sorted(in_sync)
+        )
         try:
             response = await self._stub().ChangeInSync(request, timeout=_PATIENCE_S)
         except grpc.RpcError as error:

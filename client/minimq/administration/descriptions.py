@@ -9,7 +9,7 @@ from datetime import datetime
 from minimq.administration.compaction import Compaction, compaction_from_wire
 from minimq_common.model import AwayBroker, MessageQueue, Permission
 from minimq_common.moments import moment
-from minimq_common.wire.values import permission_from_wire
+from minimq_common.wire.convert import from_wire
 from minimq_proto.v1 import broker_pb2
 
 
@@ -246,17 +246,7 @@ def topic_from_wire(
     return TopicDescription(
         topic=name,
         settings=tuple(
-            TopicSettings(
-                broker_name=broker,
-                read_queues=answer.topic.read_queues,
-                write_queues=answer.topic.write_queues,
-                permission=permission_from_wire(answer.topic.permission),
-                created_at=moment(answer.topic.created_ms),
-                fifo=answer.topic.fifo,
-                compaction=compaction_from_wire(answer.topic),
-                retention_s=answer.topic.retention_ms / 1000,
-                retention_bytes=answer.topic.retention_bytes,
-            )
+            from_wire(TopicSettings, answer.topic, broker_name=broker, compaction=compaction_from_wire(answer.topic))
             for broker, answer in answers.items()
         ),
         queues=tuple(
@@ -276,73 +266,16 @@ def topic_from_wire(
 
 def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
     """Return the report of a broker."""
-    return BrokerReport(
-        version=answer.version,
-        started_at=moment(answer.started_ms),
-        log_start=answer.log_start,
-        log_end=answer.log_end,
-        segments=answer.segments,
-        disk_bytes=answer.disk_bytes,
-        messages_in=answer.messages_in,
-        messages_out=answer.messages_out,
-        commits=answer.commits,
-        permission=permission_from_wire(answer.permission),
-        store_failed=answer.store_failed,
-        clock_ahead_s=answer.clock_ahead_ms / 1000,
-        stamps_ahead_s=answer.stamps_ahead_ms / 1000,
-        disk_used=answer.disk_used_bytes / max(answer.disk_used_bytes + answer.disk_free_bytes, 1),
-        disk_free_bytes=answer.disk_free_bytes,
-        disk_level=_DISK_LEVELS.get(answer.disk_level, "unknown"),
-        segments_deleted=answer.segments_deleted,
-        bytes_deleted=answer.bytes_deleted,
-        bytes_deleted_early=answer.bytes_deleted_early,
-        disk_filled_by_others=answer.disk_filled_by_others,
-        retention_s=answer.retention_ms / 1000,
-        retention_bytes=answer.retention_bytes,
+    used, free = answer.disk_used_bytes, answer.disk_free_bytes
+    return from_wire(
+        BrokerReport,
+        answer,
+        disk_used=used / max(used + free, 1),
         replication=replication_from_wire(answer.replication),
     )
 
 
-_DISK_LEVELS = {
-    broker_pb2.DISK_LEVEL_NORMAL: "normal",
-    broker_pb2.DISK_LEVEL_WARN: "warn",
-    broker_pb2.DISK_LEVEL_DELETE_EARLY: "delete-early",
-    broker_pb2.DISK_LEVEL_REFUSE: "refuse",
-}
-
-
-_ROLE = {
-    broker_pb2.BROKER_ROLE_ALONE: "alone",
-    broker_pb2.BROKER_ROLE_MASTER: "master",
-    broker_pb2.BROKER_ROLE_SLAVE: "slave",
-    broker_pb2.BROKER_ROLE_UNDECIDED: "undecided",
-}
-
-
 def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationReport:
     """Return what a broker says of its role."""
-    return ReplicationReport(
-        role=_ROLE.get(answer.role, "unknown"),
-        replica_id=answer.replica_id,
-        term=answer.term,
-        master_id=answer.master_id,
-        sync=answer.sync,
-        min_in_sync=answer.min_in_sync,
-        in_sync=tuple(answer.in_sync),
-        confirmed=answer.confirmed,
-        lease_s=answer.lease_ms / 1000 if answer.role == broker_pb2.BROKER_ROLE_MASTER else None,
-        controller_silent_s=answer.controller_silent_ms / 1000,
-        by_replicas_s=answer.by_replicas_ms / 1000,
-        connected=answer.connected,
-        behind_bytes=answer.behind_bytes if answer.HasField("behind_bytes") else None,
-        replicas=tuple(
-            SlaveStatus(
-                replica_id=replica.replica_id,
-                connected=replica.connected,
-                position=replica.position,
-                behind_bytes=replica.behind_bytes,
-                behind_s=replica.behind_ms / 1000 if replica.HasField("behind_ms") else None,
-            )
-            for replica in answer.replicas
-        ),
-    )
+    lease_s = answer.lease_ms / 1000 if answer.role == broker_pb2.BROKER_ROLE_MASTER else None
+    return from_wire(ReplicationReport, answer, lease_s=lease_s)

@@ -10,6 +10,7 @@ from minimq.routes.away import by_broker
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.moments import moment
 from minimq_common.names import retry_topic
+from minimq_common.wire.convert import from_wire
 from minimq_proto.v1 import broker_pb2
 
 
@@ -268,26 +269,14 @@ def _members(
 
 def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) -> GroupQueueDescription:
     oldest = moment(item.oldest_unread_ms) if item.oldest_unread_ms else None
-    return GroupQueueDescription(
+    holders = {holder.client_id: holder.messages for holder in item.popped.holders}
+    return from_wire(
+        GroupQueueDescription,
+        item,
         queue=MessageQueue(item.topic, broker, item.queue_id),
-        owner=item.owner or None,
-        epoch=item.epoch,
-        holder=item.holder or None,
         held_for_s=item.held_ms / 1000,
-        waiting=tuple(item.waiting),
-        min_offset=item.min_offset,
-        max_offset=item.max_offset,
-        committed_offset=item.committed_offset if item.HasField("committed_offset") else None,
-        oldest_unread_at=oldest,
         # A broker's clock may be ahead of this one.
         lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
-        popped=_popped_from_wire(item.popped) if item.HasField("popped") else None,
+        popped=from_wire(PoppedQueueDescription, item.popped, holders=holders) if item.HasField("popped") else None,
         is_sparse=item.sparse,
-    )
-
-
-def _popped_from_wire(item: broker_pb2.PoppedQueue) -> PoppedQueueDescription:
-    holders = {holder.client_id: holder.messages for holder in item.holders}
-    return PoppedQueueDescription(
-        item.in_flight, item.returned, item.settled_ahead, item.most_tries, holders, item.missed
     )

@@ -15,7 +15,7 @@ import grpc.aio
 from minimq.connection.closed_connection import why_closed
 from minimq.routes.away import check_route
 from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
-from minimq.routes.conflict_report import ConflictReport, conflict_from_wire
+from minimq.routes.conflict_report import ConflictReport
 from minimq_common.errors import (
     ConnectionMismatch,
     DeadlineExceeded,
@@ -33,6 +33,7 @@ from minimq_common.security.access_rule import Need
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import Channels
+from minimq_common.wire.convert import from_wire
 from minimq_common.wire.values import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
@@ -260,7 +261,7 @@ class NameServers:
         Sorted by broker name, address and name server; empty when none answers.
         """
         reports = [
-            conflict_from_wire(address, conflict)
+            from_wire(ConflictReport, conflict, nameserver=address)
             for address, answer in (await self._clusters()).items()
             for conflict in answer.conflicts
         ]

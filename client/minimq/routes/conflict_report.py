@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from minimq_common.moments import moment
-from minimq_proto.v1 import nameserver_pb2
-
 
 @dataclass(frozen=True, slots=True)
 class ConflictReport:
@@ -36,19 +33,3 @@ class ConflictReport:
     first_at: datetime
     last_at: datetime
     times: int
-
-
-def conflict_from_wire(nameserver: str, message: nameserver_pb2.BrokerConflictReport) -> ConflictReport:
-    """Return the value for what one name server tells."""
-    return ConflictReport(
-        nameserver=nameserver,
-        cluster=message.cluster,
-        broker_name=message.broker_name,
-        broker_id=message.broker_id,
-        address=message.address,
-        holder_address=message.holder_address,
-        reason=message.reason,
-        first_at=moment(message.first_ms),
-        last_at=moment(message.last_ms),
-        times=message.times,
-    )

@@ -1,6 +1,8 @@
-"""Routes as they travel: conversions between the protobuf messages and the values of `minimq_common.model`."""
+"""Values of messages that are checked before anybody goes by them: routes, brokers, records of replicas."""
 
 from __future__ import annotations
+
+from dataclasses import asdict
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import (
@@ -12,22 +14,17 @@ from minimq_common.model import (
     QueueData,
     TopicRoute,
 )
-from minimq_common.moments import moment
 from minimq_common.names import check_address, check_broker, check_cluster, check_topic
+from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_common.wire.bound_check import check_bounds
-from minimq_proto.v1 import nameserver_pb2
+from minimq_common.wire.convert import from_wire, to_wire
+from minimq_common.wire.replica_bounds import check_record
+from minimq_proto.v1 import controller_pb2, nameserver_pb2
 
 
 def permission_from_wire(bits: int) -> Permission:
     """Return the permission; bits that this version does not know are left out."""
     return Permission(bits & Permission.READ_WRITE)
-
-
-def broker_to_wire(broker: BrokerData) -> nameserver_pb2.BrokerData:
-    """Return the message for one broker name."""
-    return nameserver_pb2.BrokerData(
-        cluster=broker.cluster, broker_name=broker.broker_name, addresses=dict(broker.addresses)
-    )
 
 
 def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
@@ -37,37 +34,20 @@ def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
     check_cluster(message.cluster)
     for address in message.addresses.values():
         check_address(address)
-    return BrokerData(message.cluster, message.broker_name, dict(sorted(message.addresses.items())))
+    return from_wire(BrokerData, message)
 
 
 def away_from_wire(message: nameserver_pb2.AwayBroker) -> AwayBroker:
     """Return the value for a broker that has gone. Raises as `broker_from_wire`."""
-    broker = broker_from_wire(message.broker)
-    return AwayBroker(
-        cluster=broker.cluster,
-        broker_name=broker.broker_name,
-        addresses=broker.addresses,
-        since=moment(message.since_ms),
-        stopped=message.stopped,
-        queues=message.queues,
-    )
+    return from_wire(AwayBroker, message, **asdict(broker_from_wire(message.broker)))
 
 
 def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
     """Return the message for the route of one topic."""
     return nameserver_pb2.TopicRoute(
         topic=route.topic,
-        queues=[
-            nameserver_pb2.QueueData(
-                broker_name=data.broker_name,
-                read_queues=data.read_queues,
-                write_queues=data.write_queues,
-                permission=int(data.permission),
-                key_queues=data.key_queues,
-            )
-            for data in route.queues
-        ],
-        brokers=[broker_to_wire(broker) for broker in route.brokers.values()],
+        queues=[to_wire(nameserver_pb2.QueueData, data) for data in route.queues],
+        brokers=[to_wire(nameserver_pb2.BrokerData, broker) for broker in route.brokers.values()],
     )
 
 
@@ -109,3 +89,10 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
         brokers={broker.broker_name: broker_from_wire(broker) for broker in message.brokers},
         away=tuple(map(away_from_wire, message.away)),
     )
+
+
+def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
+    """Return the record of a replica set."""
+    record = from_wire(ReplicaSet, message)
+    check_record(record)
+    return record

@@ -18,7 +18,8 @@ from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.election import check_promoted, what_was_promoted
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending, is_news, what_was_repaired
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire, report_from_wire
+from minimq_common.wire.convert import from_wire, to_wire
+from minimq_common.wire.values import replica_set_from_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decision_writer import DecisionWriter
@@ -92,10 +93,10 @@ class ControllerService:
         context: grpc.aio.ServicerContext[controller_pb2.ReportRequest, controller_pb2.ReportResponse],
     ) -> controller_pb2.ReportResponse:
         """Note that a replica lives, and answer the record, at the latest when the reporter wants to know."""
-        report = report_from_wire(request)
+        report = from_wire(ReplicaReport, request)
         await self._receive(report)
         record = await self._hold(report, request.wait_ms / 1000)
-        return controller_pb2.ReportResponse(replica_set=replica_set_to_wire(record) if record else None)
+        return controller_pb2.ReportResponse(replica_set=to_wire(controller_pb2.ReplicaSet, record) if record else None)
 
     async def ChangeInSync(
         self,
@@ -105,7 +106,7 @@ class ControllerService:
         """Replace the in-sync set of a replica set, for its master."""
         known = replica_set_from_wire(request.known)
         record = await self._decide(known.key, lambda: self._table.change_in_sync(known, request.in_sync))
-        return controller_pb2.ChangeInSyncResponse(replica_set=replica_set_to_wire(record))
+        return controller_pb2.ChangeInSyncResponse(replica_set=to_wire(controller_pb2.ReplicaSet, record))
 
     async def Promote(
         self,
@@ -114,7 +115,7 @@ class ControllerService:
     ) -> controller_pb2.PromoteReplicaResponse:
         """Make a replica the master once the lease of the present one is over, and answer then."""
         record = await self._promote((request.cluster, request.broker_name), request.replica_id, request.unclean)
-        return controller_pb2.PromoteReplicaResponse(replica_set=replica_set_to_wire(record))
+        return controller_pb2.PromoteReplicaResponse(replica_set=to_wire(controller_pb2.ReplicaSet, record))
 
     # ---- Decisions -------------------------------------------------------------------------------
 

@@ -18,11 +18,12 @@ from fuzz.target import Target
 from minimq.administration.descriptions import replication_from_wire, report_from_wire
 from minimq.administration.group_descriptions import group_from_wire
 from minimq.routes.cluster_view import away_everywhere, merge, view_from_wire
-from minimq.routes.conflict_report import conflict_from_wire
+from minimq.routes.conflict_report import ConflictReport
 from minimq.sending.transactions.transactions import _decision_from_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
-from minimq_common.wire.controller_wire import report_from_wire as controller_report
+from minimq_common.wire.convert import from_wire
 from minimq_common.wire.values import route_from_wire
 from minimq_nameserver.controller.table import ControllerTable
 from minimq_nameserver.registration_reader import read_registration
@@ -69,7 +70,7 @@ def _control(messages: list[Any]) -> None:
     table = ControllerTable([], 3.0, 0.0)
     for now, message in enumerate(messages):
         try:
-            report = controller_report(message)
+            report = from_wire(ReplicaReport, message)
             repaired = table.repaired(report)
             if repaired is not None:
                 table.adopt(repaired, now)
@@ -95,7 +96,7 @@ def _see(message: Any) -> None:
     merge([view, view])
     away_everywhere([view])
     for conflict in message.conflicts:
-        conflict_from_wire("127.0.0.1:1", conflict)
+        from_wire(ConflictReport, conflict, nameserver="127.0.0.1:1")
 
 
 def _describe(message: Any) -> None:

@@ -13,8 +13,10 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.replicas.election import elect, found
 from minimq_common.replicas.epochs import first_epoch
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, change_in_sync, repaired
-from minimq_common.wire.controller_wire import replica_set_from_wire, replica_set_to_wire
+from minimq_common.wire.convert import to_wire
 from minimq_common.wire.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
+from minimq_common.wire.values import replica_set_from_wire
+from minimq_proto.v1 import controller_pb2
 from support.reports import report
 
 LARGEST = (1 << 63) - 1
@@ -108,8 +110,8 @@ def test_every_value_of_a_report_has_a_bound(wrong: dict[str, Any]) -> None:
 
 def test_a_record_from_the_wire_is_checked() -> None:
     honest = record(in_sync=frozenset({0}))
-    assert replica_set_from_wire(replica_set_to_wire(honest)) == honest
-    message = replica_set_to_wire(honest)
+    assert replica_set_from_wire(to_wire(controller_pb2.ReplicaSet, honest)) == honest
+    message = to_wire(controller_pb2.ReplicaSet, honest)
     message.term = LARGEST
     with pytest.raises(InvalidArgument, match="term"):
         replica_set_from_wire(message)
