@@ -306,7 +306,7 @@ def test_only_what_was_described_to_this_browser_is_done(
     assert [each.read_queues for each in admin.describe_topic(topic).settings] == [4, 4]
 
     place = visitor.post(path, confirmed).headers["Location"]
-    assert "5 queues" in visitor.get(place).text
+    assert "5 write queues" in visitor.get(place).text
     assert other.get(place).status == 400
     assert topic not in other.get(place).text
     assert visitor.post(path, confirmed).headers["Location"] == place
@@ -344,11 +344,11 @@ def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
         ("/create-topic", {"name": "x", "queues": "0"}),
         ("/create-topic", {"name": "x", "queues": "1025"}),
         ("/create-topic", {"name": "x", "queues": HOSTILE}),
-        ("/create-topic", {"name": "x", "kind": HOSTILE}),
+        ("/create-topic", {"name": "x", "fifo": HOSTILE}),
         ("/create-topic", {"name": "x", "retention": HOSTILE}),
         ("/create-topic", {"name": "x", "retention": "1" * 41}),
         ("/topics/{}/resize", {"queues": ""}),
-        ("/topics/{}/pause", {"paused": HOSTILE}),
+        ("/topics/{}/pause", {"permission": HOSTILE}),
         ("/topics/{}/produce", {"body": "x", "properties": HOSTILE}),
         ("/topics/{}/produce", {"body": "x", "form": HOSTILE}),
     ],

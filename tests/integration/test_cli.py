@@ -24,10 +24,10 @@ import pytest
 from click.testing import CliRunner
 
 from minimq.admin import Admin
-from minimq.cli.base import size_of
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
+from minimq.operations.words import size_of
 from minimq.receiving.pull_consumer import PullConsumer
 from support import fake_broker
 from support.command import COMMAND, Minimq, environment
@@ -92,7 +92,7 @@ def test_wrong_usage_ends_with_status_2(arguments: list[str]) -> None:
 def test_a_name_that_breaks_a_rule_is_wrong_usage(minimq: Minimq) -> None:
     assert minimq("topic", "create", "a b", status=2).startswith("error: illegal topic name 'a b'")
     said = minimq("topic", "create", "x", "--queues", "0", status=2)
-    assert said == "error: --queues is 0: a topic has 1 to 1024 queues on each broker\n"
+    assert said == "error: --queues is 0: it must be 1 to 1024\n"
     assert minimq("-n", "nowhere", "topic", "list", status=2).startswith(
         "error: --nameserver: 'nowhere' is not an address"
     )

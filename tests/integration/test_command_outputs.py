@@ -1,4 +1,4 @@
-"""What every administrative command prints, and its exit status, as recorded in `command_outputs.txt`.
+"""The output and exit status of every administrative command, as recorded in `command_outputs.txt`.
 
 After a wanted change, record it anew: `RECORD=1 pytest tests/integration/test_command_outputs.py`, and read the diff.
 """

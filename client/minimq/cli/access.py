@@ -13,7 +13,7 @@ from minimq.cli.access_source import open_source, secrets_option
 from minimq.cli.base import option, output_option, show_json
 from minimq.cli.base import show as show_table
 from minimq.cli.issuer import issuer, token_credentials
-from minimq.cli.table import Table
+from minimq.operations.operation import Table
 from minimq_common.words import count_of
 
 _SERVERS = Table(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.table import Row
+from minimq.operations.operation import Row
 
 if TYPE_CHECKING:
     from minimq_common.model import AwayBroker

@@ -11,13 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
-from minimq.cli.table import Row, Table, show_table
+from minimq.cli.table import show_table
+from minimq.operations.operation import Row, Table
+from minimq.operations.rows import json_text
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
 from minimq_common.moments import Time, moment, start_ms
@@ -26,11 +27,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Beginnings of the values of variables `..._PORT` that Kubernetes makes of the services of a namespace.
 _SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
-
-#: Explanation of times in the help of options.
-TIME_HELP = (
-    "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
-)
 
 
 def option(*flags: str, **attributes: Any) -> Callable[[F], F]:
@@ -112,24 +108,7 @@ def show(output: str, table: Table, rows: Sequence[Row], *, without: Collection[
 def show_json(value: object) -> None:
     """Print a value as JSON; times in ISO 8601."""
     is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
-    click.echo(json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=_to_json))
-
-
-def size_of(size: float) -> str:
-    """Return a number of bytes in B, KB, MB or GB, whichever is most readable."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size >= factor:
-            return f"{size / factor:,.1f} {unit}"
-    return f"{size:.0f} B"
-
-
-def duration_of(seconds: float) -> str:
-    """Return a time in its two largest units: "3d 4h"."""
-    whole = max(int(seconds), 0)
-    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if whole >= factor:
-            return f"{whole // factor}{unit} {whole % factor // next_factor}{next_unit}"
-    return f"{whole}s"
+    click.echo(json.dumps(value, indent=2, ensure_ascii=not is_utf8, default=json_text))
 
 
 def check_allowed(
@@ -187,12 +166,6 @@ def check_allowed(
             f"{topic} --permission read-write` or `minimq cluster permission {queues[0].broker_name} read-write`"
         )
     return route
-
-
-def _to_json(value: object) -> object:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"no JSON for {value!r}")
 
 
 @contextmanager

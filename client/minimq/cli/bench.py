@@ -13,7 +13,7 @@ import click
 
 from minimq.cli.base import option, output_option, show
 from minimq.cli.completion import complete_topics
-from minimq.cli.table import Row, Table
+from minimq.operations.operation import Row, Table
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of

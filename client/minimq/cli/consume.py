@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.cli.away import tell_away
-from minimq.cli.base import TIME_HELP, check_allowed, option, start_of, stop_on_signal
+from minimq.cli.base import check_allowed, option, start_of, stop_on_signal
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
 from minimq.cli.stored_ends import StoredEnds
+from minimq.operations.values import TIME_HELP
 from minimq.options import START_TIMEOUT_S
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Permission

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import duration_of, option, output_option, show, show_json, size_of
+from minimq.cli.base import option, output_option, show, show_json
 from minimq.cli.completion import complete_topics
-from minimq.cli.table import Row, Table
+from minimq.operations.operation import Row, Table
+from minimq.operations.words import duration_of, size_of
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:

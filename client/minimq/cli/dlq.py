@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from minimq.cli.away import tell_away
-from minimq.cli.base import TIME_HELP, confirm, option, output_option, show, start_of, stop_on_signal
+from minimq.cli.base import confirm, option, output_option, show, start_of, stop_on_signal
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.dead_letter_lines import SHAPES
 from minimq.cli.message_output import MessageOutput, OutputHalted
-from minimq.cli.table import Row, Table
+from minimq.operations.operation import Row, Table
+from minimq.operations.values import TIME_HELP
 from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX, dead_letter_topic
 from minimq_common.words import count_of
 

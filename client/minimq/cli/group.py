@@ -13,13 +13,16 @@ import click
 
 from minimq.administration.activity import say_deleted_early
 from minimq.cli.away import away_to_json, tell_away, tell_left_out, tell_unanswered
-from minimq.cli.base import TIME_HELP, duration_of, offset_or_start_of, option, output_option, show_json
+from minimq.cli.base import offset_or_start_of, option, output_option, show_json
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.group_delete import delete
 from minimq.cli.group_json import group_to_json
 from minimq.cli.group_text import FEW, show_group, time_to_expiry
 from minimq.cli.queue_name import parse_queue
-from minimq.cli.table import Row, Table, show_table
+from minimq.cli.table import show_table
+from minimq.operations.operation import Row, Table
+from minimq.operations.values import TIME_HELP
+from minimq.operations.words import duration_of
 from minimq_common.errors import GroupNotFound, Unavailable
 from minimq_common.names import check_group
 from minimq_common.words import count_of

@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from minimq.cli.away import away_to_json
-from minimq.cli.table import Row
+from minimq.operations.operation import Row
 
 if TYPE_CHECKING:
     from minimq.administration.group_descriptions import (

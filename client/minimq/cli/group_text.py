@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import duration_of
-from minimq.cli.table import Row, Table, show_table
+from minimq.cli.table import show_table
+from minimq.operations.operation import Row, Table
+from minimq.operations.words import duration_of
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:

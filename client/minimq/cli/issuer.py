@@ -9,7 +9,7 @@ import click
 
 from minimq.cli.access_source import given_nameservers, open_source, secrets_option
 from minimq.cli.base import confirm, option, output_option, show
-from minimq.cli.table import Row, Table
+from minimq.operations.operation import Row, Table
 from minimq_common.errors import InvalidArgument
 
 _ISSUERS = Table(

@@ -23,10 +23,10 @@ from minimq_common.errors import InvalidArgument, MiniMQError
 #: Every command, in the order of the help, and its module.
 _COMMANDS = {
     "local": "minimq.cli.local:local",
-    "topic": "minimq.cli.topic:topic",
+    "topic": "minimq.cli.nouns:topic",
     "group": "minimq.cli.group:group",
-    "route": "minimq.cli.route:route",
-    "cluster": "minimq.cli.cluster:cluster",
+    "route": "minimq.cli.nouns:route",
+    "cluster": "minimq.cli.nouns:cluster",
     "top": "minimq.cli.top:top",
     "console": "minimq.cli.console:console",
     "produce": "minimq.cli.produce:produce",

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.cli.away import tell_away, tell_unanswered
-from minimq.cli.base import TIME_HELP, check_allowed, option, output_option, show, show_json, stop_on_signal
+from minimq.cli.base import check_allowed, option, output_option, show, show_json, stop_on_signal
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_lines import as_line, message_lines, message_row, trace_lines, trace_row
 from minimq.cli.message_output import MessageOutput, OutputHalted, as_json
 from minimq.cli.progress import progress_bar
 from minimq.cli.reading import read_parts, starts_of
-from minimq.cli.table import Table
+from minimq.operations.operation import Table
+from minimq.operations.values import TIME_HELP
 from minimq_common.model import Permission
 from minimq_common.moments import Time
 

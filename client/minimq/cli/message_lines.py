@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from minimq.cli.message_output import body_fields, due_field
 from minimq.cli.printable import printable
-from minimq.cli.table import Row
+from minimq.operations.operation import Row
 
 if TYPE_CHECKING:
     from minimq.administration.delayed_admin import DelayedMessages

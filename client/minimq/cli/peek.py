@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.cli.away import tell_away, tell_unanswered
-from minimq.cli.base import TIME_HELP, check_allowed, option, start_of, stop_on_signal
+from minimq.cli.base import check_allowed, option, start_of, stop_on_signal
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
 from minimq.cli.queue_name import parse_queue
 from minimq.cli.reading import chosen_queues, read_parts, starts_of
+from minimq.operations.values import TIME_HELP
 from minimq_common.model import Permission
 
 if TYPE_CHECKING:

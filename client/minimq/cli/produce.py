@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, get_args
 
 import click
 
-from minimq.cli.base import check_allowed, interrupt_later, option, size_of
+from minimq.cli.base import check_allowed, interrupt_later, option
 from minimq.cli.completion import complete_topics
 from minimq.cli.delay_options import delay_options
 from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, properties_of
+from minimq.operations.words import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import show_json, size_of
-from minimq.cli.table import Row, Table, show_table
+from minimq.cli.base import show_json
+from minimq.cli.table import show_table
+from minimq.operations.operation import Row, Table
+from minimq.operations.words import size_of
 
 if TYPE_CHECKING:
     from minimq.sending.statistics import ProducerStatistics

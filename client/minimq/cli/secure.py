@@ -9,8 +9,9 @@ from typing import Any
 
 import click
 
-from minimq.cli.base import confirm, duration_of, option, output_option, show
-from minimq.cli.table import Row, Table
+from minimq.cli.base import confirm, option, output_option, show
+from minimq.operations.operation import Row, Table
+from minimq.operations.words import duration_of
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.issuer import issuer_of

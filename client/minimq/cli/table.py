@@ -11,15 +11,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import click
 
 from minimq.cli.printable import printable
-
-#: A row of a table, by its keys in JSON.
-Row = Mapping[str, object]
+from minimq.operations.operation import Row, Table
 
 #: A longer cell with blanks is a sentence, or a list; shorter ones, such as "3d 4h", stay on one line.
 _SENTENCE_WIDTH = 24
@@ -27,19 +24,6 @@ _SENTENCE_WIDTH = 24
 _GAP = 2
 #: No terminal is as wide.
 _UNLIMITED = 1_000_000
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a command. Each is a constant of its module, so that tests can find it.
-
-    Attributes:
-        empty: printed instead of a table without rows: "no topics".
-        headings: of the columns, by the keys of the rows.
-    """
-
-    empty: str
-    headings: Mapping[str, str]
 
 
 def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:

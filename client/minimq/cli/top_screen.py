@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from minimq.cli.base import duration_of, size_of
 from minimq.cli.printable import printable
+from minimq.operations.words import duration_of, size_of
 
 if TYPE_CHECKING:
     from minimq.administration.activity import BrokerActivity, ClusterActivity, GroupActivity, TopicActivity

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.base import duration_of, option, output_option, show, show_json
-from minimq.cli.table import Row, Table
+from minimq.cli.base import option, output_option, show, show_json
+from minimq.operations.operation import Row, Table
+from minimq.operations.words import duration_of
 
 if TYPE_CHECKING:
     from minimq.admin import Admin

@@ -14,7 +14,7 @@ import click
 
 from minimq.cli.access_source import given_nameservers, open_source, secrets_option
 from minimq.cli.base import confirm, option, output_option, show
-from minimq.cli.table import Row, Table
+from minimq.operations.operation import Row, Table
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.moments import moment
 from minimq_common.quantities import bytes_of, seconds_of

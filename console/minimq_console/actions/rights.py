@@ -9,11 +9,6 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_console.parameters import Parameters
 
 
-def manage_topic(given: Parameters) -> Sequence[Need]:
-    """Return the right to manage the topic in the path. Raises `InvalidArgument` if that is none."""
-    return (Need(Verb.MANAGE, Resource.TOPIC, check_topic(given.name("topic"))),)
-
-
 def write_topic(given: Parameters) -> Sequence[Need]:
     """Return the right to send to the topic in the path. Raises `InvalidArgument` if that is none."""
     return (Need(Verb.WRITE, Resource.TOPIC, check_topic(given.name("topic"))),)
@@ -32,8 +27,3 @@ def read_group(given: Parameters) -> Sequence[Need]:
 def end_transactions(given: Parameters) -> Sequence[Need]:
     """Return the right to end those of the producer group in the path. Raises `InvalidArgument` if that is none."""
     return (Need(Verb.WRITE, Resource.TRANSACTION, check_producer_group(given.name("group"))),)
-
-
-def manage_cluster(_given: Parameters) -> Sequence[Need]:
-    """Return the right to manage the cluster."""
-    return (Need(Verb.MANAGE, Resource.CLUSTER),)

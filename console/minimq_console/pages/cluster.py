@@ -11,8 +11,8 @@ from minimq.administration.activity import ActivityProblem, BrokerActivity
 from minimq.administration.descriptions import BrokerStatus, ReplicationReport
 from minimq_common.model import MASTER_ID, Permission
 from minimq_console.action import Offer
-from minimq_console.actions import pause, promote
 from minimq_console.chart import Chart
+from minimq_console.operation_actions import FORMS, toggles
 from minimq_console.page import Page, PageData, Visit
 
 
@@ -94,7 +94,7 @@ def gather(visit: Visit) -> ClusterPage:
 
 
 def _rows(visit: Visit, brokers: Sequence[BrokerActivity]) -> tuple[ReplicaRow, ...]:
-    may_change = bool(visit.offers(pause.BROKER.on(broker="any")))
+    may_change = bool(visit.offers(FORMS["pause-broker"].on(broker_name="any")))
     return tuple(_row(each, visit.now, _actions(each) if may_change else ()) for each in brokers)
 
 
@@ -103,10 +103,10 @@ def _actions(activity: BrokerActivity) -> tuple[Offer, ...]:
     if report is None:
         return ()
     if status.broker_id == MASTER_ID:
-        targets = pause.toggles(pause.BROKER, report.permission, broker=status.broker_name)
+        targets = toggles(FORMS["pause-broker"], report.permission, broker_name=status.broker_name)
         return tuple(target.offer for target in targets)
     replica = str(report.replication.replica_id)
-    return (promote.ACTION.on({"replica": replica}, broker=status.broker_name).offer,)
+    return (FORMS["promote"].on({"to": replica}, broker_name=status.broker_name).offer,)
 
 
 def _row(activity: BrokerActivity, now: datetime, actions: tuple[Offer, ...]) -> ReplicaRow:

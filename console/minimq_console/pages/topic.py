@@ -14,11 +14,12 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission
 from minimq_common.moments import start_ms
 from minimq_console.action import ActionTarget
-from minimq_console.actions import change_topic, delete_topic, pause, produce, resize_topic
+from minimq_console.actions import produce
 from minimq_console.chart import Chart
 from minimq_console.looking import MOST_QUEUES, Looking
 from minimq_console.message_row import MessageRow
 from minimq_console.message_row import row_of as message_row_of
+from minimq_console.operation_actions import FORMS, toggles
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.pages.topics import TopicRow, row_of
 from minimq_console.parameters import Parameters, WrongParameter
@@ -126,10 +127,10 @@ def _targets(described: TopicDescription) -> list[ActionTarget]:
         permission &= each.permission
     return [
         produce.ACTION.on(topic=name),
-        resize_topic.ACTION.on(topic=name),
-        *pause.toggles(pause.TOPIC, permission, topic=name),
-        change_topic.ACTION.on(topic=name),
-        delete_topic.ACTION.on(topic=name),
+        FORMS["resize-topic"].on(name=name),
+        *toggles(FORMS["pause-topic"], permission, name=name),
+        FORMS["change-topic"].on(name=name),
+        FORMS["delete-topic"].on(name=name),
     ]
 
 

@@ -11,7 +11,7 @@ from minimq.administration.descriptions import TopicDescription
 from minimq_common.model import Permission
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_console.action import Offer
-from minimq_console.actions import create_topic
+from minimq_console.operation_actions import FORMS
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -96,7 +96,7 @@ def gather(visit: Visit) -> TopicsPage:
 
 def _actions(visit: Visit, shown: Sequence[str]) -> tuple[Offer, ...]:
     needs = [Need(Verb.MANAGE, Resource.TOPIC, name) for name in (*shown, "new-topic")]
-    return visit.offers(create_topic.ACTION.on()) if visit.rights(needs) else ()
+    return visit.offers(FORMS["create-topic"].on()) if visit.rights(needs) else ()
 
 
 def row_of(name: str, described: TopicDescription | None, in_per_s: float | None) -> TopicRow:

@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 import pytest
 
 import minimq.cli
-from minimq.cli.table import Row, Table, lines_of, show_table
+import minimq.operations
+from minimq.cli.table import lines_of, show_table
+from minimq.operations.operation import Row, Table
 
 
 def long_name(beginning: str) -> str:
@@ -76,7 +78,11 @@ SHORT: dict[str, object] = {
 
 
 def all_tables() -> dict[str, Table]:
-    modules = [importlib.import_module(f"minimq.cli.{item.name}") for item in pkgutil.iter_modules(minimq.cli.__path__)]
+    modules = [
+        importlib.import_module(f"{package.__name__}.{item.name}")
+        for package in (minimq.cli, minimq.operations)
+        for item in pkgutil.iter_modules(package.__path__)
+    ]
     return {
         f"{module.__name__}.{name}": value
         for module in modules
@@ -117,16 +123,16 @@ def test_every_table_shows_whole_words_of_all_columns(table: Table, width: int |
 
 def test_tables_are_declared_where_this_test_finds_them() -> None:
     declared = {id(table) for table in all_tables().values()}
-    assert {"minimq.cli.cluster._BROKERS", "minimq.cli.topic._QUEUES"} <= all_tables().keys()
-    for item in pkgutil.iter_modules(minimq.cli.__path__):
-        module = importlib.import_module(f"minimq.cli.{item.name}")
+    assert {"minimq.operations.brokers._BROKERS", "minimq.operations.topics._QUEUES"} <= all_tables().keys()
+    for name in {name.rpartition(".")[0] for name in all_tables()}:
+        module = importlib.import_module(name)
         made = [name for name, value in vars(module).items() if id(value) in declared]
         source = inspect.getsource(module)
         assert source.count(" Table(") == len(made), module.__name__
 
 
 def test_ordinary_brokers_are_a_table_of_one_line_each_at_80_columns() -> None:
-    table = all_tables()["minimq.cli.cluster._BROKERS"]
+    table = all_tables()["minimq.operations.brokers._BROKERS"]
     dull = {"cluster", "id", "role", "replica", "mode", "term", "in_sync", "behind", "permission"}
     headings = {key: heading for key, heading in table.headings.items() if key not in dull}
     lines = lines_of(headings, [row_of(table, LONG, SHORT)] * 2, 80)

@@ -1,12 +1,12 @@
-"""The rows about replicas in `minimq cluster status`."""
+"""The replication of brokers, as rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minimq.cli.base import duration_of, size_of
-from minimq.cli.table import Row
+from minimq.operations.operation import Row
+from minimq.operations.words import duration_of, size_of
 from minimq_common.model import MASTER_ID
 
 if TYPE_CHECKING:

@@ -1,0 +1,239 @@
+"""Commands made from the operations that `Admin` declares."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from minimq.cli.base import confirm, option, show_json
+from minimq.cli.completion import complete
+from minimq.cli.progress import progress_bar, progress_line
+from minimq.cli.table import show_table
+from minimq.operations.operation import Operation, Parameter, Plan, Rows, View, operations_of
+from minimq.operations.rows import json_text
+from minimq_common.errors import InvalidArgument, MiniMQError
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+_FORMATS = ("table", "json", "jsonl")
+_METAVARS = {int: "N", float: "NUMBER"}
+
+
+def add_operations(group: click.Group, owner: type, noun: str) -> None:
+    """Add a command for each operation on a noun that a class declares."""
+    for each in operations_of(owner):
+        first, _, verb = each.name.partition(" ")
+        if first == noun and verb:
+            group.add_command(command_of(each), verb)
+
+
+def command_of(operation: Operation) -> click.Command:
+    """Return the command of an operation."""
+    params: list[click.Parameter] = []
+    for each in operation.shown:
+        params += [_argument(each)] if each.is_argument else _options(each)
+    for param in params:
+        if isinstance(param, click.Option):
+            param.help = operation.with_flags(param.help or "")
+    if operation.plan is not None:
+        params.append(_flag("--dry-run", "Show what would change, and change nothing."))
+    if operation.is_destructive:
+        params.append(_flag("--yes", "Do not ask for confirmation."))
+    choice = click.Choice(_FORMATS)
+    params.append(_option("--output", type=choice, default="table", show_default=True, help="Format of the result."))
+
+    @click.pass_obj
+    def run(nameserver: str, /, **typed: Any) -> None:
+        _run(operation, nameserver, typed)
+
+    return click.Command(
+        operation.name.split()[-1],
+        callback=run,
+        params=params,
+        help=f"{operation.help}\n\nExample: minimq {operation.example}",
+        short_help=operation.summary,
+    )
+
+
+def _run(operation: Operation, nameserver: str, typed: dict[str, Any]) -> None:
+    from minimq.admin import Admin
+
+    output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
+    try:
+        given = operation.given(**{each.name: value for each, value in _values(operation, typed)})
+        with Admin(nameserver) as admin:
+            plan = None
+            if dry_run:
+                assert operation.plan is not None
+                _show_plan(operation.plan(admin, given), output)
+                return
+            if operation.plan is not None and (operation.plans_first or (operation.is_destructive and not yes)):
+                plan = _asked(operation, admin, given, yes=yes)
+            with _progress(operation) as progress:
+                vars(given).update(progress)
+                result = operation.run(admin, given)
+            view = operation.view(admin, given, result, plan)
+            _show(view, output, notes_first=operation.plan is None)
+    except InvalidArgument as error:
+        raise error.with_message(_with_flags(operation, error.message)) from None
+    if not view.is_complete:
+        sys.exit(1)
+
+
+def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan | None:
+    """Tell what one may not want, and ask whether to go on."""
+    assert operation.plan is not None
+    if not operation.plans_first and not sys.stdin.isatty():
+        return None
+    try:
+        plan = operation.plan(admin, given)
+    except MiniMQError:
+        if operation.plans_first:
+            raise
+        return None  # the operation itself says what is wrong
+    if plan.question and not yes and sys.stdin.isatty():
+        _tell(plan.sentences)
+    if plan.question or not operation.is_destructive:
+        _tell(plan.warnings)
+    confirm(lambda: plan.question, yes=yes)
+    return plan
+
+
+def _values(operation: Operation, typed: dict[str, Any]) -> Iterator[tuple[Parameter, Any]]:
+    """Yield the parameters that were given, or have a default in commands, with their values."""
+    for each in operation.shown:
+        text = typed[each.key]
+        if each.parts:
+            parts = {part.name: part.read(part.flag, typed[part.key]) for part in each.parts}
+            try:
+                yield each, each.kind(**parts) if text else None
+            except InvalidArgument as error:
+                for part in each.parts:
+                    error = error.with_message(error.message.replace(part.name, part.flag))
+                raise error from None
+        elif each.kind is bool:
+            yield each, text
+        elif each.is_many:
+            yield each, tuple(each.read(each.flag, one) for one in text)
+        elif text is not None:
+            yield each, each.read(each.flag if not each.is_argument else each.name.upper(), text)
+
+
+def _with_flags(operation: Operation, message: str) -> str:
+    """Return an error that names options instead of parameters, if it begins with one."""
+    first, space, rest = message.partition(" ")
+    flags = {each.name: each.flag for each in operation.shown if not each.is_argument}
+    if message.startswith("nothing to change: give "):
+        return " ".join(
+            flags.get(word.strip(","), word.strip(",")) + "," * word.endswith(",") for word in message.split()
+        )
+    return f"{flags.get(first, first)}{space}{rest}"
+
+
+# ---- Parameters -------------------------------------------------------------------------------------
+
+
+def _argument(parameter: Parameter) -> click.Argument:
+    return click.Argument(
+        [parameter.name],
+        required=parameter.is_required,
+        metavar=parameter.about.metavar or None,
+        shell_complete=complete(parameter.about.complete),
+    )
+
+
+def _options(parameter: Parameter) -> list[click.Parameter]:
+    about, names = parameter.about, [parameter.flag, parameter.key]
+    if parameter.kind is bool:
+        return [_flag(*names, help_text=parameter.help)]
+    if parameter.parts:
+        found = [_flag(*names, help_text=parameter.help)]
+        return [*found, *(each for part in parameter.parts for each in _options(part))]
+    default = about.default
+    if default is None and not parameter.is_required and not parameter.is_many and parameter.default is not None:
+        default = str(parameter.default)
+    return [
+        _option(
+            *names,
+            default=() if parameter.is_many else "default" if about.read and default in ("0", "0.0") else default,
+            required=parameter.is_required,
+            multiple=parameter.is_many,
+            show_default=default is not None and default not in ("0", "0.0", ""),
+            metavar=about.metavar or _METAVARS.get(parameter.kind),
+            type=click.Choice(list(about.choices)) if about.choices else str,
+            shell_complete=complete(about.complete),
+            help=parameter.help,
+        )
+    ]
+
+
+def _flag(*names: str, help_text: str = "") -> click.Parameter:
+    if not help_text:
+        *names, help_text = names  # type: ignore[assignment]
+    return _option(*names, is_flag=True, help=help_text)
+
+
+def _option(*names: str, **attributes: Any) -> click.Parameter:
+    def nothing() -> None:
+        pass
+
+    decorated: Any = option(*names, **attributes)(nothing)
+    [parameter] = decorated.__click_params__
+    return parameter  # type: ignore[no-any-return]
+
+
+# ---- Output -----------------------------------------------------------------------------------------
+
+
+def _show_plan(plan: Plan, output: str) -> None:
+    if output != "table":
+        rows = plan.rows or [{"changes": list(plan.sentences), "warnings": list(plan.warnings)}]
+        _show(View(json=rows), output)
+        return
+    click.echo("dry run, nothing was changed:")
+    for sentence in plan.sentences:
+        click.echo(sentence)
+    for warning in plan.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    if plan.table is not None:
+        click.echo()
+        show_table(plan.table, plan.rows)
+
+
+def _show(view: View, output: str, *, notes_first: bool = False) -> None:
+    if notes_first:
+        _tell(view.notes)
+    if output == "json":
+        show_json(view.json)
+    elif output == "jsonl":
+        for item in view.json if isinstance(view.json, list) else [view.json]:
+            click.echo(json.dumps(item, default=json_text))
+    else:
+        for line in view.lines:
+            if isinstance(line, Rows):
+                show_table(line.table, line.rows, without=line.without)
+            else:
+                click.echo(line)
+    if not notes_first:
+        _tell(view.notes)
+
+
+def _tell(sentences: Sequence[str]) -> None:
+    for sentence in sentences:
+        click.echo(sentence, err=True)
+
+
+@contextmanager
+def _progress(operation: Operation) -> Iterator[dict[str, Callable[..., None]]]:
+    for each in operation.parameters:
+        if each.about.progress:
+            with progress_line() if each.about.progress == "line" else progress_bar() as progress:
+                yield {each.name: progress}
+            return
+    yield {}

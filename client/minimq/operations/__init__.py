@@ -1,0 +1,1 @@
+"""The operations of a cluster, each declared once: commands, forms and the JSON API derive from the methods."""

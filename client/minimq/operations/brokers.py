@@ -1,0 +1,468 @@
+"""Brokers: their status, permission and master."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+from minimq.administration.activity import say_about_disk
+from minimq.administration.descriptions import BrokerReport, BrokerStatus, report_from_wire
+from minimq.operations import values
+from minimq.operations.operation import HIDDEN, Form, Given, Operations, Param, Plan, Rows, Table, View, operation
+from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
+from minimq.operations.rows import row_of
+from minimq.operations.words import duration_of, listing, say_permission, size_of
+from minimq.routes.away import state_of
+from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
+from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
+from minimq_common.names import check_broker
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+    from minimq.administration.descriptions import ReplicationReport
+    from minimq.routes.conflict_report import ConflictReport
+
+#: Time limit of a promotion in seconds: a long lease.
+_PROMOTION_S = 60.0
+
+_BROKERS = Table(
+    "no broker is registered",
+    {
+        "cluster": "Cluster",
+        "broker": "Broker",
+        "id": "Route id",
+        "address": "Address",
+        "state": "State",
+        "replica": "Replica",
+        "role": "Role",
+        "mode": "Mode",
+        "term": "Term",
+        "in_sync": "In sync",
+        "behind": "Behind",
+        "permission": "Permission",
+        "up_for": "Up for",
+        "messages_in": "In",
+        "messages_out": "Out",
+        "disk": "Disk",
+        "full": "Disk full",
+    },
+)
+_CONFLICTS = Table(
+    "no conflicts",
+    {
+        "nameserver": "Name server",
+        "broker": "Broker",
+        "id": "Id",
+        "address": "Address",
+        "holder": "Place held by",
+        "times": "Times",
+        "last_at": "Last seen",
+        "reason": "Reason",
+    },
+)
+
+
+def _manage_cluster(_given: Given) -> Sequence[Need]:
+    return (Need(Verb.MANAGE, Resource.CLUSTER),)
+
+
+# ---- Plans and results ------------------------------------------------------------------------------
+
+
+def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
+    masters = masters_of(statuses)
+    rows = [{**_status_row(item), **replication_of(item, masters)} for item in statuses]
+    return View(
+        json=rows,
+        lines=[Rows(_BROKERS, [{**row, **_readable(row), **in_short(row)} for row in rows], _uninformative(rows))],
+        notes=[
+            *(f"name server {conflict.nameserver}: {conflict.reason}" for conflict in admin.conflicts()),
+            *say_without_master(statuses),
+            *(sentence for item in statuses for sentence in say_about_disk(item)),
+        ],
+    )
+
+
+def _status_row(item: BrokerStatus) -> dict[str, Any]:
+    row = row_of(item, state="up" if item.error is None else item.error)
+    report = row.pop("report") or dict.fromkeys(each for each in BrokerReport.__dataclass_fields__)
+    for name in ("error", "replication", "store_failed", "clock_ahead_s", "stamps_ahead_s"):
+        row.pop(name, None)
+        report.pop(name, None)
+    used = report["disk_used"]
+    return {**row, **report, "disk_used": None if used is None else round(used, 4)}
+
+
+def _uninformative(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
+    """Return the columns without information about any broker."""
+    found = {key for key in ("cluster", "id") if len({row[key] for row in rows}) <= 1}
+    if not any(row["role"] for row in rows):
+        found |= {"role", "replica", "mode", "term", "in_sync", "behind"}
+    if {row["permission"] for row in rows} <= {permission_name(Permission.READ_WRITE), None}:
+        found |= {"permission"}
+    return frozenset(found)
+
+
+def _readable(row: dict[str, Any]) -> dict[str, Any]:
+    """Return times and sizes as people read them."""
+    started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
+    up_s = None if started_at is None else (datetime.now(UTC) - started_at).total_seconds()
+    return {
+        "up_for": None if up_s is None else duration_of(up_s),
+        "disk": None if disk_bytes is None else size_of(disk_bytes),
+        "full": None if used is None else f"{used:.0%}{'' if level == 'normal' else f' ({level})'}",
+    }
+
+
+def _view_conflicts(_admin: Admin, _given: Given, found: list[ConflictReport], _plan: Plan | None) -> View:
+    rows = [row_of(each, holder=each.holder_address) for each in found]
+    for row in rows:
+        del row["holder_address"]
+    return View(json=rows, lines=[Rows(_CONFLICTS, rows)])
+
+
+def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan | None) -> View:
+    name = given.broker_name
+    text = f"error: no name server remembers a broker {name} as away: `minimq cluster status` lists those that are"
+    return View(
+        json={"broker": name, "forgotten": remembered},
+        lines=[f"broker {name}: forgotten"] if remembered else [],
+        notes=[] if remembered else [text],
+        is_complete=remembered,
+    )
+
+
+def _master(admin: Admin, given: Given) -> BrokerReport:
+    for each in admin.broker_status():
+        if (each.broker_name, each.broker_id) == (given.broker_name, MASTER_ID) and each.report is not None:
+            return each.report
+    raise InvalidArgument(
+        f"there is no broker {given.broker_name} with a master that answers: `minimq cluster status` shows them"
+    )
+
+
+def _plan_permission(admin: Admin, given: Given) -> Plan:
+    name = given.broker_name
+    if given.permission is _master(admin, given).permission:
+        raise InvalidArgument(f"that is so already on {name}: choose something else")
+    return Plan(
+        sentences=[
+            *say_permission(given.permission, f"all topics on {name}", ", and send to other brokers of a topic"),
+            "It holds until somebody changes it, also when the broker restarts.",
+        ]
+    )
+
+
+def _view_permission(_admin: Admin, given: Given, _result: None, _plan: Plan | None) -> View:
+    row = {"broker": given.broker_name, "permission": permission_name(given.permission)}
+    return View(json=row, lines=[f"broker {row['broker']}: permission {row['permission']}"])
+
+
+def _replicas(admin: Admin, given: Given) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
+    """Return the master of a broker and its other replicas, of those that answer."""
+    statuses, name = admin.broker_status(), given.broker_name
+    own = [each.report.replication for each in statuses if each.broker_name == name and each.report is not None]
+    master = next((each for each in own if each.role == "master"), None)
+    others = [each for each in own if each.role in ("slave", "undecided")]
+    if not others and master is None and not own:
+        known = listing(sorted({each.broker_name for each in statuses})) or "none"
+        raise InvalidArgument(f"there is no broker {name!r}: the name server knows {known}")
+    return master, others
+
+
+def _is_in_sync(replica: ReplicationReport, master: ReplicationReport | None) -> bool:
+    return replica.replica_id in (master or replica).in_sync
+
+
+def _replica_choices(admin: Admin, given: Given) -> dict[str, Sequence[tuple[str, str]]]:
+    master, others = _replicas(admin, given)
+    if not others:
+        raise InvalidArgument(f"broker {given.broker_name} has no other replica that answers")
+    return {
+        "replica_id": [
+            (str(each.replica_id), f"replica {each.replica_id}{'' if _is_in_sync(each, master) else ', not in sync'}")
+            for each in others
+        ]
+    }
+
+
+def _plan_promotion(admin: Admin, given: Given) -> Plan:
+    master, others = _replicas(admin, given)
+    name, number = given.broker_name, given.replica_id
+    chosen = next((each for each in others if each.replica_id == number), None)
+    known = sorted(each.replica_id for each in (*others, *((master,) if master else ())))
+    if number not in known:
+        raise InvalidArgument(
+            f"broker {name!r} has no replica {number} that answers: there are {', '.join(map(str, known)) or 'none'}"
+        )
+    sentences = [f"Replica {number} becomes the master of {name}, for a new term."]
+    if master is not None and master.replica_id == number:
+        sentences = [f"Replica {number} is the master of {name} already, in term {master.term}."]
+    elif master is not None:
+        sentences.append(
+            f"Replica {master.replica_id}, which is the master now in term {master.term}, becomes a slave."
+        )
+    sentences.append("Producers and consumers wait for about the time of a lease, and go on with the new master.")
+    warnings = []
+    if chosen is not None and not _is_in_sync(chosen, master):
+        behind = "" if chosen.behind_bytes is None else f", {size_of(chosen.behind_bytes)} behind"
+        fate = "messages that it lacks are lost" if given.unclean else "it will be refused, as messages would be lost"
+        warnings.append(f"Replica {number} is not in sync{behind}: {fate}.")
+    lost = f"Messages that replica {number} of {name} does not have will be lost. Continue?"
+    question = lost if given.unclean else ""
+    before = [{"replica": each.replica_id, "term": each.term} for each in (master,) if each is not None]
+    return Plan(sentences=sentences, warnings=warnings, question=question, rows=before)
+
+
+def _view_promotion(_admin: Admin, given: Given, term: int, plan: Plan | None) -> View:
+    is_old = plan is not None and {"replica": given.replica_id, "term": term} in plan.rows
+    name, number, already = given.broker_name, given.replica_id, " already" if is_old else ""
+    said = f"broker {name}: replica {number} is the master{already}, term {term}"
+    return View(json={"broker": name, "replica": number, "term": term}, lines=[said])
+
+
+# ---- Operations -------------------------------------------------------------------------------------
+
+
+class BrokerOperations(Operations):
+    """Shows brokers, sets their permission, and elects masters; users have it as `Admin`."""
+
+    def cluster(self) -> list[BrokerData]:
+        """Return the brokers that any of the name servers knows, sorted. Raises `Unavailable` if none answers."""
+        return self._masters.brokers()
+
+    @operation(
+        "cluster status",
+        example="cluster status --output json",
+        view=_view_status,
+        short="Show the status of each broker.",
+    )
+    def broker_status(self) -> list[BrokerStatus]:
+        """Show the report of every registered broker, and the brokers that are away.
+
+        "Replica" is the number with which a replica was started (--id), and which a promotion takes; "Route id" is its
+        id in routes, where the master has 0. Name servers remember a departed broker for a while, until they restart.
+        Brokers that do not answer are listed with the reason.
+
+        Raises:
+            AccessDenied: you may not describe the cluster.
+            Unavailable: no name server answers.
+        """
+        replicas = {
+            (broker.cluster, broker.broker_name, broker_id): address
+            for broker in self.cluster()
+            for broker_id, address in broker.addresses.items()
+        }
+        request = broker_pb2.GetStatusRequest()
+        answers, failures = self._masters.calls.call_all(replicas, lambda stub: stub.GetStatus, request)
+        for failure in failures.values():
+            if isinstance(failure, AccessDenied):  # which all brokers say
+                raise failure
+        present = [
+            BrokerStatus(
+                *replica,
+                address=address,
+                report=report_from_wire(answers[replica]) if replica in answers else None,
+                error=failures[replica].message if replica in failures else None,
+            )
+            for replica, address in replicas.items()
+        ]
+        away = [
+            BrokerStatus(
+                broker.cluster,
+                broker.broker_name,
+                broker_id,
+                address,
+                report=None,
+                error=state_of(broker),
+                away_since=broker.since,
+            )
+            for broker in self.away_brokers()
+            for broker_id, address in broker.addresses.items()
+        ]
+        # One that goes meanwhile was still asked: it is listed once, as away, which says more than that it is silent.
+        gone = {(status.cluster, status.broker_name, status.broker_id) for status in away}
+        asked = [
+            status for replica, status in zip(replicas, present, strict=True) if status.report or replica not in gone
+        ]
+        return sorted(asked + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
+
+    def away_brokers(self) -> list[AwayBroker]:
+        """Return the departed brokers that the reachable name servers remember, sorted by name.
+
+        A name server remembers a lost or stopped broker for a day (`--remember-away`), since its queues still exist,
+        but not across its own restart. `forget_broker` ends that.
+        """
+        return self._masters.all_away()
+
+    @operation(
+        "cluster forget",
+        example="cluster forget broker-b",
+        needs=_manage_cluster,
+        plan=lambda _admin, given: Plan(
+            sentences=[
+                f"The name servers forget broker {given.broker_name}. Nothing is deleted: if it starts, it is back."
+            ]
+        ),
+        view=_view_forgotten,
+        short="Forget a BROKER that will not come back.",
+    )
+    def forget_broker(self, broker_name: Annotated[str, values.Broker]) -> bool:
+        """Make the name servers forget a broker that is away and will not come back.
+
+        Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if
+        you start the broker again, it returns unchanged. If a broker has come back without some of its topics, for
+        example with a new disk, the name servers forget these topics.
+
+        Args:
+            broker_name: of the broker.
+
+        Returns:
+            True if a name server remembered it.
+
+        Raises:
+            InvalidArgument: the broker is registered and complete, or the name is invalid.
+            TransportError: a name server does not answer, and may still remember the broker; the others have forgotten
+                it.
+        """
+        calls = self._masters.calls
+        check_broker(broker_name)
+        return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
+
+    @operation(
+        "cluster conflicts",
+        example="cluster conflicts",
+        view=_view_conflicts,
+        short="Show brokers that claim the place of another.",
+    )
+    def conflicts(self) -> list[ConflictReport]:
+        """Show brokers that claim the place of another: the same name and id, or the same address.
+
+        A name server lists such a broker until it registers, or until some minutes after its last attempt. With etcd as
+        the controller, only the log of the second of two replicas with one number reports them.
+        """
+        calls = self._masters.calls
+        return calls.wait(calls.nameservers.conflicts)
+
+    @operation(
+        "cluster permission",
+        example="cluster permission broker-a read",
+        needs=_manage_cluster,
+        plan=_plan_permission,
+        view=_view_permission,
+        forms=[
+            Form(
+                action="pause-broker",
+                path="/brokers/{broker_name}/pause",
+                page="/",
+                title="Pause sending to broker {broker_name}, or reading",
+                label="Pause",
+                fields={"permission": "Paused"},
+                choices=lambda *_: values.PAUSES,
+                defaults=lambda admin, given: {"permission": permission_name(_master(admin, given).permission)},
+            )
+        ],
+        short="Set what clients may do with all topics of a BROKER.",
+    )
+    def set_broker_permission(
+        self,
+        broker_name: Annotated[str, values.Broker],
+        permission: Annotated[Permission, values.Allowed],
+        *,
+        wait: Annotated[bool, HIDDEN] = True,
+    ) -> None:
+        """Set the permission of one broker for all of its topics; it survives restarts of the broker.
+
+        Without WRITE, producers send to the other brokers while consumers read the remaining messages: use this to
+        empty a broker before you remove it. RocketMQ calls this wipeWritePerm (read) and addWritePerm (read-write). The
+        permission of each topic applies as well. It returns when the name servers show the change.
+
+        Args:
+            broker_name: of the broker, whose master is running.
+            permission: what clients may do with all of its topics.
+            wait: return only when every reachable name server shows it. The broker itself applies it at once.
+
+        Raises:
+            InvalidArgument: the name servers know no master of that name.
+            Unavailable: the broker is away; the text names the time.
+            DeadlineExceeded: a name server did not show it in time. The permission is set.
+            MiniMQError: the broker failed.
+        """
+        request = broker_pb2.SetPermissionRequest(permission=int(permission))
+        answer = self._masters.call(broker_name, lambda stub: stub.SetPermission, request)
+        if wait:
+            self._masters.wait_until_shown({broker_name: answer.data_version})
+
+    @operation(
+        "cluster promote",
+        example="cluster promote broker-a --to 1",
+        needs=_manage_cluster,
+        plan=_plan_promotion,
+        view=_view_promotion,
+        is_destructive=True,
+        plans_first=True,
+        forms=[
+            Form(
+                action="promote",
+                path="/brokers/{broker_name}/promote",
+                page="/",
+                title="Promote a replica of {broker_name}",
+                label="Promote",
+                fields={"replica_id": "The replica that becomes the master"},
+                choices=_replica_choices,
+                typed="broker_name",
+            )
+        ],
+    )
+    def promote(
+        self,
+        broker_name: Annotated[str, values.Broker],
+        replica_id: Annotated[int, Param(flag="--to", metavar="ID", is_option=True)],
+        *,
+        unclean: bool = False,
+    ) -> int:
+        """Make another replica of a broker its master.
+
+        Only an in-sync replica has every acknowledged message and takes over without loss; `minimq cluster status`
+        shows them. It returns when the replica leads, after about the time of a lease.
+
+        Args:
+            broker_name: of the broker.
+            replica_id: number of the replica, its --id.
+            unclean: accept a replica that is not in sync: messages that it lacks are LOST.
+
+        Returns:
+            The term of the new master.
+
+        Raises:
+            InvalidArgument: no such broker or replica is registered, or the broker has no replicas.
+            NotInSync: it is not in sync, and `unclean` is not given.
+            DeadlineExceeded: it took too long, and may still happen.
+            MiniMQError: another one was elected, or the replica failed.
+        """
+        statuses = self.broker_status()
+        names = sorted({status.broker_name for status in statuses})
+        if broker_name not in names:
+            raise InvalidArgument(
+                f"there is no broker {broker_name!r}: the name server knows {', '.join(names) or 'none'}"
+            )
+        replicas = {
+            status.report.replication.replica_id: status.address
+            for status in statuses
+            if status.broker_name == broker_name and status.report is not None
+        }
+        if replica_id not in replicas:
+            known = ", ".join(map(str, sorted(replicas))) or "none"
+            raise InvalidArgument(f"broker {broker_name!r} has no replica {replica_id} that answers: there are {known}")
+        request = broker_pb2.PromoteRequest(unclean=unclean)
+        give_up = time.monotonic() + _PROMOTION_S
+        while True:
+            try:
+                return self._masters.calls.call(replicas[replica_id], lambda stub: stub.Promote, request).term
+            except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
+                if time.monotonic() >= give_up:
+                    raise

@@ -1,0 +1,393 @@
+"""Declarations of operations: methods of `Admin`, from whose signatures and docstrings all faces derive.
+
+The name, type and default of each parameter come from the signature, its help from the section `Args` of the
+docstring. `Annotated[..., Param(...)]` says what a signature cannot. Commands and forms read values as text.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cached_property
+from types import NoneType, SimpleNamespace, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from minimq_common.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+    from minimq.administration.masters import Masters
+    from minimq_common.security.access_rule import Need
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: A row of a table, by its keys in JSON.
+Row = Mapping[str, object]
+#: The arguments of a call, by parameter; all of them have a value.
+Given = SimpleNamespace
+_OPERATION = "__operation__"
+#: Values that an int takes if its `Param` has no bounds.
+_INT = (-(1 << 63), (1 << 63) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Param:
+    """Facts about a parameter that a signature does not have.
+
+    Attributes:
+        flag: the option of the command; by default the name of the parameter.
+        metavar: stands for the value in the help of the command.
+        read: returns the value of a text, given the name of the option or field; raises `InvalidArgument`.
+        choices: the values by their texts.
+        low: least number.
+        high: largest number.
+        complete: names that a shell completes: "topics", "groups" or "brokers".
+        default: in commands and forms, if it is not that of the method; read as a text.
+        is_argument: the command takes it without an option although it has a default.
+        is_option: the command takes it as an option although it is required.
+        is_hidden: commands and forms do not have it.
+        progress: the method calls it: "line" with a sentence, "bar" with two numbers. Faces show that.
+        parts: the fields of a dataclass that are options of their own.
+    """
+
+    flag: str = ""
+    metavar: str = ""
+    read: Callable[[str, str], object] | None = None
+    choices: Mapping[str, object] = field(default_factory=dict)
+    low: float | None = None
+    high: float | None = None
+    complete: str = ""
+    default: str | None = None
+    is_argument: bool = False
+    is_option: bool = False
+    is_hidden: bool = False
+    progress: str = ""
+    parts: Mapping[str, Param] = field(default_factory=dict)
+
+
+HIDDEN = Param(is_hidden=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of an operation.
+
+    Attributes:
+        name: in Python and JSON.
+        kind: bool, int, float, str, or a dataclass whose fields are options of their own.
+        is_many: it takes several values.
+        is_argument: the command takes it without an option.
+        default: `inspect.Parameter.empty` if it is required.
+        help: one or two sentences.
+        about: the rest.
+    """
+
+    name: str
+    kind: type
+    is_many: bool
+    is_argument: bool
+    default: Any
+    help: str
+    about: Param
+
+    @property
+    def is_required(self) -> bool:
+        """True if every call has to give it."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def flag(self) -> str:
+        """The option of the command."""
+        return self.about.flag or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def key(self) -> str:
+        """Its name in commands and forms: that of the option."""
+        return self.name if self.is_argument else self.flag.lstrip("-").replace("-", "_")
+
+    @property
+    def parts(self) -> list[Parameter]:
+        """The fields of a dataclass that are options of their own."""
+        helps = _parse((inspect.getdoc(self.kind) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
+        by_name = {each.name: each for each in (fields(self.kind) if is_dataclass(self.kind) else ())}
+        return [
+            Parameter(name, float, False, False, by_name[name].default, _capital(helps.get(name, "")), about)
+            for name, about in self.about.parts.items()
+        ]
+
+    def read(self, what: str, text: str) -> Any:
+        """Return the value of a text from a command or form. Raises `InvalidArgument`."""
+        about = self.about
+        if about.read is not None:
+            return about.read(what, text)
+        if about.choices:
+            if text not in about.choices:
+                raise InvalidArgument(f"{what} is {text[:60]!r}: it must be one of {', '.join(about.choices)}")
+            return about.choices[text]
+        if self.kind in (int, float):
+            return self._number(what, text)
+        return text
+
+    def _number(self, what: str, text: str) -> float:
+        low = _INT[0] if self.about.low is None else self.about.low
+        high = _INT[1] if self.about.high is None else self.about.high
+        try:
+            value: float = self.kind(text)
+        except ValueError:
+            wanted = "a whole number" if self.kind is int else "a number"
+            raise InvalidArgument(f"{what} is {text[:60]!r}: it must be {wanted}") from None
+        if not low <= value <= high:
+            bounds = f"at least {low:g}" if self.about.high is None else f"{low:g} to {high:g}"
+            raise InvalidArgument(f"{what} is {value:g}: it must be {bounds}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The columns of a table.
+
+    Attributes:
+        empty: printed instead of a table without rows: "no topics".
+        headings: of the columns, by the keys of the rows.
+    """
+
+    empty: str
+    headings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows under a table's headings; the columns in `without` are left out."""
+
+    table: Table
+    rows: Sequence[Mapping[str, object]]
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The effect of an operation, told before it is done.
+
+    Attributes:
+        sentences: what will happen.
+        warnings: what one may not want.
+        question: that a command asks on a terminal; nothing if it is empty.
+        rows: what will be, for `--dry-run --output json`.
+        table: shows the rows to people; None shows the sentences alone.
+        carried: values that a form carries from the plan to the end, by `Parameter.key`.
+    """
+
+    sentences: Sequence[str]
+    warnings: Sequence[str] = ()
+    question: str = ""
+    rows: Sequence[Mapping[str, object]] = ()
+    table: Table | None = None
+    carried: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The result of an operation for people and programs.
+
+    Attributes:
+        json: printed by `--output json`; `--output jsonl` prints each item of a list on a line.
+        lines: sentences and tables for people.
+        notes: what is missing, on stderr.
+        is_complete: False if the command ends with status 1 although something was done.
+    """
+
+    json: object
+    lines: Sequence[str | Rows] = ()
+    notes: Sequence[str] = ()
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """An action of the console: some parameters of an operation at an address.
+
+    Attributes:
+        action: its name.
+        path: its address; parameters in braces are part of it.
+        page: address of the page about what it changes.
+        to: address of the page that shows the effect; `page` if empty.
+        title: heading of the form.
+        label: on the link and the button.
+        fields: the label of each parameter that is filled in.
+        typed: the parameter whose value is typed to confirm it.
+        defaults: returns what the fields hold at first, by parameter.
+        choices: returns the values and texts of fields with a choice, by parameter.
+    """
+
+    action: str
+    path: str
+    page: str
+    title: str
+    label: str
+    to: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    typed: str = ""
+    defaults: Callable[[Admin, Given], Mapping[str, str]] | None = None
+    choices: Callable[[Admin, Given], Mapping[str, Sequence[tuple[str, str]]]] | None = None
+
+
+class Operations:
+    """A part of `Admin`: the operations on one kind of thing."""
+
+    def __init__(self, masters: Masters) -> None:
+        self._masters = masters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One operation, from which all faces derive."""
+
+    name: str
+    method: str
+    function: Callable[..., Any]
+    example: str
+    needs: Callable[[Given], Sequence[Need]] | None
+    plan: Callable[[Admin, Given], Plan] | None
+    view: Callable[[Admin, Given, Any, Plan | None], View]
+    is_destructive: bool
+    plans_first: bool
+    forms: tuple[Form, ...]
+    short: str
+
+    @cached_property
+    def _doc(self) -> tuple[str, str, Mapping[str, str]]:
+        return _parse(inspect.getdoc(self.function) or "")
+
+    @property
+    def summary(self) -> str:
+        """One sentence."""
+        return self.short or self._doc[0].partition(". ")[0].rstrip(".") + "."
+
+    @property
+    def help(self) -> str:
+        """The whole help: parameters in backticks are options."""
+        return self.with_flags("\n\n".join(filter(None, self._doc[:2])))
+
+    def with_flags(self, text: str) -> str:
+        """Return a text in which options stand for parameters in backticks."""
+        flags = {each.name: each.name.upper() if each.is_argument else each.flag for each in self.parameters}
+        return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), text)
+
+    @cached_property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """All parameters but `self`, in the order of the signature."""
+        found = []
+        for each in list(inspect.signature(self.function).parameters.values())[1:]:
+            is_argument = each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty
+            text, scope = self._doc[2].get(each.name, ""), self.function.__globals__
+            found.append(_parameter(each.name, each.annotation, each.default, scope, text, is_argument=is_argument))
+        return tuple(found)
+
+    @property
+    def shown(self) -> list[Parameter]:
+        """The parameters that commands and forms have."""
+        return [each for each in self.parameters if not each.about.is_hidden and not each.about.progress]
+
+    def given(self, **values: Any) -> Given:
+        """Return all arguments of a call, defaults included."""
+        defaults = {each.name: each.default for each in self.parameters if not each.is_required}
+        return Given(**{**defaults, **values})
+
+    def run(self, admin: Admin, given: Given) -> Any:
+        """Do it."""
+        return getattr(admin, self.method)(**vars(given))
+
+
+def operation(
+    name: str,
+    *,
+    example: str,
+    view: Callable[[Admin, Given, Any, Plan | None], View],
+    needs: Callable[[Given], Sequence[Need]] | None = None,
+    plan: Callable[[Admin, Given], Plan] | None = None,
+    is_destructive: bool = False,
+    plans_first: bool = False,
+    forms: Sequence[Form] = (),
+    short: str = "",
+) -> Callable[[F], F]:
+    """Declare a method of `Admin` as an operation.
+
+    Args:
+        name: of the command: a noun and a verb.
+        example: a command without `minimq`.
+        view: returns the result for people and programs.
+        needs: returns the rights that it takes.
+        plan: returns what it would change; every operation that changes something has one.
+        is_destructive: a command asks before it is done.
+        plans_first: a command always plans before it does it, and tells the warnings.
+        forms: actions of the console.
+        short: one sentence for lists of commands, if the first line of the docstring is too long.
+    """
+
+    def declare(function: F) -> F:
+        declared = Operation(
+            name=name,
+            method=function.__name__,
+            function=function,
+            example=example,
+            needs=needs,
+            plan=plan,
+            view=view,
+            is_destructive=is_destructive,
+            plans_first=plans_first,
+            forms=tuple(forms),
+            short=short,
+        )
+        setattr(function, _OPERATION, declared)
+        return function
+
+    return declare
+
+
+def operations_of(owner: type) -> list[Operation]:
+    """Return the operations that a class declares or inherits."""
+    methods = [each for base in reversed(owner.__mro__) for each in vars(base).values()]
+    return [vars(each)[_OPERATION] for each in methods if _OPERATION in getattr(each, "__dict__", {})]
+
+
+def _parameter(
+    name: str, annotation: Any, default: Any, scope: Mapping[str, Any], text: str, *, is_argument: bool
+) -> Parameter:
+    if isinstance(annotation, str):
+        annotation = eval(annotation, dict(scope))
+    about = Param()
+    if get_origin(annotation) is Annotated:
+        annotation, about = get_args(annotation)
+    if get_origin(annotation) in (Union, UnionType):
+        annotation = next(each for each in get_args(annotation) if each is not NoneType)
+    origin = get_origin(annotation)
+    is_many = inspect.isclass(origin) and issubclass(origin, Iterable)
+    kind = get_args(annotation)[0] if is_many else annotation
+    kind = kind if inspect.isclass(kind) else str
+    return Parameter(
+        name, kind, is_many, (is_argument or about.is_argument) and not about.is_option, default, _capital(text), about
+    )
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _parse(doc: str) -> tuple[str, str, Mapping[str, str]]:
+    """Return the first line of a docstring, what follows it, and the help of each parameter."""
+    head, _, rest = doc.partition("\nArgs:\n")
+    summary, _, more = head.partition("\n\n")
+    helps: dict[str, str] = {}
+    name = ""
+    for line in rest.splitlines():
+        if line and not line.startswith(" "):
+            break
+        if match := re.fullmatch(r"    (\w+): (.*)", line):
+            name = match[1]
+            helps[name] = match[2]
+        elif name and line.strip():
+            helps[name] += f" {line.strip()}"
+    more = re.split(r"(?m)^(?:Returns|Raises|Yields):", more)[0]
+    return " ".join(summary.split()), more.strip(), helps

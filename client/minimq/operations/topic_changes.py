@@ -1,0 +1,355 @@
+"""Topics: change their settings and queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+from minimq.administration.descriptions import TopicDescription
+from minimq.administration.failures import raise_failures
+from minimq.administration.topic_settings import (
+    check_queue_counts,
+    check_retention_bytes,
+    retention_to_wire,
+)
+from minimq.arguments import check_permission
+from minimq.operations import values
+from minimq.operations.operation import HIDDEN, Form, Given, Param, Plan, View, operation
+from minimq.operations.rows import away_rows
+from minimq.operations.words import duration_of, left_out, listing, say_permission, say_readers, size_of
+from minimq.routes.away import check_route
+from minimq_common.errors import (
+    InvalidArgument,
+    MiniMQError,
+    NotDrained,
+    TopicNotFound,
+)
+from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
+from minimq_common.names import check_group, check_topic
+from minimq_common.words import count_of
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+from minimq.operations.topic_creation import TopicCreation, manage_topic, say_retention, settings_lines, versions_of
+
+#: The fields of a request that change something.
+_CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
+
+
+_NOTHING = "nothing to change: give queues, read_queues, write_queues, permission, retention_s or retention_bytes"
+
+
+_PAGE: Final = "/topics/{name}"
+
+
+def _plan_update(admin: Admin, given: Given) -> Plan:
+    """Plan a resize, another permission, another retention, or several of them."""
+    if not _changes(given):
+        raise InvalidArgument(_NOTHING)
+    described = admin.describe_topic(check_topic(given.name))
+    settings = [each for each in described.settings if not given.brokers or each.broker_name in given.brokers]
+    sentences: list[str] = []
+    warnings: list[str] = []
+    hidden = 0
+    if (queues := given.queues or given.read_queues) is not None:
+        hidden = described.hidden_by(queues, given.brokers)
+        sentences += _say_queues(described, given)
+        warnings += _say_taken(admin, described, queues, hidden)
+    elif given.write_queues is not None:
+        sentences.append(f"Producers use {count_of(given.write_queues, 'queue')} on each broker.")
+    if given.permission is not None:
+        if all(each.permission is given.permission for each in settings) and not _changes(given, "permission"):
+            raise InvalidArgument(f"that is so already on {listing([each.broker_name for each in settings])}: choose "
+                                  "something else")  # fmt: skip
+        sentences += say_permission(given.permission, f"topic {given.name}", ": their sends fail after all tries")
+        if not given.permission & Permission.READ:
+            sentences.append(say_readers(admin, given.name))
+    if given.retention_s is not None or given.retention_bytes is not None:
+        sentences += [f"Changes topic {given.name}.", *say_retention(given.retention_s, given.retention_bytes)]
+        sentences += [
+            f"On {each.broker_name} now: {duration_of(each.retention_s) if each.retention_s else 'as long as others'}, "
+            f"{size_of(each.retention_bytes) if each.retention_bytes else 'no limit of its own'}."
+            for each in settings
+        ]
+        warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
+    warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
+    return Plan(
+        sentences=sentences,
+        warnings=warnings,
+        question=f"Change topic {given.name}?" if hidden else "",
+    )
+
+
+def _changes(given: Given, *besides: str) -> bool:
+    names = {"queues", "read_queues", "write_queues", "permission", "retention_s", "retention_bytes"}
+    return any(getattr(given, name) is not None for name in names - set(besides))
+
+
+def _say_queues(described: TopicDescription, given: Given) -> list[str]:
+    queues = given.queues or given.read_queues
+    changed = [
+        each
+        for each in described.settings
+        if (each.read_queues, each.write_queues) != (queues, given.queues or each.write_queues)
+    ]
+    if not changed:
+        return [f"Topic {described.topic} has {count_of(queues, 'queue')} on each broker already: nothing changes."]
+    said = [
+        f"On {each.broker_name} topic {described.topic} gets {count_of(queues, 'queue')} in place of "
+        f"{each.read_queues:,}."
+        for each in changed
+    ]
+    if any(each.read_queues > queues for each in changed):
+        taken = [each for each in described.queues if each.queue.queue_id >= queues]
+        stored = sum(each.messages for each in taken)
+        said.append(
+            f"Producers leave {count_of(len(taken), 'queue')} with {count_of(stored, 'message')} at once; consumers "
+            f"do when every group has read them, in {given.timeout_s:.0f} s at most."
+        )
+    else:
+        said.append("Consumers see the new queues before producers use them. Keys may go to other queues then.")
+    return said
+
+
+def _say_taken(admin: Admin, described: TopicDescription, queues: int, hidden: int) -> list[str]:
+    said = []
+    if hidden:
+        said.append(
+            f"{count_of(hidden, 'stored message')} of topic {described.topic} will be hidden from groups that begin "
+            "later and from replays. More queues show them again."
+        )
+    names = {each.queue for each in described.queues if each.queue.queue_id >= queues}
+    for group in admin.describe_groups() if names else ():
+        if unread := sum(queue.lag for queue in group.queues if queue.queue in names):
+            said.append(f"Group {group.group} has {count_of(unread, 'unread message')} there.")
+    return said
+
+
+def _view_update(admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
+    return View(
+        json={"topic": given.name, "away": away_rows(away)},
+        lines=[f"topic {given.name} changed", *settings_lines(admin, given.name)],
+        notes=left_out(away, "not changed"),
+        is_complete=not away,
+    )
+
+
+def _settings_now(admin: Admin, given: Given) -> Mapping[str, str]:
+    settings = admin.describe_topic(given.name).settings
+    permissions = {each.permission for each in settings}
+    return {
+        "queues": str(max((each.read_queues for each in settings), default=1)),
+        **({"permission": permission_name(permissions.pop())} if len(permissions) == 1 else {}),
+    }
+
+
+class TopicChanges(TopicCreation):
+    """Changes topics; a part of `Admin`."""
+
+    @operation(
+        "topic update",
+        example="topic update orders --queues 32",
+        needs=manage_topic,
+        plan=_plan_update,
+        view=_view_update,
+        is_destructive=True,
+        plans_first=True,
+        forms=[
+            Form(
+                action="resize-topic",
+                path="/topics/{name}/resize",
+                title="Resize topic {name}",
+                label="Resize",
+                fields={"queues": "Queues on each broker"},
+                defaults=_settings_now,
+                page=_PAGE,
+            ),
+            Form(
+                action="pause-topic",
+                path="/topics/{name}/pause",
+                title="Pause sending to topic {name}, or reading",
+                label="Pause",
+                fields={"permission": "Paused"},
+                defaults=_settings_now,
+                choices=lambda *_: values.PAUSES,
+                page=_PAGE,
+            ),
+            Form(
+                action="change-topic",
+                path="/topics/{name}/change",
+                title="Change topic {name}",
+                label="Change retention",
+                fields={"retention_s": "Keep messages for", "retention_bytes": "Keep at most, on each broker"},
+                page=_PAGE,
+            ),
+        ],
+    )
+    def update_topic(  # noqa: PLR0913 - by name, as the flags of the command
+        self,
+        name: values.TopicName,
+        *,
+        queues: Annotated[int | None, values.Queues] = None,
+        read_queues: Annotated[int | None, values.Queues] = None,
+        write_queues: Annotated[int | None, values.Queues] = None,
+        permission: Annotated[Permission | None, values.Allowed] = None,
+        retention_s: Annotated[float | None, values.Retention] = None,
+        retention_bytes: Annotated[int | None, values.RetentionBytes] = None,
+        cluster: values.ClusterName = None,
+        brokers: Annotated[Sequence[str], values.BrokerNames] = (),
+        ignore_groups: Annotated[Sequence[str], Param(flag="--ignore-group", complete="groups")] = (),
+        force: bool = False,
+        timeout_s: Annotated[float, Param(flag="--timeout", low=0.001, metavar="SECONDS")] = 60.0,
+        wait: Annotated[bool, HIDDEN] = True,
+        progress: Annotated[Callable[[str], None] | None, values.Progress] = None,
+    ) -> tuple[AwayBroker, ...]:
+        """Change a topic on every master that carries it. Settings that you do not give stay as they are.
+
+        `queues` changes the number of queues while producers and consumers run, and loses no message. Consumers see
+        added queues before producers do, and finish reading queues before these are removed. If a group does not read
+        them in time, it fails, and you can repeat it. Messages in removed queues are still stored, but groups that
+        begin later, and replays, do not see them; more queues show them again. `read_queues` and `write_queues` are
+        single steps of this.
+
+        Messages that a shorter `retention_s` or `retention_bytes` passes can no longer be read once the broker has
+        looked, within seconds; their disk is freed later. A broker of the topic that is away is not changed: repeat it
+        when the broker is back.
+
+        Args:
+            name: of the topic.
+            queues: queues on each broker, for consumers and producers.
+            read_queues: queues that consumers see on each broker, 1 to 1024.
+            write_queues: queues that producers see on each broker, 1 to 1024.
+            permission: what clients may do with it.
+            retention_s: time for which messages are kept, in seconds or such as 12h or 7d; 0 or default: as long as
+                others.
+            retention_bytes: size on each broker from which on the oldest messages go, such as 10GiB; 0 or default: no
+                limit of its own.
+            cluster: name of the cluster; needed if the name servers know several.
+            brokers: only on this broker; may be given several times.
+            ignore_groups: remove queues even if this group has not read them; may be given several times.
+            force: remove queues even if they have unread messages, or nobody would read what is sent to some.
+            timeout_s: time that `queues` waits for groups to read the removed queues.
+            wait: return only when every name server that answers shows the change.
+            progress: told in one sentence what is done or waited for, each time that changes; in the calling thread.
+
+        Returns:
+            The brokers that carry the topic and are away, on which it was not changed; none when `brokers` is given.
+
+        Raises:
+            TopicNotFound: no master carries it, or not all of `brokers` do.
+            TopicUnavailable: all brokers that carry it are away.
+            NotDrained: a group has not read what would be hidden; the text names groups and queues.
+            InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
+            MiniMQError: as for `create_topic`.
+        """
+        check_topic(name)
+        check_queue_counts(read_queues=read_queues, write_queues=write_queues)
+        if permission is not None:
+            check_permission(permission)
+        request = broker_pb2.UpdateTopicRequest(
+            topic=name,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=None if permission is None else int(permission),
+            retention_ms=None if retention_s is None else retention_to_wire(retention_s),
+            retention_bytes=None if retention_bytes is None else check_retention_bytes(retention_bytes),
+            force=force,
+            ignored_groups=[check_group(group) for group in ignore_groups],
+        )
+        has_steps = any(request.HasField(field) for field in _CHANGED)
+        if queues is None and not has_steps:
+            raise InvalidArgument(_NOTHING)
+        if queues is not None:
+            if (read_queues, write_queues) != (None, None):
+                raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
+            check_queue_counts(queues=queues)
+        carriers = self._carriers(name, cluster, brokers, queues)
+        changed = carriers if has_steps else {}
+        answers, failures = self._masters.call_all(changed, lambda stub: stub.UpdateTopic, request)
+        failures = {broker: _with_remedy(error) for broker, error in failures.items()}
+        remedy = "the others were changed; repeat the call to complete it"
+        raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
+        if wait and has_steps:
+            self._masters.wait_until_shown(versions_of(answers))
+        if queues is not None:
+            self._resize(name, queues, carriers, ignore_groups, force, timeout_s, progress)
+        return self._left_out(name, cluster, brokers, carriers)
+
+    def resize_topic(
+        self,
+        name: str,
+        queues: int,
+        *,
+        cluster: str | None = None,
+        brokers: Sequence[str] = (),
+        ignore_groups: Sequence[str] = (),
+        force: bool = False,
+        timeout_s: float = 60.0,
+        progress: Callable[[str], None] | None = None,
+    ) -> tuple[AwayBroker, ...]:
+        """Give a topic another number of queues, as `update_topic` does.
+
+        Each broker is led there from the counts it has, in durable steps: repeat the call to go on after a failure.
+        `TopicDescription.hidden_by` tells how many messages fewer queues hide.
+
+        Args and returns: as `update_topic`.
+
+        Raises:
+            NotDrained: a group had not read the queues in time. The text names groups and queues, the counts as they
+                are now, and how to go on or back.
+            MiniMQError: as for `update_topic`.
+        """
+        check_topic(name)
+        check_queue_counts(queues=queues)
+        carriers = self._carriers(name, cluster, brokers, queues)
+        self._resize(name, queues, carriers, ignore_groups, force, timeout_s, progress)
+        return self._left_out(name, cluster, brokers, carriers)
+
+    def _resize(
+        self,
+        name: str,
+        queues: int,
+        carriers: Mapping[str, str],
+        ignore_groups: Sequence[str],
+        force: bool,
+        timeout_s: float,
+        progress: Callable[[str], None] | None,
+    ) -> None:
+        from minimq.administration.resize import Resize
+
+        if timeout_s <= 0:
+            raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
+        ignored = tuple(check_group(group) for group in ignore_groups)
+        Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
+
+    def _carriers(
+        self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None
+    ) -> dict[str, str]:
+        masters = self._masters.find_all(cluster, brokers)
+        present = self._masters.describe(topic, masters)
+        if not present and not brokers:
+            check_route(TopicRoute(topic, (), {}, self._masters.away(cluster, topic)))
+            raise TopicNotFound.nowhere(topic)
+        absent = [broker for broker in brokers if broker not in present]
+        if absent:
+            count = "" if queues is None else f" --queues {queues}"
+            create = " --broker ".join((f"minimq topic create {topic}{count}", *absent))
+            raise TopicNotFound(f"topic {topic} is not on {', '.join(absent)}: create it there with `{create}`")
+        return {broker: masters[broker] for broker in present}
+
+    def _left_out(
+        self, topic: str, cluster: str | None, brokers: Sequence[str], done: Collection[str]
+    ) -> tuple[AwayBroker, ...]:
+        away = () if brokers else self._masters.away(cluster, topic)
+        return tuple(each for each in away if each.broker_name not in done)
+
+
+def _with_remedy(error: MiniMQError) -> MiniMQError:
+    if not isinstance(error, NotDrained):
+        return error
+    return error.with_message(
+        f"{error.message}: lower the write queues first and let every group read the rest; --ignore-group leaves a "
+        "dead one out, --force hides the messages all the same"
+    )

@@ -1,0 +1,258 @@
+"""Topics: create them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
+
+from minimq.administration.compaction import Compaction, check_compaction, compaction_to_wire
+from minimq.administration.failures import raise_failures
+from minimq.administration.topic_settings import (
+    check_queue_counts,
+    check_retention_bytes,
+    retention_to_wire,
+    say_exists,
+    topic_settings,
+)
+from minimq.arguments import check_permission
+from minimq.operations import values
+from minimq.operations.operation import HIDDEN, Form, Given, Operations, Param, Plan, View, operation
+from minimq.operations.rows import away_rows
+from minimq.operations.words import duration_of, left_out, listing, size_of
+from minimq_common.errors import (
+    InvalidArgument,
+    TopicExists,
+)
+from minimq_common.model import PERMISSIONS, Permission, permission_name
+from minimq_common.names import check_topic
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.words import count_of
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+#: Permissions of a new topic.
+_OF_NEW: Final = {name: value for name, value in PERMISSIONS.items() if value}
+
+
+_COMPACTED = Param(
+    flag="--compact",
+    parts={
+        "min_lag_s": Param(flag="--min-lag", read=values.seconds, default="0s", metavar="TIME"),
+        "tombstone_s": Param(flag="--tombstone-time", read=values.seconds, default="24h", metavar="TIME"),
+        "dirty_ratio": Param(low=0.01, high=1, default="0.5"),
+    },
+)
+
+
+class _Versioned(Protocol):
+    """The answer of a broker to a call that may have changed something."""
+
+    @property
+    def data_version(self) -> int: ...
+
+
+class _WithTopic(Protocol):
+    """The answer of a broker that describes a topic."""
+
+    @property
+    def topic(self) -> broker_pb2.Topic: ...
+
+
+def manage_topic(given: Given) -> Sequence[Need]:
+    """Return the right to manage the topic that is named; none before there is a name."""
+    return (Need(Verb.MANAGE, Resource.TOPIC, check_topic(given.name)),) if given.name is not None else ()
+
+
+def say_retention(seconds: float | None, size: int | None) -> list[str]:
+    """Return sentences about the retention of a topic."""
+    said = []
+    if seconds is not None:
+        said.append(
+            f"Its messages are kept for {duration_of(seconds)}."
+            if seconds
+            else "Its messages are kept as long as others of the brokers."
+        )
+    if size is not None:
+        said.append(
+            f"It has at most {size_of(size)} on each broker: then its oldest messages go."
+            if size
+            else "It has no limit of its own for its size."
+        )
+    return said
+
+
+def settings_lines(admin: Admin, name: str) -> list[str]:
+    """Return a line for each broker of a topic."""
+    return [
+        f"  {data.broker_name}: {count_of(data.write_queues, 'write queue')}, "
+        f"{count_of(data.read_queues, 'read queue')}, {permission_name(data.permission)}"
+        for data in admin.route(name).queues
+    ]
+
+
+def _plan_creation(admin: Admin, given: Given) -> Plan:
+    cluster = [each for each in admin.cluster() if given.cluster in (None, each.cluster) and each.master]
+    names = sorted({each.broker_name for each in cluster if not given.brokers or each.broker_name in given.brokers})
+    kind = "FIFO " if given.fifo else "compacted " if given.compaction else ""
+    away = [] if given.brokers else admin.away_brokers()
+    return Plan(
+        sentences=(
+            f"Creates the {kind}topic {check_topic(given.name)} with {count_of(given.queues, 'queue')} on "
+            f"{listing(names)}, {count_of(given.queues * len(names), 'queue')} in all.",
+            *say_retention(given.retention_s or None, given.retention_bytes or None),
+        ),
+        warnings=[f"Broker {each.broker_name} is away and does not get it." for each in away],
+    )
+
+
+def _view_creation(admin: Admin, given: Given, is_new: bool, _plan: Plan | None) -> View:
+    carriers = {away.broker_name for away in admin.route(given.name).away}
+    lacking = [
+        away
+        for away in ([] if given.brokers else admin.away_brokers())
+        if given.cluster in (None, away.cluster) and away.broker_name not in carriers
+    ]
+    done = "created" if is_new else "exists already, unchanged"
+    return View(
+        json={"topic": given.name, "created": is_new, "away": away_rows(lacking)},
+        lines=[f"topic {given.name} {done}", *settings_lines(admin, given.name)],
+        notes=left_out(lacking, "topic not created there"),
+        is_complete=not lacking,
+    )
+
+
+class TopicCreation(Operations):
+    """Creates topics; a part of `Admin`."""
+
+    @operation(
+        "topic create",
+        example="topic create orders --queues 16",
+        needs=manage_topic,
+        plan=_plan_creation,
+        view=_view_creation,
+        forms=[
+            Form(
+                action="create-topic",
+                path="/create-topic",
+                page="/topics",
+                to="/topics/{name}",
+                title="Create a topic",
+                label="Create a topic",
+                fields={
+                    "name": "Name",
+                    "queues": "Queues on each broker",
+                    "fifo": "FIFO",
+                    "compaction": "Compacted",
+                    "retention_s": "Keep messages for",
+                    "retention_bytes": "Keep at most, on each broker",
+                },
+            )
+        ],
+        short="Create a topic.",
+    )
+    def create_topic(  # noqa: PLR0913 - by name, as the flags of the command
+        self,
+        name: Annotated[str, Param(read=values.new_topic)],
+        queues: Annotated[int, values.Queues] = 8,
+        *,
+        read_queues: Annotated[int | None, values.Queues] = None,
+        write_queues: Annotated[int | None, values.Queues] = None,
+        permission: Annotated[Permission, Param(choices=_OF_NEW, default="read-write")] = Permission.READ_WRITE,
+        fifo: bool = False,
+        compaction: Annotated[Compaction | None, _COMPACTED] = None,
+        retention_s: Annotated[float, values.Retention] = 0.0,
+        retention_bytes: Annotated[int, values.RetentionBytes] = 0,
+        cluster: values.ClusterName = None,
+        brokers: Annotated[Sequence[str], values.BrokerNames] = (),
+        if_not_exists: bool = False,
+        same_settings: bool = False,
+        wait: Annotated[bool, HIDDEN] = True,
+    ) -> bool:
+        """Create a topic on every master of the cluster, or on some of them.
+
+        It returns when the name servers show the topic, so that producers find it at once. If a creation failed on some
+        of the brokers, repeat it to complete it; a broker that joined later gets the topic in the same way. Other
+        brokers than `brokers` are not checked: they may have other counts. A broker that is away does not get the
+        topic: repeat it when the broker is back.
+
+        Args:
+            name: 1 to 127 letters, digits and the characters _ - . such as "shop.orders.v1".
+            queues: queues on each broker, 1 to 1024.
+            read_queues: queues that consumers see on each broker, if not all.
+            write_queues: queues that producers see on each broker, if not all.
+            permission: what clients may do with it.
+            fifo: keep the order of messages of one message group, which are taken one by one. It cannot be changed
+                later.
+            compaction: keep the latest message of each key, and remove older ones. It cannot be changed later, nor can
+                the number of queues.
+            retention_s: time for which messages are kept, in seconds or such as 7d; 0 or default: as long as others.
+            retention_bytes: size on each broker from which on the oldest messages go, such as 10GiB; 0 or default: no
+                limit of its own.
+            cluster: name of the cluster; needed if the name servers know several.
+            brokers: only on this broker; may be given several times.
+            if_not_exists: succeed if the topic exists, whatever its settings, which stay as they are.
+            same_settings: with `if_not_exists`: fail if the existing topic has other settings.
+            wait: return only when every name server that answers shows the topic on all these brokers.
+
+        Returns:
+            Whether anything was created: False when all masters have it, or one of them with other settings.
+
+        Raises:
+            TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
+                Not raised with `if_not_exists`, unless `same_settings` is given too.
+            InvalidArgument: a name or number breaks a rule, or there is no such cluster or broker.
+            Unavailable: no name server or no master is reached.
+            DeadlineExceeded: a name server did not show the topic in time. It has been created.
+            MiniMQError: a master failed; the text says which, and the class is that of one that will last.
+        """
+        check_topic(name)
+        check_queue_counts(queues=queues, read_queues=read_queues, write_queues=write_queues)
+        check_permission(permission)
+        check_compaction(compaction)
+        if not permission:
+            raise InvalidArgument("a new topic must be readable or writable: permission is none")
+        if same_settings and not if_not_exists:
+            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always refused")
+        wanted = broker_pb2.Topic(
+            topic=name,
+            read_queues=queues if read_queues is None else read_queues,
+            write_queues=queues if write_queues is None else write_queues,
+            permission=int(permission),
+            fifo=fifo,
+            retention_ms=retention_to_wire(retention_s),
+            retention_bytes=check_retention_bytes(retention_bytes),
+        )
+        masters = self._masters.find_all(cluster, brokers)
+        if compaction is not None:
+            wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
+        request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+        present = self._masters.describe(name, masters)
+        absent = {broker: address for broker, address in masters.items() if broker not in present}
+        others = _unlike(wanted, present)
+        if others and if_not_exists and not same_settings:
+            absent = {}
+        elif others or not (absent or if_not_exists):
+            raise TopicExists(say_exists(name, others or _unlike(None, present)))
+        if absent and compaction is not None and not brokers:
+            remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
+            self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
+        answers, failures = self._masters.call_all(absent, lambda stub: stub.CreateTopic, request)
+        raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
+        raced = _unlike(wanted, answers)
+        if raced and (same_settings or not if_not_exists):
+            raise TopicExists(say_exists(name, raced))
+        if wait:
+            self._masters.wait_until_shown(versions_of(present) | versions_of(answers))
+        return bool(absent)
+
+
+def versions_of(answers: Mapping[str, _Versioned]) -> dict[str, int]:
+    """Return the versions of brokers after a change."""
+    return {broker: answer.data_version for broker, answer in answers.items()}
+
+
+def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) -> dict[str, broker_pb2.Topic]:
+    settings = None if wanted is None else topic_settings(wanted)
+    return {broker: each.topic for broker, each in answers.items() if topic_settings(each.topic) != settings}

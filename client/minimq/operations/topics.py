@@ -1,0 +1,391 @@
+"""Topics: list, describe and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from minimq.administration.descriptions import TopicDescription, topic_from_wire
+from minimq.administration.failures import raise_failures
+from minimq.operations import values
+from minimq.operations.operation import HIDDEN, Form, Given, Param, Plan, Rows, Table, View, operation
+from minimq.operations.rows import away_rows, plain, row_of
+from minimq.operations.words import left_out, listing, missing, say_readers
+from minimq.routes.away import by_broker, check_route
+from minimq_common.errors import (
+    TopicNotFound,
+    TopicUnavailable,
+)
+from minimq_common.model import AwayBroker, TopicRoute, permission_name
+from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
+from minimq_common.words import count_of
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+from minimq.operations.topic_changes import TopicChanges
+from minimq.operations.topic_creation import manage_topic, versions_of
+
+_TOPICS = Table(
+    "no topics",
+    {
+        "topic": "Topic",
+        "brokers": "Brokers",
+        "read_queues": "Read queues",
+        "write_queues": "Write queues",
+        "permission": "Permission",
+    },
+)
+
+
+_SETTINGS = Table(
+    "no broker carries the topic",
+    {
+        "broker": "Broker",
+        "read_queues": "Read queues",
+        "write_queues": "Write queues",
+        "permission": "Permission",
+        "fifo": "FIFO",
+        "compacted": "Compacted",
+        "retention_s": "Retention s",
+        "retention_bytes": "Retention bytes",
+        "created_at": "Created",
+    },
+)
+
+
+_QUEUES = Table(
+    "no queues",
+    {
+        "broker": "Broker",
+        "queue": "Queue",
+        "min_offset": "Min offset",
+        "max_offset": "Max offset",
+        "messages": "Messages",
+        "last_stored_at": "Last stored",
+    },
+)
+
+
+_ROUTE = Table(
+    "no broker carries the topic",
+    {
+        "broker": "Broker",
+        "cluster": "Cluster",
+        "master": "Master",
+        "slaves": "Slaves",
+        "read_queues": "Read queues",
+        "write_queues": "Write queues",
+        "permission": "Permission",
+    },
+)
+
+
+#: Columns that are shown if a broker has something there.
+_RARE = ("fifo", "compacted", "retention_s", "retention_bytes")
+
+
+def _view_list(admin: Admin, given: Given, routes: list[TopicRoute], _plan: Plan | None) -> View:
+    rows = [
+        {
+            "topic": route.topic,
+            "brokers": [data.broker_name for data in route.queues],
+            "read_queues": sum(data.read_queues for data in route.queues),
+            "write_queues": sum(data.write_queues for data in route.queues),
+            "permission": "/".join(dict.fromkeys(permission_name(data.permission) for data in route.queues)) or None,
+            "away": away_rows(route.away),
+        }
+        for route in routes
+    ]
+    lines: list[str | Rows] = [Rows(_TOPICS, rows)]
+    own = [] if given.with_own else [name for name in admin.list_topics() if name.startswith("%")]
+    if own:
+        dead = sum(name.startswith(DEAD_LETTER_PREFIX) for name in own)
+        with_dead = f", {dead} with dead letters" if dead else ""
+        lines.append(f"\nnot shown: {count_of(len(own), 'topic')} of consumer groups{with_dead}; --all shows all")
+    away = by_broker(away for route in routes for away in route.away)
+    return View(json=rows, lines=lines, notes=missing(away, {}, "not counted"))
+
+
+def _view_description(_admin: Admin, _given: Given, found: TopicDescription, _plan: Plan | None) -> View:
+    settings = [
+        row_of(
+            each,
+            compacted=each.compaction is not None,
+            retention_s=each.retention_s or None,
+            retention_bytes=each.retention_bytes or None,
+        )
+        for each in found.settings
+    ]
+    queues = [row_of(each, "messages") for each in found.queues]
+    unused = frozenset(column for column in _RARE if not any(row[column] for row in settings))
+    return View(
+        json={
+            "topic": found.topic,
+            "messages": found.messages,
+            "brokers": settings,
+            "queues": queues,
+            "away": away_rows(found.away),
+            "unanswered": plain(found.unanswered),
+        },
+        lines=[
+            f"{found.topic}: {count_of(found.messages, 'message')}\n",
+            Rows(_SETTINGS, settings, unused),
+            "",
+            Rows(_QUEUES, queues),
+        ],
+        notes=missing(found.away, found.unanswered, "not counted"),
+    )
+
+
+def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | None) -> View:
+    rows: list[dict[str, Any]] = [
+        {
+            "broker": data.broker_name,
+            "cluster": found.brokers[data.broker_name].cluster,
+            "master": found.master_of(data.broker_name),
+            "slaves": [f"{number}={at}" for number, at in found.brokers[data.broker_name].addresses.items() if number],
+            "read_queues": data.read_queues,
+            "write_queues": data.write_queues,
+            "permission": permission_name(data.permission),
+            "away": None,
+        }
+        for data in found.queues
+    ]
+    # In JSON each broker is a row; a table has only those in the route.
+    gone = [
+        {**dict.fromkeys(rows[0]), "broker": away.broker_name, "cluster": away.cluster, "away": plain(away)}
+        for away in found.away
+    ]
+    without = frozenset() if any(row["slaves"] for row in rows) else frozenset({"slaves"})
+    notes = missing(found.away, {}, "not in the route")
+    return View(json=[*rows, *gone], lines=[Rows(_ROUTE, rows, without)], notes=notes)
+
+
+def _plan_deletion(admin: Admin, given: Given) -> Plan:
+    try:
+        found = admin.describe_topic(check_topic(given.name))
+    except (TopicNotFound, TopicUnavailable):
+        if not given.if_exists:
+            raise
+        return Plan(sentences=[f"There is no topic {given.name} to delete."])
+    inside = {each.broker_name for each in admin.cluster() if given.cluster in (None, each.cluster)}
+    chosen = [
+        each.broker_name
+        for each in found.settings
+        if each.broker_name in inside and (not given.brokers or each.broker_name in given.brokers)
+    ]
+    messages = sum(each.messages for each in found.queues if each.queue.broker_name in chosen)
+    away = [each for each in found.away if given.cluster in (None, each.cluster) and not given.brokers]
+    is_refused = bool(away) and not given.force
+    return Plan(
+        sentences=[
+            f"Deletes topic {given.name} with {count_of(messages, 'message')} on {listing(chosen)}.",
+            say_readers(admin, given.name),
+        ],
+        warnings=[
+            "Its messages are lost, also those that were not read. It cannot be taken back.",
+            *(
+                f"Broker {each.broker_name} carries it and is away: "
+                + ("it is refused until that is back." if is_refused else "it brings the topic back.")
+                for each in away
+            ),
+        ],
+        question="" if is_refused or not chosen else f"Delete topic {given.name}?",
+    )
+
+
+def _view_deletion(_admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
+    return View(
+        json={"topic": given.name, "away": away_rows(away)},
+        lines=[f"topic {given.name} deleted"],
+        notes=left_out(away, "brings the topic back when it starts: then delete it again"),
+    )
+
+
+class TopicOperations(TopicChanges):
+    """Creates, lists, describes, changes and deletes topics; users have it as `Admin`."""
+
+    def list_topics(self) -> list[str]:
+        """Return the names of all topics, sorted, also of those whose brokers are all away.
+
+        Raises `Unavailable` when no name server answers.
+        """
+        calls = self._masters.calls
+        return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+
+    @operation("topic list", example="topic list --output json", view=_view_list)
+    def routes(self, *, with_own: Annotated[bool, Param(flag="--all", default="")] = True) -> list[TopicRoute]:
+        """List the topics.
+
+        Topics for retries (%RETRY%group) and dead letters (%DLQ%group) are those of minimq itself. A topic whose
+        brokers are all away has no queues.
+
+        Args:
+            with_own: include the topics that minimq creates itself, whose names begin with %.
+
+        Returns:
+            The routes of the topics, sorted.
+
+        Raises:
+            Unavailable: no name server answers.
+        """
+        calls = self._masters.calls
+        routes = calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
+        return [route for route in routes if with_own or not route.topic.startswith("%")]
+
+    @operation(
+        "topic describe",
+        example="topic describe orders",
+        view=_view_description,
+        short="Show the settings and queues of a topic.",
+    )
+    def describe_topic(self, name: values.TopicName) -> TopicDescription:
+        """Show the settings of a topic, and the first offset and the end of each queue.
+
+        Slaves are asked where there is no master.
+
+        The queues of brokers that are away or do not answer in time are missing; `away` and `unanswered` of the result
+        name these brokers.
+
+        Args:
+            name: of the topic.
+
+        Raises:
+            TopicNotFound: no broker carries it.
+            TopicUnavailable: all brokers that carry it are away.
+            MiniMQError: a broker refused to answer, or none that may carry it answers; the text says which.
+        """
+        check_topic(name)
+        masters = self._masters.find_readable()
+        answers, failures = self._masters.describe_each(name, masters)
+        if not answers or any(error.answered for error in failures.values()):
+            raise_failures(f"topic {name} cannot be looked up", failures, masters, "see to these brokers")
+        away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
+        if not answers:
+            check_route(TopicRoute(name, (), {}, away))
+            raise TopicNotFound.nowhere(name)
+        return topic_from_wire(name, answers, away, {broker: error.message for broker, error in failures.items()})
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
+        """Return the descriptions of several topics, with parallel calls, in the order of their names.
+
+        A topic that no broker carries is left out. A broker that does not answer about a topic, or refuses to, is
+        listed in `unanswered` of its description, with the reason, and its queues are missing.
+
+        Raises `Unavailable` when no name server answers, or no broker is known.
+        """
+        wanted = [check_topic(name) for name in dict.fromkeys(names)]
+        if not wanted:
+            return []
+        masters = self._masters.find_readable()
+        keys = [(name, broker) for name in wanted for broker in masters]
+        answers, failures = self._masters.call_all(
+            {key: masters[key[1]] for key in keys},
+            lambda stub: stub.DescribeTopic,
+            {key: broker_pb2.DescribeTopicRequest(topic=key[0]) for key in keys},
+        )
+        away = self._masters.away_lookup()
+        found = []
+        for name in wanted:
+            told = {broker: answers[name, broker] for broker in masters if (name, broker) in answers}
+            unanswered = {
+                broker: failures[name, broker].message
+                for broker in masters
+                if (name, broker) in failures and not isinstance(failures[name, broker], TopicNotFound)
+            }
+            gone = tuple(broker for broker in away(name) if broker.broker_name not in told)
+            if told or unanswered or gone:
+                found.append(topic_from_wire(name, told, gone, unanswered))
+        return found
+
+    @operation(
+        "route", example="route orders", view=_view_route, short="Show the brokers of a topic, as clients see them."
+    )
+    def route(self, topic: values.TopicName) -> TopicRoute:
+        """Show the brokers of a topic, as clients see them, and which brokers that carry it are away.
+
+        Args:
+            topic: of the topic.
+
+        Raises:
+            TopicNotFound: no broker carries it.
+            TopicUnavailable: all brokers that carry it are away.
+            Unavailable: no name server answers.
+        """
+        return self._masters.route(check_topic(topic))
+
+    @operation(
+        "topic delete",
+        example="topic delete orders",
+        needs=manage_topic,
+        plan=_plan_deletion,
+        view=_view_deletion,
+        is_destructive=True,
+        forms=[
+            Form(
+                action="delete-topic",
+                path="/topics/{name}/delete",
+                page="/topics/{name}",
+                to="/topics",
+                title="Delete topic {name}",
+                label="Delete",
+                typed="name",
+            )
+        ],
+        short="Delete a topic with all its messages.",
+    )
+    def delete_topic(
+        self,
+        name: values.TopicName,
+        *,
+        cluster: values.ClusterName = None,
+        brokers: Annotated[Sequence[str], values.BrokerNames] = (),
+        if_exists: bool = False,
+        force: bool = False,
+        wait: Annotated[bool, HIDDEN] = True,
+    ) -> tuple[AwayBroker, ...]:
+        """Delete a topic with all its messages, from all brokers or from some of them.
+
+        It is refused while a broker of the topic is away, since that broker would bring the topic back. With `force`,
+        or `brokers`, the topic is deleted on the others.
+
+        Args:
+            name: of the topic.
+            cluster: name of the cluster; needed if the name servers know several.
+            brokers: only on this broker; may be given several times.
+            if_exists: succeed if there is no such topic.
+            force: delete even while a broker of the topic is away, which will bring the topic back when it starts.
+            wait: return only when no name server that answers shows it on these brokers any more.
+
+        Returns:
+            The brokers that are away and bring the topic back: delete it again then. None when `brokers` is given.
+
+        Raises:
+            TopicNotFound: no master carries it, or not all of `brokers` do.
+            Unavailable: a broker that carries it is away; the text says since when.
+            MiniMQError: as for `create_topic`.
+        """
+        check_topic(name)
+        request = broker_pb2.DeleteTopicRequest(topic=name)
+        if not force and not brokers:
+            remedy = "delete it on the others with force (--force) or by name (--broker)"
+            self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+        try:
+            carriers = self._carriers(name, cluster, brokers)
+        except (TopicNotFound, TopicUnavailable):
+            if not if_exists:
+                where = f" on {', '.join(brokers)}" if brokers else ""
+                raise TopicNotFound(
+                    f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
+                    "broker that is away can be deleted when the broker is back"
+                ) from None
+            carriers = {}
+        answers, failures = self._masters.call_all(carriers, lambda stub: stub.DeleteTopic, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
+        versions = versions_of(answers)
+        if wait and versions:
+            self._masters.wait_until_shown(versions, gone=True)
+        return self._left_out(name, cluster, brokers, versions)

@@ -1,0 +1,99 @@
+"""Values as people write them in commands and forms. Each function takes the name of the option, and the text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from minimq.operations.operation import Param
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MAX_QUEUES, PERMISSIONS
+from minimq_common.moments import Time, moment, start_ms
+from minimq_common.quantities import bytes_of, seconds_of
+
+#: Stands for no rule of its own.
+_AS_THE_BROKER = ("default", "0")
+
+#: Explanation of times in the help of options.
+TIME_HELP = (
+    "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
+)
+
+
+def new_topic(_what: str, text: str) -> str:
+    """Return the name of a topic that people create."""
+    if text.startswith("%"):
+        raise InvalidArgument(
+            f"topic name {text!r} begins with %, which is reserved for topics that minimq creates, such as "
+            "%DLQ%GROUP: choose another"
+        )
+    return text
+
+
+def seconds(what: str, text: str) -> float:
+    """Return a time in seconds."""
+    found = seconds_of(text)
+    if found is None:
+        raise InvalidArgument(f"{what} is {text!r}: give a time such as 30s, 5m, 24h or 7d")
+    return found
+
+
+def retention(what: str, text: str) -> float:
+    """Return a retention in seconds; 0 for that of the broker."""
+    if text in _AS_THE_BROKER:
+        return 0.0
+    if found := seconds_of(text):
+        return found
+    raise InvalidArgument(f"{what} is {text!r}: give a time such as 12h or 7d, or default")
+
+
+def retention_size(what: str, text: str) -> int:
+    """Return a size in bytes; 0 for no limit."""
+    if text in _AS_THE_BROKER:
+        return 0
+    if found := bytes_of(text):
+        return found
+    raise InvalidArgument(f"{what} is {text!r}: give a size such as 10GiB, or default")
+
+
+def moment_or_end(what: str, text: str, also: str = "'earliest', 'latest', ") -> Time:
+    """Return "earliest", "latest" or a time, evaluated once; a time in the future is refused."""
+    if also and text in {"earliest", "latest"}:
+        return text
+    return moment(start_ms(text, time.time(), what, also))
+
+
+def past(what: str, text: str) -> Time:
+    """Return a time that is over."""
+    return moment_or_end(what, text, "")
+
+
+def offset_or_moment(what: str, text: str) -> Time:
+    """Do as `moment_or_end` does; digits alone are an offset, and returned as a number."""
+    digits = text.strip()
+    if digits.isascii() and digits.isdecimal():
+        return int(digits)
+    return moment_or_end(what, text, "an offset, 'earliest', 'latest', ")
+
+
+TopicName = Annotated[str, Param(complete="topics")]
+GroupName = Annotated[str, Param(complete="groups", metavar="GROUP")]
+Broker = Param(complete="brokers", metavar="BROKER")
+ClusterName = Annotated[str | None, Param(metavar="NAME")]
+BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers")
+#: The choices of a form that pauses something by its permission.
+PAUSES: Final[dict[str, Sequence[tuple[str, str]]]] = {
+    "permission": [
+        ("read-write", "nothing: sending and reading go on"),
+        ("read", "sending: consumers go on reading"),
+        ("write", "reading: producers go on sending"),
+        ("none", "sending and reading"),
+    ]
+}
+Queues = Param(low=1, high=MAX_QUEUES, metavar="N")
+Retention = Param(flag="--retention", read=retention, metavar="TIME")
+RetentionBytes = Param(read=retention_size, metavar="SIZE")
+Allowed = Param(choices=PERMISSIONS)
+Progress = Param(progress="line")
+ProgressBar = Param(progress="bar")

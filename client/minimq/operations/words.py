@@ -1,0 +1,79 @@
+"""Sentences that several operations tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from minimq.routes.away import describe_away, state_of
+from minimq_common.model import AwayBroker, Permission
+from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+
+def size_of(size: float) -> str:
+    """Return a number of bytes in the most readable unit: "1.2 GB"."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:,.1f} {unit}"
+    return f"{size:.0f} B"
+
+
+def duration_of(seconds: float) -> str:
+    """Return a time in its two largest units: "3d 4h"."""
+    whole = max(int(seconds), 0)
+    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+        if whole >= factor:
+            return f"{whole // factor}{unit} {whole % factor // next_factor}{next_unit}"
+    return f"{whole}s"
+
+
+def listing(names: Sequence[str], most: int = 10) -> str:
+    """Return names in a sentence: "a, b and c"; of many the first, and how many there are besides."""
+    shown = [*names[:most], *([f"{len(names) - most:,} others"] if len(names) > most else [])]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+def left_out(away: Iterable[AwayBroker], consequence: str) -> list[str]:
+    """Return a line for each broker that is away, with what that means: "not changed"."""
+    return [f"{each.broker_name}: {state_of(each)}, {consequence}" for each in away]
+
+
+def missing(away: Iterable[AwayBroker], unanswered: Mapping[str, str], lacking: str) -> list[str]:
+    """Return a line for each broker whose queues are missing: it is away, or does not answer."""
+    return [*describe_away(away, lacking), *describe_unanswered(unanswered, lacking)]
+
+
+def describe_unanswered(unanswered: Mapping[str, str], lacking: str) -> list[str]:
+    """Return a line for each broker that does not answer, from the reason and what does not happen to its queues."""
+    return [
+        f"{broker}: does not answer, its queues are {lacking} ({reason})"
+        for broker, reason in sorted(unanswered.items())
+    ]
+
+
+def say_readers(admin: Admin, topic: str) -> str:
+    """Return a sentence about the groups that read a topic."""
+    groups = [each for each in admin.describe_groups() if any(queue.queue.topic == topic for queue in each.queues)]
+    if not groups:
+        return "No group reads it, as far as you may see."
+    unread = sum(queue.lag for group in groups for queue in group.queues if queue.queue.topic == topic)
+    names, count = listing([group.group for group in groups]), count_of(unread, "unread message")
+    members = sum(len(group.members) for group in groups)
+    connected = (
+        f" {count_of(members, 'member')} of {'it' if len(groups) == 1 else 'them'} connected." if members else ""
+    )
+    if len(groups) == 1:
+        return f"Group {names} reads it, and has {count} of it.{connected}"
+    return f"Groups {names} read it, and have {count} of it.{connected}"
+
+
+def say_permission(permission: Permission, what: str, elsewhere: str) -> list[str]:
+    """Return what producers and consumers can do with a permission."""
+    sends, reads = bool(permission & Permission.WRITE), bool(permission & Permission.READ)
+    return [
+        f"Producers send to {what}." if sends else f"Producers cannot send to {what}{elsewhere}.",
+        f"Consumers read {what}." if reads else f"Consumers cannot read {what}, and what they have not read waits.",
+    ]
