@@ -11,15 +11,13 @@ from minimq_common.words import kind_of
 _PLAIN = r"(?!\.+\Z)[a-zA-Z0-9_.-]+"
 _NAME = re.compile(rf"{_PLAIN}\Z")
 #: minimq itself makes these names of those of groups.
-_NAME_OR_OWN = re.compile(rf"(?:%(?:RETRY|DLQ|DONE)%)?{_PLAIN}\Z")
+_NAME_OR_OWN = re.compile(rf"(?:%(?:RETRY|DLQ)%)?{_PLAIN}\Z")
 #: `@` separates the machine room from the rest: "room@broker".
 _BROKER_NAME = re.compile(r"(?!\.+\Z)[a-zA-Z0-9_.@-]+\Z")
 
 #: Topics that a group makes for itself: `%RETRY%group` and `%DLQ%group`.
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
-#: And `%DONE%group`: which of its dead letters were resent or dropped. Brokers keep it as long as these.
-DONE_PREFIX = "%DONE%"
 #: Begins the names under which half messages of a producer group are staged; no transaction can be named so.
 HALF_PREFIX = "@"
 #: Transactions of data frames that Spark writes without a name, by the begin of theirs: each is used once.
@@ -98,11 +96,6 @@ def retry_topic(group: str) -> str:
 def dead_letter_topic(group: str) -> str:
     """Return the topic of the messages of a group whose tries are used up."""
     return DEAD_LETTER_PREFIX + group
-
-
-def done_topic(group: str) -> str:
-    """Return the topic that records the resent and dropped dead letters of a group."""
-    return DONE_PREFIX + group
 
 
 def check_broker(name: str) -> str:

@@ -573,17 +573,3 @@ def test_what_is_stored_is_found_although_the_lease_has_ended(
     assert refused.failure.code == Fenced.code
     [partly] = append(numbered(topic, 2, 3))
     assert partly.failure.code == StaleSequence.code
-
-
-def test_one_that_says_where_a_queue_ends_is_refused_once_somebody_else_has_written_there(
-    append: Callable[..., list[broker_pb2.AtomicAppendResult]], topics: tuple[str, str]
-) -> None:
-    topic = topics[0]
-    first, second, late = numbered(topic, 1, 2), numbered(topic, 3), numbered(topic, 4, 5)
-    first.batches[0].begins_at = 0
-    second.batches[0].begins_at = 2
-    late.batches[1].begins_at = 2
-    assert [bool(result.failure.message) for result in append(first, second)] == [False, False]
-    [refused] = append(late)
-    assert f"queue {topic}/0 ends at 3, and not at 2" in refused.failure.message
-    assert [result.batches[0].base_offset for result in append(first, numbered(topic, 6))] == [0, 3]

@@ -1,4 +1,4 @@
-"""Damaged batches among dead letters, and in the record of settled ones: real stores with flipped bits."""
+"""Damaged batches among dead letters: real stores with flipped bits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
 from minimq.receiving.queue_decisions import Frame
 from minimq_common.errors import CorruptBatch, CorruptEntry, DamagedMessages
-from minimq_common.names import dead_letter_topic, done_topic
+from minimq_common.names import dead_letter_topic
 from support.command import Minimq
 from support.reading import read_all
 
@@ -49,11 +49,6 @@ def in_entry(body: bytes) -> Callable[[bytes], list[int]]:
     return lambda data: [_dead(data, body) // PAGE * PAGE + PAGE_HEADER + ENTRY_HEADER - 5]
 
 
-def in_marks(data: bytes) -> list[int]:
-    """Return a byte of each mark, also of old copies."""
-    return [found.start() for found in re.finditer(b'"outcome":"resent"', data)]
-
-
 def _dead(data: bytes, body: bytes) -> int:
     """Return where the body of a dead letter begins: behind the properties that dead letters have."""
     ats = [found.start() for found in re.finditer(body, data)]
@@ -77,17 +72,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
                 [message] = consumer.receive(1, timeout=30)
                 consumer.reject(message, "odd")
         yield made
-
-
-def refuse_while_it_is_not_known_what_was_settled(cluster: LocalCluster, minimq: Minimq) -> None:
-    flip(cluster, in_marks)
-    for command in (("resend",), ("resend", "--dry-run"), ("drop", "--yes")):
-        refused = minimq("dlq", *command, GROUP, "--all", status=1)
-        assert "the record of settled dead letters is damaged, so it is not known which are open" in refused
-        assert f"{done_topic(GROUP)}/broker-a/0 at offset 0" in refused
-    assert "damaged, settled dead letters may be taken for open ones: queue %DONE%g/broker-a/0 at offset 0 " in minimq(
-        "dlq", "list", GROUP, status=1
-    )
 
 
 def test_damage_is_named_and_the_other_letters_are_resent_once(
@@ -123,6 +107,4 @@ def test_damage_is_named_and_the_other_letters_are_resent_once(
     again = Counter(message.body for message in read_all(cluster.nameserver, "t"))
     assert again == Counter({body: 2 - number % 2 for number, body in enumerate(BODIES)})
     assert "2 batches are damaged" in minimq("dlq", "drop", GROUP, "--all", status=1)
-
-    refuse_while_it_is_not_known_what_was_settled(cluster, minimq)
     assert len(read_all(cluster.nameserver, "t")) == len(BODIES) + 3

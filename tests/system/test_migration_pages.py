@@ -40,7 +40,7 @@ def test_ours_for_confluent_kafka(tmp_path: Path) -> None:
         "sent again 1",
         "acknowledged True",
         "exactly once True",
-        "topics ['%DLQ%bills', '%DONE%bills', '%RETRY%bills', 'bills', 'orders', 'totals']",
+        "topics ['%DLQ%bills', '%RETRY%bills', 'bills', 'orders', 'totals']",
     ]
 
 

@@ -49,6 +49,7 @@ from minimq_broker.core.queue_ends import BatchApplied, QueueEnd, QueueKey
 from minimq_broker.core.term_history import MAX_TERMS, TermStart
 from minimq_common.errors import QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
+from minimq_common.names import DEAD_LETTER_PREFIX
 
 __all__ = ["BatchApplied", "Effect", "QueueEnd", "QueueKey", "State"]
 
@@ -206,7 +207,8 @@ class State:
                 self._use(entry.group, at_ms)
             case PopMoved():
                 self._pop(entry)
-                self._use(entry.group, at_ms)
+                if not entry.group.startswith(DEAD_LETTER_PREFIX):
+                    self._use(entry.group, at_ms)
             case GroupDeleted() | TopicSet() | TopicDeleted():
                 self._change_names(entry)
             case PermissionSet() | AccessSet() | TermBegun():
@@ -278,7 +280,8 @@ class State:
             if queue.has_lanes:
                 queue.know_due()
             self.changed.add(("popped", *key))
-            if queue.done != self.committed.get(key):
+            # A topic of dead letters that operators settle is its own group, which has no offsets and no members.
+            if not moved.group.startswith(DEAD_LETTER_PREFIX) and queue.done != self.committed.get(key):
                 self._set(("offset", *key), self.committed, key, queue.done)
                 self.index.add(*key)
 
@@ -355,6 +358,9 @@ class State:
             self.changed.add(("end", *key))
         for group in self.index.groups(topic.topic_id):
             self._forget_rows(group, topic.topic_id)
+        for own in [key for key in self.popped if key[:2] == (name, topic.topic_id)]:
+            del self.popped[own]
+            self.changed.add(("popped", *own))
         self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
         self.transactions.forget_topic(topic.topic_id, self.position)

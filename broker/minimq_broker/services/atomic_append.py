@@ -7,15 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+from minimq_broker.core.popping.pop_draft import PopKey
+from minimq_broker.core.popping.pop_requests import Claim
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
-from minimq_broker.services.popping.pop_clients import settle_step
+from minimq_broker.services.popping.pop_clients import settle_step, spans_of
 from minimq_broker.services.popping.popping import PopService
 from minimq_broker.store.jobs import AppendJob, AtomicJob
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
-from minimq_common.names import check_group
+from minimq_common.names import check_group, dead_letter_topic
 from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
@@ -84,8 +86,7 @@ class AtomicAppendService:
             header = checked_header(self._engine.limits, data)
             if not header.producer_id:
                 raise InvalidArgument("a batch without a number cannot be part of an atomic append")
-            begins_at = each.begins_at if each.HasField("begins_at") else -1
-            batches.append(AppendJob(each.topic, each.queue_id, data, header, begins_at=begins_at))
+            batches.append(AppendJob(each.topic, each.queue_id, data, header))
         if len({(each.header.producer_id, each.header.sequence) for each in batches}) < len(batches):
             raise InvalidArgument("two batches of an atomic append have the same number")
         request_id, came_at = request.request_id, time.monotonic()
@@ -128,6 +129,9 @@ class AtomicAppendService:
         if spans > MAX_TAKEN:
             raise InvalidArgument(f"the transaction settles {spans:,} spans of messages, the limit is {MAX_TAKEN:,}")
         popping = self._popping()
+        if progress.settles[0].outcome == broker_pb2.POP_OUTCOME_CLAIM:
+            topic = dead_letter_topic(group)
+            return PopJob(topic, [self._claim(topic, settle) for settle in progress.settles], popping.clock.now_ms())
         steps = []
         for settle in progress.settles:
             if settle.outcome != broker_pb2.POP_OUTCOME_DONE:
@@ -135,6 +139,13 @@ class AtomicAppendService:
             may_divide = popping.may_begin()
             steps.append(settle_step(self._engine.state, group, settle, popping.clock, may_divide))
         return PopJob(group, steps, popping.clock.now_ms())
+
+    def _claim(self, topic: str, settle: broker_pb2.PopSettle) -> PopStep:
+        if settle.outcome != broker_pb2.POP_OUTCOME_CLAIM or settle.topic != topic:
+            raise InvalidArgument(f"a claim is of dead letters, which are in topic {topic!r}, and comes with no others")
+        queue = self._engine.state.queue(topic, settle.queue_id)
+        stored = self._engine.store.bounds(queue)
+        return PopStep(settle.id, PopKey(topic, *queue), Claim(spans_of(settle), stored[1]), stored)
 
     def _wake_after(self, job: AtomicJob) -> None:
         steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()

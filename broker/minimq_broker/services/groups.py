@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
@@ -74,6 +74,7 @@ class GroupService:
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),
             published=group in self._engine.state.published,
+            settled_letters=self._settled_letters(group),
         )
         filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
@@ -93,11 +94,18 @@ class GroupService:
         return described
 
     def _dead_letters(self, group: str) -> int:
+        return sum(end - first for first, end in map(self._engine.store.bounds, self._dead_queues(group)))
+
+    def _dead_queues(self, group: str) -> list[QueueKey]:
         topic = self._engine.state.topics.get(dead_letter_topic(group))
-        if topic is None:
-            return 0
-        bounds = [self._engine.store.bounds(QueueKey(topic.topic_id, number)) for number in range(topic.queues)]
-        return sum(end - first for first, end in bounds)
+        return [] if topic is None else [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
+
+    def _settled_letters(self, group: str) -> Iterator[broker_pb2.SettledLetters]:
+        for queue in self._dead_queues(group):
+            popped = self._engine.state.popped.get((dead_letter_topic(group), *queue))
+            if popped is not None:
+                flat = [number for first, end in popped.settled_spans() for number in (first, end - first)]
+                yield broker_pb2.SettledLetters(queue_id=queue.queue_id, spans=flat)
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())

@@ -173,8 +173,6 @@ class CommitGroup:
         if job.refusal is not None:
             raise job.refusal
         queues = [self._queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
-        for queue, batch in zip(queues, job.batches, strict=True):
-            self._check_end(queue, batch)
         facts: list[Fact] = []
         if job.offsets is not None:
             self._check_begins(job.offsets, job.begins)
@@ -211,14 +209,6 @@ class CommitGroup:
                     f"group {fact.group!r} has consumed queue {item.queue_id} up to offset {committed}, and the "
                     f"transaction is of messages from {begin} on: nothing of it is stored"
                 )
-
-    def _check_end(self, queue: QueueKey, batch: AppendJob) -> None:
-        end = (self.ends.get(queue) or self.state.end(queue)).offset
-        if batch.begins_at not in (-1, end):
-            raise Fenced(
-                f"queue {batch.topic}/{batch.queue_id} ends at {end}, and not at {batch.begins_at}: somebody has "
-                "written to it meanwhile, and nothing of the transaction is stored"
-            )
 
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
         header = job.header

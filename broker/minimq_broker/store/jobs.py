@@ -112,8 +112,6 @@ class AppendJob(Job):
     request_id: int = 0
     came_at: float = 0.0
     traced_by: Any = None
-    #: Where its queue must end, for a part of an atomic append; -1: anywhere.
-    begins_at: int = -1
     status: AppendStatus = field(default=AppendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)

@@ -17,7 +17,7 @@ from minimq.cli.dead_letter_lines import SHAPES
 from minimq.cli.message_output import MessageOutput, OutputHalted
 from minimq.operations.operation import Row, Table
 from minimq.operations.values import TIME_HELP
-from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX, dead_letter_topic
+from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ def resend(
 ) -> None:
     """Resend the messages of open dead letters of a GROUP, as they were first sent.
 
-    Each is resent once, even if the command is killed and you run it again. Every group that reads the topic receives
+    Each is resent once, even if the command is killed and you run it again; at least once if it goes to another broker
+    than that of its dead letter. Every group that reads the topic receives
     the messages, or, with --only-group, this group alone, with all of its tries; that is not possible for groups that
     receive messages one by one. They go to their original queue if it is writable. The exit status is 1 if brokers
     with dead letters of the group are away, or some dead letters are damaged.
@@ -320,9 +321,7 @@ class _DamageReport:
 
     def __call__(self, error: DamagedMessages) -> None:
         self._count += 1
-        of_record = error.queue is not None and error.queue.topic.startswith(DONE_PREFIX)
-        consequence = "settled dead letters may be taken for open ones" if of_record else self._consequence
-        click.echo(f"damaged, {consequence}: {error.message}", err=True)
+        click.echo(f"damaged, {self._consequence}: {error.message}", err=True)
 
     def is_found(self) -> bool:
         """Return whether there is damage; its extent is told at the end."""

@@ -18,7 +18,7 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:  # other administration does not need to load sending and receiving
     from minimq.dead_letters.dead_letter import DeadLetter
     from minimq.dead_letters.letter_reader import OnDamage
-    from minimq.dead_letters.settled_letters import Outcome
+    from minimq.dead_letters.letter_settler import Outcome
 
 log = client_logger(__name__)
 
@@ -65,8 +65,7 @@ class DeadLetterAdmin:
         Args:
             group: its name.
             on_damage: called with the error of each damaged batch, which is then passed over; its `queue`, `offset` and
-                `next_offset` say where it is. If the queue is of the topic "%DONE%" and the group, it is the record of
-                settled dead letters, and some of those may be yielded too. By default the error is raised.
+                `next_offset` say where it is. By default the error is raised.
             **chosen: which of them; see `Chosen`.
 
         Raises:
@@ -85,7 +84,7 @@ class DeadLetterAdmin:
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             spans = reader.spans()
-            settled = reader.record(whole=False).settled if spans else {}
+            settled = reader.settled(span.queue.broker_name for span in spans)
             seen, total = 0, sum(span.end - span.first for span in spans)
             for span in spans:
                 for looked_at, letters in reader.open_letters(span, settled):
@@ -148,9 +147,9 @@ class DeadLetterAdmin:
     ) -> int:
         """Resend the messages of open dead letters, as they were first sent; each once.
 
-        That holds also when this process is killed and the call is repeated by another one: a message and the mark that
-        it was resent are stored together. A message whose queue is on another broker than its dead letter, or of more
-        than 8 MiB, is sent ahead of its mark, and may then be sent twice. All groups that read the topic get the
+        That holds also when this process is killed and the call is repeated by another one: a message is stored
+        together with the record that it was resent. A message whose queue is on another broker than its dead letter, or
+        of more than 8 MiB, is sent first, so it is resent at least once. All groups that read the topic get the
         messages, unless `only_group` is set.
 
         Args:
@@ -160,7 +159,7 @@ class DeadLetterAdmin:
                 tries. Not for groups that receive messages one by one, which have no retry topic.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
-            on_damage: as of `dead_letters`. Damage of the record of settled ones is raised, always.
+            on_damage: as of `dead_letters`.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:

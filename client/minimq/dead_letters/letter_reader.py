@@ -1,23 +1,20 @@
-"""The reader of the dead letters of a group, and of the record of settled ones."""
+"""The reader of the dead letters of a group, and of which of them are open."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
 from minimq.dead_letters.dead_letter import DeadLetter
-from minimq.dead_letters.settled_letters import Mark, SettledLetters
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
-from minimq.transport.client_log import client_logger
-from minimq_common.errors import DamagedMessages, InvalidArgument, TopicNotFound
+from minimq_common.errors import DamagedMessages, TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute
-from minimq_common.names import dead_letter_topic, done_topic
-
-log = client_logger(__name__)
+from minimq_common.names import dead_letter_topic
+from minimq_proto.v1 import broker_pb2
 
 #: Called for each damaged batch, which is passed over; its attributes say where it is.
 OnDamage = Callable[[DamagedMessages], None]
@@ -31,11 +28,16 @@ class Span(NamedTuple):
     end: int
 
 
-class Record(NamedTuple):
-    """The settled dead letters by queue, and where the queue with the marks of each broker ends."""
+class SettledLetters:
+    """The dead letters that were resent or dropped, by queue."""
 
-    settled: Mapping[MessageQueue, SettledLetters]
-    ends: dict[str, int]
+    def __init__(self, spans: dict[MessageQueue, Sequence[int]]) -> None:
+        self._spans = {queue: (flat[::2], [*map(int.__add__, flat[::2], flat[1::2])]) for queue, flat in spans.items()}
+
+    def __contains__(self, message: ReceivedMessage) -> bool:
+        firsts, ends = self._spans.get(message.queue, ((), ()))
+        index = bisect_right(firsts, message.queue_offset) - 1
+        return index >= 0 and message.queue_offset < ends[index]
 
 
 class LetterReader:
@@ -57,38 +59,25 @@ class LetterReader:
     def __exit__(self, *_: object) -> None:
         self._reader.close()
 
-    def route_of_done(self) -> TopicRoute | None:
-        """Return the route of the topic with the record of settled ones; None without one. Raises `MiniMQError`."""
-        return self.route(done_topic(self.group))
-
     def spans(self) -> list[Span]:
         """Return the stored dead letters, including settled ones. Raises `MiniMQError`."""
-        return self._spans(dead_letter_topic(self.group))
+        route = self.route(dead_letter_topic(self.group))
+        return [Span(queue, *self._reader.bounds(queue)) for queue in sorted(route.read_queues() if route else ())]
 
-    def record(self, *, whole: bool = True) -> Record:
-        """Return which dead letters are settled, as of now."""
-        found: dict[MessageQueue, SettledLetters] = defaultdict(SettledLetters)
-        spans = self._spans(done_topic(self.group))
-        for span in spans:
-            try:
-                for _, messages in self._read(span, None if whole else self._on_damage):
-                    for message in messages:
-                        self._add(message, found)
-            except DamagedMessages as error:
-                raise error.with_message(
-                    f"the record of settled dead letters is damaged, so it is not known which are open: {error.message}"
-                ) from None
-        return Record(found, {span.queue.broker_name: span.end for span in spans})
+    def settled(self, broker_names: Iterable[str]) -> SettledLetters:
+        """Return which dead letters are settled on some brokers, as of now. Raises `MiniMQError`."""
+        request, topic = broker_pb2.DescribeGroupRequest(group=self.group), dead_letter_topic(self.group)
+        found: dict[MessageQueue, Sequence[int]] = {}
+        for name in dict.fromkeys(broker_names):
+            answer = self._masters.call(name, lambda stub: stub.DescribeGroup, request)
+            for each in answer.settled_letters:
+                found[MessageQueue(topic, name, each.queue_id)] = [*each.spans]
+        return SettledLetters(found)
 
-    def open_letters(
-        self, span: Span, settled: Mapping[MessageQueue, SettledLetters]
-    ) -> Iterator[tuple[int, list[DeadLetter]]]:
+    def open_letters(self, span: Span, settled: SettledLetters) -> Iterator[tuple[int, list[DeadLetter]]]:
         """Yield the open dead letters of each batch, and the number of examined ones. Raises `MiniMQError`."""
-        of_queue = settled.get(span.queue) or SettledLetters()
         for examined, messages in self._read(span, self._on_damage):
-            stored_ms = messages[0].batch.stored_ms if messages else 0
-            is_open = [message for message in messages if not of_queue.has(message.queue_offset, stored_ms)]
-            yield examined, list(map(DeadLetter, is_open))
+            yield examined, [DeadLetter(message) for message in messages if message not in settled]
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, asked anew; None when there is none. Raises `MiniMQError`."""
@@ -96,11 +85,6 @@ class LetterReader:
             return self._masters.route(topic)
         except TopicNotFound:
             return None
-
-    def _spans(self, topic: str) -> list[Span]:
-        route = self.route(topic)
-        queues = sorted(route.read_queues()) if route else []
-        return [Span(queue, *self._reader.bounds(queue)) for queue in queues]
 
     def _read(self, span: Span, on_damage: OnDamage | None) -> Iterator[tuple[int, list[ReceivedMessage]]]:
         queue, at, end = span
@@ -122,12 +106,3 @@ class LetterReader:
                     on_damage(error.at(queue, at, behind))
                 yield min(behind, end) - at, []
                 at = behind
-
-    def _add(self, message: ReceivedMessage, found: Mapping[MessageQueue, SettledLetters]) -> None:
-        try:
-            mark = Mark.decode(message.body)
-        except InvalidArgument as error:  # anybody may send to the topic
-            log.warning("dead letters: a message is passed over queue=%s error=%s", message.queue, error.message)
-            return
-        queue = MessageQueue(dead_letter_topic(self.group), message.queue.broker_name, mark.queue_id)
-        found[queue].add(mark.runs, mark.died_ms)

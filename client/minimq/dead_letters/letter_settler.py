@@ -1,41 +1,82 @@
 """Settling dead letters: each is sent again, or dropped, once.
 
-The resent messages and the mark of their dead letters are one atomic append at their broker, which is refused if
-somebody else has written a mark since the marks were read. So a killed command leaves nothing half done, and of two
-concurrent ones the later one looks again. Messages whose queues are on other brokers are sent ahead of the mark: after
-a kill in between they are sent once more.
+The resent messages and the claim of their dead letters are one atomic append at their broker, which refuses it if one
+of them is settled. So a killed command leaves nothing half done, and of two concurrent ones the later one looks again.
+Messages whose queues are on other brokers are sent ahead of the claim: after a kill in between, or if two commands run
+at the same time, they are sent twice.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from typing import Literal
 
 from minimq.administration.group_topics import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.dead_letters.choice import Choice
 from minimq.dead_letters.dead_letter import DeadLetter
-from minimq.dead_letters.letter_reader import LetterReader, OnDamage, Record, Span
-from minimq.dead_letters.settled_letters import Outcome, mark_of
+from minimq.dead_letters.letter_reader import LetterReader, OnDamage, SettledLetters, Span
 from minimq.receiving.consumer_options import RETRY_DELAYS_S
+from minimq.receiving.work_queues.popped import merged
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import Message, MessageQueue
-from minimq_common.names import dead_letter_topic, done_topic, retry_topic
+from minimq_common.names import retry_topic
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
+from minimq_proto.v1 import broker_pb2
 
-#: Dead letters that are settled together, and bytes of their bodies. A larger one is sent ahead of its mark.
-_PART = MAX_ATOMIC_BATCHES - 1
+Outcome = Literal["resent", "dropped"]
+
+#: Dead letters that are settled together, and bytes of their bodies. A larger one is sent ahead of its claim.
+_PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
 #: The most that any broker takes: what was received has passed the limit of its own.
 _MOST_BYTES = 32 << 20
 #: How often another command may be ahead, and the wait before it is looked again, in seconds.
 _TRIES = 20
 _AGAIN_S = 0.5
+
+
+class _Claim:
+    """Dead letters of one queue, which an atomic append settles; see `TransactionInput`."""
+
+    def __init__(self, client: ClusterClient, group: str, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
+        self.client, self.queue, self._group = client, queue, group
+        spans = merged([(letter.queue_offset, letter.queue_offset + 1) for letter in letters])
+        self._spans = [number for first, end in spans for number in (first, end - first)]
+
+    def receive(self, _timeout: float, _max_messages: int) -> Sequence[DeadLetter]:
+        """Return nothing: the dead letters are read without taking them."""
+        return ()
+
+    def took(self, messages: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Return the messages."""
+        return [*messages]
+
+    def progress(self) -> broker_pb2.AtomicProgress:
+        """Return the claim."""
+        claim = broker_pb2.PopSettle(
+            topic=self.queue.topic,
+            queue_id=self.queue.queue_id,
+            spans=self._spans,
+            outcome=broker_pb2.POP_OUTCOME_CLAIM,
+        )
+        return broker_pb2.AtomicProgress(group=self._group, settles=[claim])
+
+    def answered(self, error: MiniMQError | None) -> None:
+        """Note nothing."""
+
+    def may_pass(self) -> bool:
+        """Return False: what is settled stays so."""
+        return False
+
+    async def go_back(self, *, rolled_back: bool) -> None:
+        """Do nothing: they are open as before."""
 
 
 class LetterSettler:
@@ -55,7 +96,6 @@ class LetterSettler:
         self._outcome: Outcome = outcome
         self._to = to
         self._progress = progress
-        self._dead, self._done = dead_letter_topic(group), done_topic(group)
         self._retry = retry_topic(group)
         self._patience_s = patience_s
         self._ends = ExitStack()
@@ -72,7 +112,7 @@ class LetterSettler:
             if not any(span.first < span.end for span in spans):
                 return 0
             if dry_run:
-                return sum(len(part) for _, part in self._parts(spans, choice, self._reader.record()))
+                return sum(len(part) for _, part in self._parts(spans, choice, self._settled(spans)))
             try:
                 self._run(spans, choice)
             except MiniMQError as error:
@@ -83,17 +123,16 @@ class LetterSettler:
             return self._count
 
     def _run(self, spans: Sequence[Span], choice: Choice) -> None:
-        self._make_topic(spans)
         if self._to == self._retry:
             make_group_topic(self._client, self._retry, len(RETRY_DELAYS_S), self._client.timeout_s)
         options = ProducerOptions(max_body_bytes=_MOST_BYTES, send_timeout_s=self._patience_s)
         sender = ProducerCore(self._client.cluster, options, ())
         self._ends.callback(sender.close, 0.0)
         for _ in range(_TRIES):
-            record = self._reader.record()
+            settled = self._settled(spans)
             try:
-                for queue, part in self._parts(spans, choice, record):
-                    self._settle(sender, record, queue, part)
+                for queue, part in self._parts(spans, choice, settled):
+                    self._settle(sender, queue, part)
                     self._count += len(part)
             except Fenced:
                 self._client.pause(_AGAIN_S)
@@ -103,14 +142,17 @@ class LetterSettler:
 
     # ---- what is to be done -----------------------------------------------------------------------
 
+    def _settled(self, spans: Sequence[Span]) -> SettledLetters:
+        return self._reader.settled(span.queue.broker_name for span in spans)
+
     def _parts(
-        self, spans: Sequence[Span], choice: Choice, record: Record
+        self, spans: Sequence[Span], choice: Choice, settled: SettledLetters
     ) -> Iterator[tuple[MessageQueue, list[DeadLetter]]]:
         seen, total = 0, sum(span.end - span.first for span in spans)
         for span in spans:
             part: list[DeadLetter] = []
             size = 0
-            for looked_at, letters in self._reader.open_letters(span, record.settled):
+            for looked_at, letters in self._reader.open_letters(span, settled):
                 for letter in filter(choice.wants, letters):
                     if len(part) == _PART or (part and size + len(letter.body) > _PART_BYTES):
                         yield span.queue, part
@@ -125,26 +167,8 @@ class LetterSettler:
 
     # ---- doing it ---------------------------------------------------------------------------------
 
-    def _make_topic(self, spans: Collection[Span]) -> None:
-        wanted = {span.queue.broker_name for span in spans}
-        if not wanted <= self._tellers():
-            make_group_topic(self._client, self._done, 1, self._client.timeout_s)
-        if missing := sorted(wanted - self._tellers()):
-            raise Unavailable(
-                f"topic {self._done} cannot be read on {', '.join(missing)}, so it is not known which dead letters are "
-                "settled there: see `minimq cluster status`, and run the command again"
-            )
-
-    def _tellers(self) -> set[str]:
-        route = self._reader.route_of_done()
-        return {queue.broker_name for queue in route.read_queues()} if route else set()
-
-    def _settle(self, sender: ProducerCore, record: Record, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
-        offsets, died_ms = (letter.queue_offset for letter in letters), max(letter.died_ms for letter in letters)
-        mark = Message(self._done, mark_of(queue.queue_id, offsets, died_ms, self._outcome).encode(), self._outcome)
-        place = MessageQueue(self._done, queue.broker_name, 0)
-        end = record.ends[queue.broker_name]
-        here = [_new(mark, place, begins_at=end)]
+    def _settle(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
+        here: list[TransactionMessage] = []
         elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
         for letter in letters if self._outcome == "resent" else ():
             message, wanted = self._resent(letter)
@@ -155,8 +179,7 @@ class LetterSettler:
                 elsewhere[wanted].append(message)
         for wanted, messages in elsewhere.items():
             sender.send_many(messages, wanted, None)
-        sender.append_atomically(here)
-        record.ends[queue.broker_name] = end + 1
+        sender.append_atomically(here, _Claim(self._client, self._group, queue, letters))
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
         """Return the message of a dead letter, and the queue that it must go to; None for any."""
@@ -189,5 +212,5 @@ class LetterSettler:
         return self._writable[topic]
 
 
-def _new(message: Message, queue: MessageQueue | None, begins_at: int | None = None) -> TransactionMessage:
-    return TransactionMessage(message, queue, None, len(message.body), time.time_ns() // 1_000_000, begins_at)
+def _new(message: Message, queue: MessageQueue | None) -> TransactionMessage:
+    return TransactionMessage(message, queue, None, len(message.body), time.time_ns() // 1_000_000)

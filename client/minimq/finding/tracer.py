@@ -146,8 +146,7 @@ class Tracer:
             return None
         copy = copies[-1]
         with LetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
-            settled = reader.record(whole=False).settled.get(copy.queue)
-        is_settled = settled is not None and settled.has(copy.queue_offset, copy.batch.stored_ms)
+            is_settled = copy in reader.settled([copy.queue.broker_name])
         state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
         tries = from_copy(copy).reconsume_times
         return GroupTrace(group, state, tries=tries, copy=MessageAddress(copy.queue, copy.queue_offset))

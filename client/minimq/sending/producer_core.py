@@ -42,7 +42,12 @@ from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactions.open_transaction import OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
-from minimq.sending.transactions.transaction_input import M, TransactionalConsumer, checked_input
+from minimq.sending.transactions.transaction_input import (
+    M,
+    TransactionalConsumer,
+    TransactionInput,
+    checked_input,
+)
 from minimq.sending.transactions.transactor import Transactor
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
@@ -272,10 +277,10 @@ class ProducerCore:
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
 
-    def append_atomically(self, messages: Sequence[TransactionMessage]) -> list[SendReceipt]:
-        """Have messages stored as a whole; raises as the end of a transaction."""
+    def append_atomically(self, messages: Sequence[TransactionMessage], source: TransactionInput[object]) -> None:
+        """Have messages stored as a whole, with what a source has consumed; raises as the end of a transaction."""
         self._process.check()
-        return run_steps(self._transactor.commit(messages, None))
+        run_steps(self._transactor.commit(messages, source))
 
     # ---- prepared batches -----------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb,
 from minimq_common.security.issuer import VerifiedToken, issuer_of
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
-_OF_GROUP = ("%RETRY%", "%DLQ%", "%DONE%")
+_OF_GROUP = ("%RETRY%", "%DLQ%")
 
 _OF_ADMIN = "role admin"
 

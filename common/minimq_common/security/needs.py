@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 
-from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX, RETRY_PREFIX
+from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from minimq_common.security.access_rule import Need, Resource, Verb, need_of
 from minimq_proto.v1 import options_pb2
 
@@ -119,5 +119,5 @@ def _verb(verb: str, name: str, request: Any) -> Verb:
     if verb != "create":
         return Verb(verb)
     # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
-    is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX, DONE_PREFIX))
+    is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     return Verb.WRITE if is_used else Verb.MANAGE

@@ -58,6 +58,10 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """Kept for another `duration_ms`."""
     POP_OUTCOME_RETURN: _PopOutcome.ValueType  # 3
     """Not looked at: handed out again at once, and this was no try."""
+    POP_OUTCOME_CLAIM: _PopOutcome.ValueType  # 4
+    """In an atomic append, of dead letters of the group, which nobody takes: resent or dropped. Refused if one of them is
+    settled already. The epoch is 0.
+    """
 
 class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
 
@@ -69,6 +73,10 @@ POP_OUTCOME_EXTEND: PopOutcome.ValueType  # 2
 """Kept for another `duration_ms`."""
 POP_OUTCOME_RETURN: PopOutcome.ValueType  # 3
 """Not looked at: handed out again at once, and this was no try."""
+POP_OUTCOME_CLAIM: PopOutcome.ValueType  # 4
+"""In an atomic append, of dead letters of the group, which nobody takes: resent or dropped. Refused if one of them is
+settled already. The epoch is 0.
+"""
 global___PopOutcome = PopOutcome
 
 class _StartAt:
@@ -772,23 +780,17 @@ class AtomicBatch(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUE_ID_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
-    BEGINS_AT_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     batch: builtins.bytes
-    begins_at: builtins.int
-    """If set, all is refused unless the queue ends here: somebody else has written to it."""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
         queue_id: builtins.int = ...,
         batch: builtins.bytes = ...,
-        begins_at: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_begins_at", b"_begins_at", "begins_at", b"begins_at"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_begins_at", b"_begins_at", "batch", b"batch", "begins_at", b"begins_at", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_begins_at", b"_begins_at"]) -> typing.Literal["begins_at"] | None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "queue_id", b"queue_id", "topic", b"topic"]) -> None: ...
 
 global___AtomicBatch = AtomicBatch
 
@@ -2276,6 +2278,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     TOPICS_FIELD_NUMBER: builtins.int
     BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
     PUBLISHED_FIELD_NUMBER: builtins.int
+    SETTLED_LETTERS_FIELD_NUMBER: builtins.int
     allocation: builtins.str
     hold_ms: builtins.int
     dead_letters: builtins.int
@@ -2296,6 +2299,10 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
         """What each member subscribes to; not told by older brokers."""
 
+    @property
+    def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SettledLetters]:
+        """Its dead letters here that were resent or dropped."""
+
     def __init__(
         self,
         *,
@@ -2308,12 +2315,36 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
         bytes_deleted_early: builtins.int = ...,
         published: builtins.bool = ...,
+        settled_letters: collections.abc.Iterable[global___SettledLetters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "published", b"published", "queues", b"queues", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "published", b"published", "queues", b"queues", "settled_letters", b"settled_letters", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse
+
+@typing.final
+class SettledLetters(google.protobuf.message.Message):
+    """Dead letters of one queue that were resent or dropped."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    SPANS_FIELD_NUMBER: builtins.int
+    queue_id: builtins.int
+    @property
+    def spans(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """First offset and number of messages, in turns; ascending."""
+
+    def __init__(
+        self,
+        *,
+        queue_id: builtins.int = ...,
+        spans: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["queue_id", b"queue_id", "spans", b"spans"]) -> None: ...
+
+global___SettledLetters = SettledLetters
 
 @typing.final
 class DeleteGroupRequest(google.protobuf.message.Message):

@@ -5,19 +5,21 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
 from minimq_broker.core.facts import AtomicBegun, CommittedOffset, OffsetsCommitted
 from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, PopOutcome, Settle, Take
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.log_observer import UNOBSERVED
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
-from minimq_common.errors import CorruptEntry, Fenced, MiniMQError, StaleSequence, TopicNotFound
+from minimq_common.errors import CorruptEntry, Fenced, InvalidArgument, MiniMQError, StaleSequence, TopicNotFound
+from support.states import rows, rows_from_scratch
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
 GROUP = "g"
@@ -145,6 +147,46 @@ def test_a_refused_settle_leaves_no_trace_for_others_of_the_same_commit(stores: 
 
 
 # ---- cuts -----------------------------------------------------------------------------------------------
+
+
+DEAD = "%DLQ%g"
+
+
+def claim(store: OpenStore, *spans: tuple[int, int]) -> PopJob:
+    """Settle dead letters."""
+    queue = store.key(DEAD, 0)
+    stored = store.store.bounds(queue)
+    return PopJob(DEAD, [PopStep(1, PopKey(DEAD, *queue), Claim(spans, stored[1]), stored)], store.clock())
+
+
+def settled(store: OpenStore) -> list[tuple[int, int]]:
+    popped = store.state.popped.get((DEAD, *store.key(DEAD, 0)))
+    return [] if popped is None else popped.settled_spans()
+
+
+def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stores, tmp_path: Path) -> None:
+    store = opened(stores)
+    store.create_topic(DEAD)
+    for number in range(10):
+        store.append(DEAD, 0, b"%d" % number)
+    assert atomic(store, 1, ["a"], settles=claim(store, (4, 5), (7, 9))) == [AppendStatus.OK]
+    assert (store.bodies("a", 0), settled(store)) == ([b"7/1"], [(4, 5), (7, 9)])
+    assert atomic(store, 1, ["a"], settles=claim(store, (4, 5), (7, 9))) == [AppendStatus.ALREADY_STORED]
+    for spans in (((4, 5),), ((0, 5),), ((2, 3), (8, 9)), ((6, 10),)):
+        with pytest.raises(Fenced, match="settled already"):
+            atomic(store, 2, ["a"], settles=claim(store, *spans))
+    with pytest.raises(InvalidArgument, match="ends at 10"):
+        atomic(store, 2, [], settles=claim(store, (9, 11)))
+    atomic(store, 2, [], settles=claim(store, (0, 4), (6, 7)))
+    assert (store.bodies("a", 0), settled(store)) == ([b"7/1"], [(0, 5), (6, 9)])
+    assert not store.state.groups()  # it is no group
+    expected, popped = rows(store.state), store.state.popped[DEAD, *store.key(DEAD, 0)].row()
+    store.close()
+    again = opened(stores)
+    assert again.state.popped[DEAD, *again.key(DEAD, 0)].row() == popped
+    assert rows_from_scratch(store.path, tmp_path / "scratch")["position"] == expected["position"]
+    again.delete_topic(DEAD)
+    assert not again.state.popped
 
 
 def written(stores: Stores, name: str) -> tuple[list[tuple[int, int]], list[int]]:

@@ -54,7 +54,6 @@ def need(text: str) -> Need:
         ("alice", "write topic alice-1", "allow write topic ${user}-* (user alice)"),
         ("alice", "read topic %RETRY%billing", "allow read group billing (user alice)"),
         ("alice", "write topic %DLQ%billing", "allow read group billing (user alice)"),
-        ("alice", "write topic %DONE%billing", "allow read group billing (user alice)"),
         ("alice", "backup cluster", "allow backup cluster (user alice)"),
         ("alice", "describe cluster", "allow backup cluster (user alice)"),
         ("root", "access cluster", "role admin may do everything"),

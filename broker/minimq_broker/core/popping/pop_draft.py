@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Leave, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, Leave, Settle, Take
 from minimq_broker.core.popping.pop_runs import QueueMoved, Run, RunState
 
 
@@ -54,6 +54,10 @@ class PopDraft:
         if busy is not None:
             raise busy
         return expired
+
+    def claim(self, claimed: Claim) -> None:
+        """Settle messages that nobody has taken."""
+        self._put(self.queue.claim(claimed))
 
     def free(self, gone: Leave) -> list[Run]:
         """Release the messages of a consumer that is gone."""

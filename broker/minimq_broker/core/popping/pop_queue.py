@@ -15,9 +15,18 @@ import msgspec
 
 from minimq_broker.core.popping import pop_lanes
 from minimq_broker.core.popping.pop_lanes import NEVER
-from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
-from minimq_broker.core.popping.pop_runs import MAX_HELD, MAX_LOST, MAX_RUNS, MAX_TRIES, Run, RunState, merged_runs
-from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+from minimq_broker.core.popping.pop_requests import Claim, Leave, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_runs import (
+    MAX_CLAIMED_RUNS,
+    MAX_HELD,
+    MAX_LOST,
+    MAX_RUNS,
+    MAX_TRIES,
+    Run,
+    RunState,
+    merged_runs,
+)
+from minimq_common.errors import Fenced, InvalidArgument, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
@@ -326,6 +335,41 @@ class PopQueue:
         if self.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
             found += pop_lanes.following(self._runs, found, settled.epoch)
         return found, expired, busy
+
+    def claim(self, claim: Claim) -> list[Run]:
+        """Return the runs that follow from a claim. Raises `Fenced` if one of its messages is settled, or taken."""
+        found: list[Run] = []
+        following = self.next
+        for first, end in claim.spans:
+            if not first < end <= claim.end:
+                raise InvalidArgument(f"messages {first} to {end - 1} are not stored: the queue ends at {claim.end}")
+            if first < self.done or not self._is_free(first, end):
+                raise Fenced(f"messages {first} to {end - 1} are settled already: nothing of this is stored")
+            if first > following:
+                found.append(Run(following, first, FREE))
+            found.append(Run(first, end, DONE))
+            following = max(following, end)
+        if len(self._runs) + 2 * len(found) > MAX_CLAIMED_RUNS:
+            raise SystemBusy(
+                f"settled and open messages of the queue would form more than {MAX_CLAIMED_RUNS:,} ranges: settle "
+                "older ones first",
+                retry_after_s=_COME_BACK_S,
+                limit="pop-runs",
+            )
+        return found
+
+    def _is_free(self, first: int, end: int) -> bool:
+        i = bisect_right(self._runs, first, key=_end_of)
+        while i < len(self._runs) and self._runs[i].first < end:
+            if self._runs[i].state is not FREE:
+                return False
+            i += 1
+        return True
+
+    def settled_spans(self) -> list[tuple[int, int]]:
+        """Return the settled messages, each span from the first to before the second. Any thread may ask."""
+        done, runs = self.done, self.runs
+        return [(0, done)] * bool(done) + [(run.first, run.end) for run in runs if run.state is DONE]
 
     def has_all(self, settled: Settle) -> bool:
         """Tell whether all messages of a settle are unsettled, and nobody else has got one of them since."""

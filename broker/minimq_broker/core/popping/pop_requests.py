@@ -59,6 +59,15 @@ class Settle(NamedTuple):
     may_divide: bool = True
 
 
+class Claim(NamedTuple):
+    """Messages that nobody has taken are settled: dead letters, by an operator."""
+
+    #: As of a `Settle`.
+    spans: Sequence[tuple[int, int]]
+    #: Where the queue ends.
+    end: int
+
+
 class Leave(NamedTuple):
     """A consumer is gone: its messages are released."""
 

@@ -12,6 +12,8 @@ from minimq_common.names import MAX_CLIENT_ID
 #: Runs of one popped queue: with more of them, no message is delivered for the first time. A settle may make twice as
 #: many; the rest of it is refused, and redeliveries divide no run any more.
 MAX_RUNS = 4_096
+#: Runs of the dead letters of one queue, settled and open ones by turns.
+MAX_CLAIMED_RUNS = 65_536
 #: Messages of one queue that the consumers of one group may have.
 MAX_HELD = 100_000
 #: Deliveries of one message, as far as they are counted.

@@ -109,18 +109,23 @@ _OUTCOMES = {
 }
 
 
+def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
+    """Return the messages of a settle, each span from the first to before the second. Raises `InvalidArgument`."""
+    if len(settle.spans) % 2 or not settle.spans:
+        raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
+    turns = iter(settle.spans)
+    return [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+
+
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
     """Return the step for a settle, after which the queue `may_divide` into more runs."""
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:
         raise InvalidArgument(f"{settle.outcome} is no outcome: messages are done, freed, kept or given back")
-    if len(settle.spans) % 2 or not settle.spans:
-        raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
     if outcome is PopOutcome.EXTEND and settle.duration_ms < MIN_INVISIBLE_MS:
         raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
-    turns = iter(settle.spans)
-    spans = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+    spans = spans_of(settle)
     until_ms = clock.after_ms(settle.duration_ms)
     if outcome is PopOutcome.FREE and not settle.duration_ms:
         until_ms = 0

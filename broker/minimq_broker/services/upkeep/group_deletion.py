@@ -12,7 +12,7 @@ from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import check_idle, expires_ms
 from minimq_broker.services.session import SessionService
-from minimq_common.names import check_group, dead_letter_topic, done_topic, retry_topic
+from minimq_common.names import check_group, dead_letter_topic, retry_topic
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
@@ -58,7 +58,7 @@ class GroupDeletion:
             check_idle(self._engine, group, self._engine.leases.of_group(group), "deletion")
         has_members = bool(self._engine.groups.members(group).client_ids)
         own = [] if has_members else [retry_topic(group)]
-        own += [dead_letter_topic(group), done_topic(group)] if request.dead_letters else []
+        own += [dead_letter_topic(group)] if request.dead_letters else []
 
         def decide(state: State) -> Fact | None:
             topics = tuple(name for name in own if name in state.topics)

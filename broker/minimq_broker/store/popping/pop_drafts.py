@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Leave, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, Leave, Settle, Take
 from minimq_broker.core.popping.pop_runs import PopMoved, Run, handle_epoch
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.jobs import Job
@@ -34,7 +34,7 @@ class PopStep:
 
     id: int
     key: PopKey
-    what: Take | Settle | Leave
+    what: Take | Settle | Leave | Claim
     #: First offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with what the same
     #: commit writes, so that both are on disk or neither is.
     stored: tuple[int, int] = (0, 0)
@@ -123,7 +123,7 @@ class PopDrafts:
         key, what = step.key, step.what
         if self._state.topic_name(key.topic_id) is None:
             raise TopicNotFound("the topic was deleted while its messages were received: retry")
-        if not isinstance(what, Take) and key not in self._state.popped and key not in self._drafts:
+        if not isinstance(what, Take | Claim) and key not in self._state.popped and key not in self._drafts:
             if isinstance(what, Settle):  # the group was reset or deleted: nothing is in flight
                 step.expired = list(what.spans)
             return
@@ -136,6 +136,8 @@ class PopDrafts:
                 step.expired = draft.settle(what)
             case Leave():
                 step.runs = draft.free(what)
+            case Claim():
+                draft.claim(what)
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
         def has_some(*, lost_only: bool) -> bool:

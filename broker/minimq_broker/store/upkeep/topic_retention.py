@@ -17,19 +17,15 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.topic_sizes import TopicSizes
-from minimq_common.names import DEAD_LETTER_PREFIX, DONE_PREFIX
+from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
 
 log = logging.getLogger(__name__)
 
 
-#: Topics of which nothing goes but by rules of their own: dead letters, and what became of them.
-_KEPT = (DEAD_LETTER_PREFIX, DONE_PREFIX)
-
-
 def is_kept(name: str) -> bool:
-    """Tell whether a topic outlives the retention of the broker."""
-    return name.startswith(_KEPT)
+    """Tell whether a topic outlives the retention of the broker: one of dead letters."""
+    return name.startswith(DEAD_LETTER_PREFIX)
 
 
 class _Floor(NamedTuple):

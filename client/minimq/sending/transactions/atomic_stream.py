@@ -37,7 +37,7 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
         self._is_flushing = False
 
     async def append(
-        self, batches: Sequence[tuple[MessageQueue, bytes, int | None]], progress: broker_pb2.AtomicProgress | None
+        self, batches: Sequence[tuple[MessageQueue, bytes]], progress: broker_pb2.AtomicProgress | None
     ) -> broker_pb2.AtomicAppendResult:
         """Have batches stored as a whole, with what a group has consumed."""
 
@@ -46,8 +46,8 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
             if progress is not None:
                 made.progress.CopyFrom(progress)
             pieces = [made.SerializeToString()]
-            for queue, data, begins_at in batches:
-                batch = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id, begins_at=begins_at)
+            for queue, data in batches:
+                batch = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id)
                 about = batch.SerializeToString()
                 head = field_head(_BATCH, len(data))
                 pieces += [field_head(_BATCHES, len(about) + len(head) + len(data)), about, head, data]

@@ -29,8 +29,6 @@ class TransactionMessage(NamedTuple):
     size: int
     #: When it was handed in, in ms since 1970.
     born_ms: int
-    #: Where its queue must end, so that nobody else has written to it; None: anywhere.
-    begins_at: int | None = None
 
 
 #: The queues of a topic that take messages, by broker name.

@@ -80,7 +80,6 @@ class _EncodedPart(NamedTuple):
     part: Part
     data: bytes
     sequence: int
-    begins_at: int | None = None
 
 
 class _PlacedTransaction(NamedTuple):
@@ -266,7 +265,6 @@ class Transactor:
                     part,
                     self._batcher.encode(part, messages, BatchNumber(number, number - oldest)),
                     number,
-                    messages[part.indices[0]].begins_at,
                 )
                 for number, part in enumerate(parts, first)
             ]
@@ -293,7 +291,7 @@ class Transactor:
 
     async def _append(self, append: _Append) -> Sequence[broker_pb2.AppendResult]:
         placed, source = append.placed, append.source
-        batches = [(each.part.queue, each.data, each.begins_at) for each in placed.parts]
+        batches = [(each.part.queue, each.data) for each in placed.parts]
 
         async def attempt(address: str) -> Sequence[broker_pb2.AppendResult]:
             append.is_sent = False
