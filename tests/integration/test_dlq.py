@@ -194,15 +194,37 @@ def test_the_group_that_failed_alone_gets_them_again(
     assert admin.resend_dead_letters(failing, only_group=True) == 0
 
 
-def test_a_work_queue_has_no_retries_of_its_own(
-    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+def test_a_work_queue_alone_gets_the_originals_again(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
 ) -> None:
-    bury(cluster, producer, topic, topic, 2)
-    with pytest.raises(InvalidArgument, match="one by one, and has no retry topic: resend to its topic"):
-        admin.resend_dead_letters(topic, only_group=True)
+    other = new_name()
+    bury(cluster, producer, topic, topic, 6)
     with pytest.raises(InvalidArgument, match="leave out the topic"):
         admin.resend_dead_letters(topic, only_group=True, to=topic)
-    assert sum(item.count for item in admin.count_dead_letters(topic)) == 2
+    assert admin.resend_dead_letters(topic, only_group=True, reason="odd", dry_run=True) == 3
+    assert Minimq(cluster.nameserver)("dlq", "resend", topic, "--reason", "odd", "--only-group").startswith("3 dead")
+    assert admin.describe_group(topic).lag == 3
+    with (
+        SimpleConsumer(cluster.nameserver, group=topic) as consumer,
+        SimpleConsumer(cluster.nameserver, group=other, start="latest") as another,
+    ):
+        another.subscribe(topic)
+        assert another.receive(10, timeout=0.1) == []
+        consumer.subscribe(topic)
+        again: list[ReceivedMessage] = []
+        while len(again) < 3:
+            received = consumer.receive(10, timeout=10)
+            assert {message.tries for message in received} == {1}
+            again += received
+            consumer.ack(received)
+        assert sorted(message.body for message in again) == [b"1", b"3", b"5"]
+        assert {message.topic for message in again} == {topic}
+        assert admin.resend_dead_letters(topic, only_group=True, reason="odd") == 0
+        assert admin.resend_dead_letters(topic, only_group=True) == 3
+        wait_until(lambda: consumer.receive(10, timeout=1), 30)
+        assert another.receive(10, timeout=0.1) == []
+    assert set(bodies(cluster, topic).values()) == {1}
+    assert admin.count_dead_letters(topic) == []
 
 
 def test_commands_at_the_same_time_resend_each_once(

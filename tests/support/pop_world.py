@@ -303,7 +303,8 @@ class PopWorld:
         self._models = before.copy()
         for group, steps in jobs:
             job = PopJob(group, steps, self._clock.now_ms())
-            fact = drafts.decide(job, handle_epoch(self._term, self.position + len(recorded) * _ENTRY))
+            facts = drafts.decide(job, handle_epoch(self._term, self.position + len(recorded) * _ENTRY))
+            fact = facts[0] if facts else None
             self.trace += [("step", step, job.epoch) for step in steps]
             for key in {step.key for step in steps}:
                 self._models[key] = self._models[key].copy()

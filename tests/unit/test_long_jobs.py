@@ -99,8 +99,7 @@ class Broker:
     def _decide(self, step: PopStep) -> int:
         self._position += 100
         job = PopJob(KEY.group, [step], self._clock.now_ms())
-        fact = PopDrafts(self.state).decide(job, handle_epoch(1, self._position))
-        if fact is not None:
+        for fact in PopDrafts(self.state).decide(job, handle_epoch(1, self._position)):
             self.state.apply(decode_fact(encode_fact(fact)), self._position, 0)
         if self.state.committed.get(KEY) == 1:
             self.is_done.set()

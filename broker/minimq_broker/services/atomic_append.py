@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import Claim
+from minimq_broker.core.popping.pop_requests import Claim, Reopen
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
@@ -24,6 +24,9 @@ from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
 from minimq_common.wire.stream_writer import AnswerStream
 from minimq_proto.v1 import broker_pb2
+
+#: Outcomes in the resends of dead letters.
+_OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
 
 
 class AtomicAppendService:
@@ -129,9 +132,9 @@ class AtomicAppendService:
         if spans > MAX_TAKEN:
             raise InvalidArgument(f"the transaction settles {spans:,} spans of messages, the limit is {MAX_TAKEN:,}")
         popping = self._popping()
-        if progress.settles[0].outcome == broker_pb2.POP_OUTCOME_CLAIM:
-            topic = dead_letter_topic(group)
-            return PopJob(topic, [self._claim(topic, settle) for settle in progress.settles], popping.clock.now_ms())
+        if progress.settles[0].outcome in _OF_LETTERS:
+            letters = [self._letter_step(group, settle) for settle in progress.settles]
+            return PopJob(group, letters, popping.clock.now_ms())
         steps = []
         for settle in progress.settles:
             if settle.outcome != broker_pb2.POP_OUTCOME_DONE:
@@ -140,12 +143,20 @@ class AtomicAppendService:
             steps.append(settle_step(self._engine.state, group, settle, popping.clock, may_divide))
         return PopJob(group, steps, popping.clock.now_ms())
 
-    def _claim(self, topic: str, settle: broker_pb2.PopSettle) -> PopStep:
-        if settle.outcome != broker_pb2.POP_OUTCOME_CLAIM or settle.topic != topic:
-            raise InvalidArgument(f"a claim is of dead letters, which are in topic {topic!r}, and comes with no others")
-        queue = self._engine.state.queue(topic, settle.queue_id)
+    def _letter_step(self, group: str, settle: broker_pb2.PopSettle) -> PopStep:
+        topic, spans = self._engine.state.topic(settle.topic), spans_of(settle)
+        queue = self._engine.state.queue(settle.topic, settle.queue_id)
         stored = self._engine.store.bounds(queue)
-        return PopStep(settle.id, PopKey(topic, *queue), Claim(spans_of(settle), stored[1]), stored)
+        if settle.outcome == broker_pb2.POP_OUTCOME_CLAIM and settle.topic == dead_letter_topic(group):
+            return PopStep(settle.id, PopKey(settle.topic, *queue), Claim(spans, stored[1]), stored)
+        if settle.outcome != broker_pb2.POP_OUTCOME_REOPEN or topic.fifo:
+            raise InvalidArgument(
+                "dead letters are claimed, in the topic of those of the group, and messages of topics that are not "
+                "FIFO are delivered again, in an atomic append without other settles"
+            )
+        if (group, *queue) not in self._engine.state.popped:
+            raise InvalidArgument(f"group {group!r} does not receive messages of {settle.topic!r} one by one")
+        return PopStep(settle.id, PopKey(group, *queue), Reopen(spans), stored)
 
     def _wake_after(self, job: AtomicJob) -> None:
         steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()

@@ -178,8 +178,7 @@ class CommitGroup:
             self._check_begins(job.offsets, job.begins)
             facts.append(job.offsets)
         if job.settles is not None:  # last: what is decided cannot be refused any more
-            moved = self.pops.decide_whole(job.settles, strict=bool(job.batches))
-            facts += [] if moved is None else [moved]
+            facts += self.pops.decide_whole(job.settles, strict=bool(job.batches))
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
             self.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))

@@ -204,10 +204,9 @@ def resend(
     """Resend the messages of open dead letters of a GROUP, as they were first sent.
 
     Each is resent once, even if the command is killed and you run it again; at least once if it goes to another broker
-    than that of its dead letter. Every group that reads the topic receives
-    the messages, or, with --only-group, this group alone, with all of its tries; that is not possible for groups that
-    receive messages one by one. They go to their original queue if it is writable. The exit status is 1 if brokers
-    with dead letters of the group are away, or some dead letters are damaged.
+    than that of its dead letter. Every group that reads the topic receives the messages, or, with --only-group, this
+    group alone, with all of its tries. They go to their original queue if it is writable. The exit status is 1 if
+    brokers with dead letters of the group are away, or some dead letters are damaged.
 
     \b
     Examples:

@@ -155,8 +155,9 @@ class DeadLetterAdmin:
         Args:
             group: its name.
             to: topic that they are sent to; by default the original topic of each.
-            only_group: have this group alone try them again, after the first of its `retry_delays_s`, with all of its
-                tries. Not for groups that receive messages one by one, which have no retry topic.
+            only_group: have this group alone try them again, with all of its tries: after the first of its
+                `retry_delays_s`, or, if it receives messages one by one, at once. Those must still be stored, and not
+                in a FIFO topic.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: as of `dead_letters`.
@@ -171,21 +172,20 @@ class DeadLetterAdmin:
         """
         if to is not None and check_topic(to).startswith("%"):
             raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
-        if only_group:
-            if to is not None:
-                raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
-            self._check_retries(check_group(group))
+        if only_group and to is not None:
+            raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
+        reopens = only_group and self._pops(check_group(group))
+        if only_group and not reopens:
             to = retry_topic(group)
-        return self._settle(check_group(group), choice_of(chosen), "resent", to, progress, on_damage, dry_run=dry_run)
+        choice = choice_of(chosen)
+        return self._settle(
+            check_group(group), choice, "resent", to, progress, on_damage, dry_run=dry_run, reopens=reopens
+        )
 
-    def _check_retries(self, group: str) -> None:
+    def _pops(self, group: str) -> bool:
         request = broker_pb2.DescribeGroupRequest(group=group)
         answers, _ = self._masters.call_all(self._masters.find_readable(), lambda stub: stub.DescribeGroup, request)
-        if any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues):
-            raise InvalidArgument(
-                f"group {group} receives messages one by one, and has no retry topic: resend to its topic (all groups "
-                "get them), or to a topic of its own (--to)"
-            )
+        return any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues)
 
     def drop_dead_letters(
         self,
@@ -227,8 +227,11 @@ class DeadLetterAdmin:
         on_damage: OnDamage | None,
         *,
         dry_run: bool,
+        reopens: bool = False,
     ) -> int:
         from minimq.dead_letters.letter_settler import LetterSettler  # as above
 
-        settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
+        settler = LetterSettler(
+            self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage, reopens=reopens
+        )
         return settler.run(choice, dry_run=dry_run)

@@ -11,7 +11,7 @@ from minimq.connection.client import ClusterClient
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.errors import DamagedMessages, TopicNotFound
+from minimq_common.errors import DamagedMessages, InvalidArgument, TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic
 from minimq_proto.v1 import broker_pb2
@@ -78,6 +78,20 @@ class LetterReader:
         """Yield the open dead letters of each batch, and the number of examined ones. Raises `MiniMQError`."""
         for examined, messages in self._read(span, self._on_damage):
             yield examined, [DeadLetter(message) for message in messages if message not in settled]
+
+    def original(self, letter: DeadLetter) -> ReceivedMessage:
+        """Return the message of which a dead letter is a copy. Raises `InvalidArgument` if it is deleted."""
+        queue, offset = letter.origin_queue, letter.origin_offset
+        if queue is not None and offset is not None and self.route(queue.topic) is not None:
+            first, end = self._reader.bounds(queue)
+            for batch in self._reader.read(queue, offset, offset + 1) if first <= offset < end else ():
+                for message in batch.messages(offset):
+                    if message.queue_offset == offset and message.message_id == letter.message_id:
+                        return message
+        raise InvalidArgument(
+            f"the message of dead letter {letter.place} is not stored any more, so that its group alone cannot get it: "
+            "resend it to its topic, or to another one (--to)"
+        )
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, asked anew; None when there is none. Raises `MiniMQError`."""

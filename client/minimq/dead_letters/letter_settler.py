@@ -4,13 +4,16 @@ The resent messages and the claim of their dead letters are one atomic append at
 of them is settled. So a killed command leaves nothing half done, and of two concurrent ones the later one looks again.
 Messages whose queues are on other brokers are sent ahead of the claim: after a kill in between, or if two commands run
 at the same time, they are sent twice.
+
+A group that divides queues gets dead letters for itself by its retry topic. For one that receives messages one by one,
+its brokers deliver the original message again.
 """
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Literal
 
@@ -42,13 +45,23 @@ _TRIES = 20
 _AGAIN_S = 0.5
 
 
-class _Claim:
-    """Dead letters of one queue, which an atomic append settles; see `TransactionInput`."""
+class _Settles:
+    """What an atomic append does with dead letters and their originals on one broker; see `TransactionInput`."""
 
-    def __init__(self, client: ClusterClient, group: str, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
-        self.client, self.queue, self._group = client, queue, group
-        spans = merged([(letter.queue_offset, letter.queue_offset + 1) for letter in letters])
-        self._spans = [number for first, end in spans for number in (first, end - first)]
+    def __init__(self, client: ClusterClient, group: str) -> None:
+        self.client, self._group = client, group
+        self.queue: MessageQueue | None = None
+        self._settles: list[broker_pb2.PopSettle] = []
+
+    def add(self, queue: MessageQueue, offsets: Iterable[int], outcome: broker_pb2.PopOutcome.ValueType) -> _Settles:
+        """Add messages of one queue, and return this."""
+        self.queue = queue
+        spans = merged((at, at + 1) for at in sorted(offsets))
+        flat = [number for first, end in spans for number in (first, end - first)]
+        self._settles.append(
+            broker_pb2.PopSettle(topic=queue.topic, queue_id=queue.queue_id, spans=flat, outcome=outcome)
+        )
+        return self
 
     def receive(self, _timeout: float, _max_messages: int) -> Sequence[DeadLetter]:
         """Return nothing: the dead letters are read without taking them."""
@@ -59,14 +72,8 @@ class _Claim:
         return [*messages]
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        """Return the claim."""
-        claim = broker_pb2.PopSettle(
-            topic=self.queue.topic,
-            queue_id=self.queue.queue_id,
-            spans=self._spans,
-            outcome=broker_pb2.POP_OUTCOME_CLAIM,
-        )
-        return broker_pb2.AtomicProgress(group=self._group, settles=[claim])
+        """Return the settles."""
+        return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
 
     def answered(self, error: MiniMQError | None) -> None:
         """Note nothing."""
@@ -91,10 +98,13 @@ class LetterSettler:
         patience_s: float,
         progress: Callable[[int, int], None] | None,
         on_damage: OnDamage | None,
+        *,
+        reopens: bool = False,
     ) -> None:
         self._client = client
         self._outcome: Outcome = outcome
         self._to = to
+        self._reopens = reopens
         self._progress = progress
         self._retry = retry_topic(group)
         self._patience_s = patience_s
@@ -168,9 +178,12 @@ class LetterSettler:
     # ---- doing it ---------------------------------------------------------------------------------
 
     def _settle(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
+        claim = _Settles(self._client, self._group)
+        if self._reopens:
+            self._reopen(sender, claim, queue, letters)
         here: list[TransactionMessage] = []
         elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
-        for letter in letters if self._outcome == "resent" else ():
+        for letter in letters if self._outcome == "resent" and not self._reopens else ():
             message, wanted = self._resent(letter)
             at = sender.destination(message, wanted)
             if len(message.body) <= _PART_BYTES and self._is_near(message.topic, at, queue.broker_name):
@@ -179,7 +192,23 @@ class LetterSettler:
                 elsewhere[wanted].append(message)
         for wanted, messages in elsewhere.items():
             sender.send_many(messages, wanted, None)
-        sender.append_atomically(here, _Claim(self._client, self._group, queue, letters))
+        offsets = [letter.queue_offset for letter in letters]
+        sender.append_atomically(here, claim.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
+
+    def _reopen(
+        self, sender: ProducerCore, claim: _Settles, queue: MessageQueue, letters: Sequence[DeadLetter]
+    ) -> None:
+        """Have the originals delivered again: those on the broker of the dead letters with their claim."""
+        originals: defaultdict[MessageQueue, list[int]] = defaultdict(list)
+        for letter in letters:
+            original = self._reader.original(letter)
+            originals[original.queue].append(original.queue_offset)
+        for origin, offsets in originals.items():
+            is_here = origin.broker_name == queue.broker_name
+            settles = claim if is_here else _Settles(self._client, self._group)
+            settles.add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
+            if not is_here:
+                sender.append_atomically((), settles)
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
         """Return the message of a dead letter, and the queue that it must go to; None for any."""

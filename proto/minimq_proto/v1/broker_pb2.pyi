@@ -62,6 +62,10 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """In an atomic append, of dead letters of the group, which nobody takes: resent or dropped. Refused if one of them is
     settled already. The epoch is 0.
     """
+    POP_OUTCOME_REOPEN: _PopOutcome.ValueType  # 5
+    """In an atomic append, of messages that the group has settled: handed out again with all of their tries. Refused if
+    they are deleted, or of a FIFO topic; nothing changes for unsettled ones. The epoch is 0.
+    """
 
 class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
 
@@ -76,6 +80,10 @@ POP_OUTCOME_RETURN: PopOutcome.ValueType  # 3
 POP_OUTCOME_CLAIM: PopOutcome.ValueType  # 4
 """In an atomic append, of dead letters of the group, which nobody takes: resent or dropped. Refused if one of them is
 settled already. The epoch is 0.
+"""
+POP_OUTCOME_REOPEN: PopOutcome.ValueType  # 5
+"""In an atomic append, of messages that the group has settled: handed out again with all of their tries. Refused if
+they are deleted, or of a FIFO topic; nothing changes for unsettled ones. The epoch is 0.
 """
 global___PopOutcome = PopOutcome
 

@@ -12,10 +12,10 @@ from minimq_broker.core.facts import decode_fact, encode_fact
 from minimq_broker.core.popping import pop_queue
 from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Reopen, Settle, Take
 from minimq_broker.core.popping.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
 from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
-from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 T = TypeVar("T")
 
@@ -231,3 +231,19 @@ def test_half_a_million_runs_take_as_much_memory_as_is_written() -> None:
     queue, size = traced_bytes(make)
     assert len(queue) == 2 * MAX_RUNS
     assert size / len(queue) * MAX_RUNS_IN_ALL < 120_000_000
+
+
+def test_settled_messages_are_delivered_again_with_all_tries() -> None:
+    taken, settled = Run(10, 12, RunState.OUT, 3, 99, 7, "a"), Run(12, 20, RunState.DONE)
+    queue = PopQueue(10, [taken, settled, Run(20, 21, RunState.FREE, 2)])
+    with pytest.raises(OffsetOutOfRange, match="from 2 to 20"):
+        queue.reopen(Reopen([(1, 3)]), 2)
+    with pytest.raises(OffsetOutOfRange):
+        queue.reopen(Reopen([(20, 22)]), 2)
+    for run in queue.reopen(Reopen([(3, 4), (8, 11), (14, 16), (20, 21)]), 2):
+        queue.put(run)
+    assert (queue.done, queue.next, queue.held) == (3, 21, 2)
+    free = [(run.first, run.end, run.tries) for run in queue.runs if run.state is RunState.FREE]
+    assert free == [(3, 4, 0), (8, 10, 0), (14, 16, 0), (20, 21, 2)]
+    assert queue.unsettled_before(21) == 8
+    assert [run.first for run in queue.take(Take("b", 100, 50), 1, 21, 8)] == [20]

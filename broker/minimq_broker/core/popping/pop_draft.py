@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Claim, Leave, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, Leave, Reopen, Settle, Take
 from minimq_broker.core.popping.pop_runs import QueueMoved, Run, RunState
 
 
@@ -58,6 +58,10 @@ class PopDraft:
     def claim(self, claimed: Claim) -> None:
         """Settle messages that nobody has taken."""
         self._put(self.queue.claim(claimed))
+
+    def reopen(self, wanted: Reopen, stored_from: int) -> None:
+        """Have settled messages delivered again."""
+        self._put(self.queue.reopen(wanted, stored_from))
 
     def free(self, gone: Leave) -> list[Run]:
         """Release the messages of a consumer that is gone."""

@@ -15,7 +15,7 @@ import msgspec
 
 from minimq_broker.core.popping import pop_lanes
 from minimq_broker.core.popping.pop_lanes import NEVER
-from minimq_broker.core.popping.pop_requests import Claim, Leave, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, Leave, PopOutcome, Reopen, Settle, Take
 from minimq_broker.core.popping.pop_runs import (
     MAX_CLAIMED_RUNS,
     MAX_HELD,
@@ -26,7 +26,7 @@ from minimq_broker.core.popping.pop_runs import (
     RunState,
     merged_runs,
 )
-from minimq_common.errors import Fenced, InvalidArgument, StoreError, SystemBusy
+from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
@@ -93,7 +93,8 @@ class PopQueue:
         """Set the state of the messages of a run."""
         runs, first, end, following = self._runs, run.first, run.end, self.next
         if not (first < end and self.done <= first <= following):
-            raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {following}")
+            self._go_back(run)
+            return
         self.has_lost |= run.lost > 0
         if run.lane:
             self.has_lanes = True
@@ -119,6 +120,15 @@ class PopQueue:
         if runs[0].state is DONE:
             self.done = runs[0].end
             del runs[0]
+
+    def _go_back(self, run: Run) -> None:
+        first, end = run.first, run.end
+        if not (run.state is FREE and first < end <= self.done):
+            raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
+        rest = [Run(end, self.done, DONE)] if end < self.done else []
+        self._runs = merged_runs([run, *rest, *self._runs])
+        self.done = first  # last: other threads look
+        self.due_ms = min(self.due_ms, run.until_ms)
 
     def _extend(self, run: Run) -> None:
         runs = self._runs
@@ -365,6 +375,22 @@ class PopQueue:
                 return False
             i += 1
         return True
+
+    def reopen(self, wanted: Reopen, stored_from: int) -> list[Run]:
+        """Return the runs after settled messages are to be delivered again. Raises `OffsetOutOfRange`."""
+        found: list[Run] = []
+        done = self.done
+        for first, end in wanted.spans:
+            if first < stored_from or end > self.next:
+                raise OffsetOutOfRange(
+                    f"messages {first} to {end - 1} cannot be delivered again: those from {stored_from} to "
+                    f"{self.next - 1} are stored and were delivered"
+                )
+            for run in (Run(0, done, DONE), *self._runs):
+                part = max(run.first, first), min(run.end, end)
+                if run.state is DONE and part[0] < part[1]:
+                    found.append(Run(*part, FREE))
+        return found
 
     def settled_spans(self) -> list[tuple[int, int]]:
         """Return the settled messages, each span from the first to before the second. Any thread may ask."""

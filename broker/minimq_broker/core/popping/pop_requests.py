@@ -68,6 +68,13 @@ class Claim(NamedTuple):
     end: int
 
 
+class Reopen(NamedTuple):
+    """Settled messages are delivered again, with all of their tries."""
+
+    #: As of a `Settle`.
+    spans: Sequence[tuple[int, int]]
+
+
 class Leave(NamedTuple):
     """A consumer is gone: its messages are released."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Claim, Leave, Settle, Take
-from minimq_broker.core.popping.pop_runs import PopMoved, Run, handle_epoch
+from minimq_broker.core.popping.pop_requests import Claim, Leave, Reopen, Settle, Take
+from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, handle_epoch
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.jobs import Job
 from minimq_broker.store.log_reader import LogReader
@@ -34,7 +34,7 @@ class PopStep:
 
     id: int
     key: PopKey
-    what: Take | Settle | Leave | Claim
+    what: Take | Settle | Leave | Claim | Reopen
     #: First offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with what the same
     #: commit writes, so that both are on disk or neither is.
     stored: tuple[int, int] = (0, 0)
@@ -48,7 +48,7 @@ class PopStep:
 
 @dataclass(slots=True, eq=False)
 class PopJob(Job):
-    """The settles and takes of one request of a consumer, in order; recorded by one fact.
+    """The settles and takes of one request of a consumer, in order; recorded by one fact for each group.
 
     Results: those of the steps, and the epoch of the deliveries.
     """
@@ -69,8 +69,7 @@ class PopJob(Job):
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """Record what moves; a refused step has its `error` set."""
-        moved = group.pops.decide(self, handle_epoch(group.state.term, group.end))
-        if moved is not None:
+        for moved in group.pops.decide(self, handle_epoch(group.state.term, group.end)):
             group.add(moved)
 
 
@@ -82,8 +81,8 @@ class PopDrafts:
         self._ends = ends
         self._drafts: dict[PopKey, PopDraft] = {}
 
-    def decide(self, job: PopJob, epoch: int) -> PopMoved | None:
-        """Return the fact that follows from a job; None if nothing changes. A refused step has its `error` set."""
+    def decide(self, job: PopJob, epoch: int) -> list[PopMoved]:
+        """Return the facts that follow from a job, one for each group. A refused step has its `error` set."""
         job.epoch = epoch
         touched: dict[PopKey, PopDraft] = {}
         for step in job.steps:
@@ -91,11 +90,14 @@ class PopDrafts:
                 self._decide(step, job, touched)
             except MiniMQError as error:
                 step.error = error
-        moved = [changes for draft in touched.values() if (changes := draft.changes()) is not None]
-        return PopMoved(job.group, tuple(moved)) if moved else None
+        moved: dict[str, list[QueueMoved]] = {}
+        for key, draft in touched.items():
+            if (changes := draft.changes()) is not None:
+                moved.setdefault(key.group, []).append(changes)
+        return [PopMoved(group, tuple(queues)) for group, queues in moved.items()]
 
-    def decide_whole(self, job: PopJob, *, strict: bool) -> PopMoved | None:
-        """Return the fact that follows from a job of settles, each of which counts for all of its messages."""
+    def decide_whole(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
+        """Return the facts that follow from a job of settles, each of which counts for all of its messages."""
         keys = {step.key for step in job.steps}
         before = {key: self._drafts[key].queue.copy(job.now_ms) for key in keys if key in self._drafts}
         try:
@@ -138,6 +140,8 @@ class PopDrafts:
                 step.runs = draft.free(what)
             case Claim():
                 draft.claim(what)
+            case Reopen():
+                draft.reopen(what, step.stored[0])
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
         def has_some(*, lost_only: bool) -> bool:
