@@ -46,7 +46,7 @@ _AGAIN_S = 0.5
 
 
 class _Settles:
-    """What an atomic append does with dead letters and their originals on one broker; see `TransactionInput`."""
+    """The settles of dead letters and their originals in one atomic append; see `TransactionInput`."""
 
     def __init__(self, client: ClusterClient, group: str) -> None:
         self.client, self._group = client, group
