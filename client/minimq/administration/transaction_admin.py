@@ -11,7 +11,6 @@ from minimq.administration.end_stream import EndStream
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionResolution
-from minimq.connection.at_master import answer_of
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
@@ -140,7 +139,7 @@ class TransactionAdmin:
     async def _end_half(self, request: halves_pb2.EndHalfRequest, address: str) -> halves_pb2.EndHalfResult:
         stream = EndStream(self._masters.calls.connection, address)
         try:
-            return await answer_of(partial(stream.end, request))
+            return await stream.end(request)
         finally:
             stream.close()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -87,7 +85,10 @@ class BrokerStreams(AttendStreams):
 
 
 class CheckBack:
-    """Has the check of a producer group called when a broker asks for the end of a transaction. Thread-safe."""
+    """Has the check of a producer group called when a broker asks for the end of a transaction.
+
+    All of it lives on the event loop of the connection, but for `begin`, `ended` and `close`.
+    """
 
     def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, end: EndHalf) -> None:
         self._client = client
@@ -95,12 +96,10 @@ class CheckBack:
         self._producer_id = producer_id
         self._ask = ask
         self._end = end
-        self._answers: set[asyncio.Task[None]] = set()
-        self._lock = threading.Lock()  # protects the next two
         #: Numbers of transactions whose blocks are running: their producer is about to end them itself.
         self._open: set[int] = set()
         #: Those of which the check is running.
-        self._asked: set[int] = set()
+        self._asked: dict[int, asyncio.Task[None]] = {}
         self._faults = OutageLog(log)
         self._streams: BrokerStreams | None = None
         self._is_closed = False
@@ -108,25 +107,21 @@ class CheckBack:
 
     def begin(self, number: int) -> None:
         """Note that the block of a transaction runs: the check is not asked about it."""
-        with self._lock:
-            self._open.add(number)
+        self._open.add(number)
 
     def ended(self, number: int) -> None:
         """Note that it does so no more."""
-        with self._lock:
-            self._open.discard(number)
+        self._open.discard(number)
 
     def close(self) -> None:
         """Answer nothing any more. Idempotent."""
         self._is_closed = True
-        if self._streams is not None:
-            self._streams.close()
         self._client.connection.call_soon(self._cancel)
 
-    # ---- on the event loop of the connection ---------------------------------------------------------
-
     def _cancel(self) -> None:
-        for task in self._answers:
+        if self._streams is not None:
+            self._streams.close()
+        for task in [*self._asked.values()]:
             task.cancel()
 
     def _start(self) -> None:
@@ -139,56 +134,35 @@ class CheckBack:
             self._streams = BrokerStreams(self._client, hello, self._happened)
 
     def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
-        if event.WhichOneof("event") != "check" or self._is_closed:
-            return
         check = event.check
+        number = check.number
+        if event.WhichOneof("event") != "check" or self._is_closed or number in self._asked:
+            return
         try:
             check_bounds(check)
             message = first_message(check.topic, check.batch)
         except (DecodeError, MiniMQError) as error:  # whoever may write may send anything
-            log.warning(
-                "producer: a half message cannot be opened for its check number=%d broker=%s error=%s",
-                check.number,
-                broker_name,
-                error,
-            )
+            text = "producer: a half message cannot be opened for its check number=%d broker=%s error=%s"
+            log.warning(text, number, broker_name, error)
             return
-        number = check.number
-        with self._lock:
-            if check.producer_group != self._group or number in self._open or number in self._asked:
-                return
-            self._asked.add(number)
-        try:
-            self._ask(message, partial(self._resolved, broker_name, check.topic, number))
-        except BaseException:
-            self._resolved(broker_name, check.topic, number, UNKNOWN)
-            raise
+        if check.producer_group == self._group and number not in self._open:
+            task = asyncio.create_task(self._answer(broker_name, check.topic, number, message), name="check-back")
+            self._asked[number] = task
+            task.add_done_callback(lambda _: self._asked.pop(number, None))
 
-    # ---- on any thread ---------------------------------------------------------------------------
-
-    def _resolved(
-        self, broker_name: str, topic: str, number: int, answer: TransactionResolution | BaseException
-    ) -> None:
-        with self._lock:
-            self._asked.discard(number)
+    async def _answer(self, broker_name: str, topic: str, number: int, message: Message) -> None:
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._ask(message, lambda answer: self._client.connection.call_soon(_resolve, asked, answer))
+        answer = await asked
         if isinstance(answer, BaseException):
             self._faults.crashed("producer: a check raised, and is asked again later number=%d", number, cause=answer)
             return
         if not isinstance(answer, TransactionResolution):
-            log.error(
-                "producer: a check returned %r: it must return COMMIT, ROLLBACK or UNKNOWN number=%d", answer, number
-            )
+            text = "producer: a check returned %r: it must return COMMIT, ROLLBACK or UNKNOWN number=%d"
+            log.error(text, answer, number)
             return
         if answer is UNKNOWN:
             return
-        self._client.connection.call_soon(self._bring, broker_name, topic, number, answer)
-
-    def _bring(self, broker_name: str, topic: str, number: int, answer: TransactionResolution) -> None:
-        task = asyncio.create_task(self._bring_answer(broker_name, topic, number, answer))
-        self._answers.add(task)
-        task.add_done_callback(self._answers.discard)
-
-    async def _bring_answer(self, broker_name: str, topic: str, number: int, answer: TransactionResolution) -> None:
         request = halves_pb2.EndHalfRequest(producer_group=self._group, number=number, outcome=OUTCOMES[answer])
         try:
             result = await self._end(topic, broker_name, request)
@@ -199,6 +173,11 @@ class CheckBack:
         if result.outcome != request.outcome:
             text = "producer: the answer of a check comes late, another outcome stands number=%d answer=%s outcome=%s"
             log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(result.outcome))
+
+
+def _resolve(asked: asyncio.Future[Any], answer: object) -> None:
+    if not asked.done():  # the producer was closed meanwhile
+        asked.set_result(answer)
 
 
 class CheckThreads:

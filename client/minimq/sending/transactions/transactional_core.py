@@ -223,7 +223,7 @@ class TransactionalCore:
         """Have a transaction ended."""
 
         async def attempt(address: str) -> halves_pb2.EndHalfResult:
-            return await answer_of(partial(self._end_stream(address).end, request))
+            return await self._end_stream(address).end(request)
 
         master = RoutedMaster(self._client, topic, broker_name)
         return await at_master(master, attempt, self._options.send_timeout_s)
