@@ -77,7 +77,7 @@ class Backlog:
         """Return how many messages that are taken one by one consumers of each group have, of each topic."""
         names, by_pair = self._names(), dict[tuple[int, str], int]()
         for (group, topic_id, _), queue in self._store().state.popped.copy().items():
-            if topic_id in names:
+            if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
                 by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + queue.held
         found: dict[tuple[str, str], int] = {}
         for number, ((topic_id, group), count) in enumerate(sorted(by_pair.items())):
