@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Any
 
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
@@ -277,7 +278,7 @@ class ProducerCore:
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
 
-    def append_atomically(self, messages: Sequence[TransactionMessage], source: TransactionInput[object]) -> None:
+    def append_atomically(self, messages: Sequence[TransactionMessage], source: TransactionInput[Any]) -> None:
         """Have messages stored as a whole, with what a source has consumed; raises as the end of a transaction."""
         self._process.check()
         run_steps(self._transactor.commit(messages, source))

@@ -30,7 +30,7 @@ _AGAIN_S = 0.2
 _THREADS = 4
 
 #: Takes a resolution, or the exception that a check has raised.
-Resolved = Callable[[TransactionResolution | BaseException], None]
+Resolved = Callable[[TransactionResolution | BaseException], object]
 #: Calls the check of the user with a message, wherever that runs, and hands on what it returns.
 AskUser = Callable[[Message, Resolved], None]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
