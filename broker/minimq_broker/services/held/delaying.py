@@ -14,8 +14,7 @@ from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.held.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.jobs import DueJob
-from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import delay_pb2
 
 
@@ -75,73 +74,51 @@ _LOOK_S = 0.5
 _PACE_S = 0.004
 
 
-class DueTimer:
-    """Publishes delayed batches when they are due, at a master, from `start` to `stop`. Belongs to the event loop."""
+class DueTimer(PeriodicTask):
+    """Publishes delayed batches when they are due, at a master."""
 
     def __init__(
         self, handle: StoreHandle, writes: Writes, counters: Counters, clock_ms: Callable[[], int] = now_ms
     ) -> None:
         self._handle, self._writes, self._counters = handle, writes, counters
         self._clock_ms = clock_ms
-        self._wake = asyncio.Event()
         #: What it waits for, in ms since 1970; None while it waits for the next look.
         self._next_ms: int | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._outage = OutageLog(log)
+        self._has_more = False
+        self._began_at = 0.0
+        super().__init__("delays", self._once, self._pause_s, log, at_once=True)
 
-    def start(self) -> None:
-        """Start publishing what is due."""
-        self._task = asyncio.create_task(self._run(), name="due-timer")
-
-    async def stop(self) -> None:
-        """Leave the rest to the next start, or to the next master. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()  # it may wait for replicas that have gone
-            await asyncio.wait((task,))
-
-    def look(self) -> None:
-        """Look now: this broker may have begun to lead."""
-        self._wake.set()
+    #: Called when this broker may have begun to lead.
+    look = PeriodicTask.wake
 
     def delayed(self, due_ms: int) -> None:
-        """Hear that a batch is delayed until this time, in ms since 1970."""
+        """Note that a batch is delayed until this time, in ms since 1970."""
         if self._next_ms is None or due_ms < self._next_ms:
-            self._wake.set()
+            self.wake()
 
-    async def _run(self) -> None:
+    def _pause_s(self) -> float:
+        if self._has_more:
+            return 0.0
+        left_s = _LOOK_S if self._next_ms is None else (self._next_ms - self._clock_ms()) / 1000
+        return min(max(left_s, 0.0), _LOOK_S)
+
+    async def _once(self) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            self._wake.clear()
-            began = loop.time()
-            has_more = False
-            try:
-                has_more = await self._once()
-                self._outage.worked("delays: go on")
-            except (SystemBusy, NotMaster) as error:
-                log.debug("delays: not now reason=%s", error)
-            except MiniMQError as error:
-                self._outage.failed("delays: not now, will try again error=%s", error.message, cause=error)
-            except Exception as error:  # noqa: BLE001 - it has to go on: what is due must be published
-                self._outage.crashed("delays: not now, will try again error=%r", error, cause=error)
-            if not has_more:
-                await asyncio.sleep(began + _PACE_S - loop.time())
-                await self._wait()
-
-    async def _once(self) -> bool:
-        self._next_ms = None
+        if not self._has_more:
+            await asyncio.sleep(self._began_at + _PACE_S - loop.time())
+        self._began_at, self._has_more, self._next_ms = loop.time(), False, None
         store = self._handle.store
         if not store.leads:
-            return False
+            return
         next_ms = store.next_due_ms
         if next_ms is None or next_ms > self._clock_ms():
             self._next_ms = next_ms
-            return False
+            return
         self._writes.check(to_sender=True)  # where a new batch would be refused, this is, too
         self._count(job := await self._writes.publish_due())
         if not job.has_more and (job.published or store.next_due_ms != next_ms):
             self._next_ms = store.next_due_ms  # else it got past nothing, and looks again after a while
-        return job.has_more
+        self._has_more = job.has_more
 
     def _count(self, job: DueJob) -> None:
         counters = self._counters
@@ -149,11 +126,3 @@ class DueTimer:
         counters.delayed_lost += job.lost
         for late_ms in job.late_ms:
             counters.delayed_late_s.add(max(late_ms, 0) / 1000)
-
-    async def _wait(self) -> None:
-        left_s = _LOOK_S if self._next_ms is None else (self._next_ms - self._clock_ms()) / 1000
-        try:
-            async with asyncio.timeout(min(max(left_s, 0.0), _LOOK_S)):
-                await self._wake.wait()
-        except TimeoutError:
-            pass

@@ -14,8 +14,7 @@ from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendant, Attendants
 from minimq_broker.services.held.halves import FirstBatch, HalfOptions, HalfService, first_batch
-from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import attend_pb2, halves_pb2
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,8 @@ class _Question(NamedTuple):
     member: Attendant
 
 
-class HalfChecks:
-    """Asks periodically, from `start` to `stop`, while this broker is the master."""
+class HalfChecks(PeriodicTask):
+    """Asks while this broker is the master."""
 
     def __init__(
         self, engine: Engine, options: HalfOptions, halves: HalfService, attendants: Callable[[], Attendants]
@@ -53,34 +52,8 @@ class HalfChecks:
         self._away_since: dict[TransactionId, float] = {}
         self._turn = 0
         self._warn_at = 0.0
-        self._outage = OutageLog(log)
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to ask."""
-        self._task = asyncio.create_task(self._run(), name="half-checks")
-
-    async def stop(self) -> None:
-        """End. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait((task,))
-
-    async def _run(self) -> None:
-        options = self._options
         pause_s = min(_ROUND_S, options.check_after_s / 4, options.check_interval_s / 4, options.expiry_s / 2)
-        while True:
-            await asyncio.sleep(pause_s)
-            try:
-                await self._look()
-                self._outage.worked("half messages: checks go on")
-            except (SystemBusy, NotMaster) as error:
-                log.debug("half messages: not now reason=%s", error)
-            except MiniMQError as error:
-                self._outage.failed("half messages: not now, will try again error=%s", error.message, cause=error)
-            except Exception as error:  # noqa: BLE001 - it has to continue: transactions would stay open
-                self._outage.crashed("half messages: not now, will try again error=%r", error, cause=error)
+        super().__init__("half messages", self._look, pause_s, log)
 
     async def _look(self) -> None:
         store = self._engine.store

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import (
     Fact,
@@ -24,16 +23,12 @@ from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
 from minimq_common.errors import (
     InvalidArgument,
-    MiniMQError,
-    NotEnoughReplicas,
-    NotMaster,
     StoreError,
     StoreFull,
-    SystemBusy,
     TransactionExpired,
 )
 from minimq_common.names import check_producer_group, check_transaction, half_name
-from minimq_common.outage_log import OutageLog
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -56,8 +51,8 @@ def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
     return TransactionId(check_transaction(wire.name), wire.number)
 
 
-class TransactionService:
-    """Calls about transactions, and their background work at a master, from `start` to `stop`."""
+class TransactionService(PeriodicTask):
+    """Calls about transactions. At a master it publishes what is decided, and drops what is not decided in time."""
 
     def __init__(
         self,
@@ -77,10 +72,7 @@ class TransactionService:
         self._idle_expiry = IdleExpiry(int(expiry_s * 1000), int(self._idle_s * 1000))
         self._clock_ms = clock_ms
         self._expire_at = 0.0
-        self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._publication = BatchPublication("transactions", self._publish_next)
-        self._outage = OutageLog(log)
+        super().__init__("transactions", self._once, min(_LOOK_S, expiry_s), log, at_once=True)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
         """Record a decision unless there is one, publish the rest of the transaction, and return the decision."""
@@ -150,50 +142,35 @@ class TransactionService:
 
     # ---- in the background ------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start publishing remaining decided batches, and dropping undecided expired ones."""
-        self._task = asyncio.create_task(self._run(), name="transactions")
-
-    async def stop(self) -> None:
-        """Leave the rest to the next start, or to the next master. Idempotent."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()  # it may wait for replicas that have gone
-            await asyncio.wait((task,))
-
-    def look(self) -> None:
-        """Look now: this broker may have begun to lead."""
-        self._wake.set()
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._once()
-            except (SystemBusy, NotMaster) as error:
-                log.debug("transactions: not now reason=%s", error)
-            except MiniMQError as error:
-                self._outage.failed(
-                    "transactions: not now, will try again name=%s error=%s", error.message, cause=error
-                )
-            except Exception as error:  # noqa: BLE001 - it has to continue: decided batches must be published
-                self._outage.crashed("transactions: not now, will try again name=(none) error=%r", error, cause=error)
-            try:
-                async with asyncio.timeout(min(_LOOK_S, self._expiry_s)):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
+    #: Called when this broker may have begun to lead.
+    look = PeriodicTask.wake
 
     async def _once(self) -> None:
-        store = self._handle.store
-        if not store.leads:
+        if not self._handle.store.leads:
             return
-        await self._publication.publish_all(store.state.transactions.unpublished)
-        now = time.monotonic()
-        if now >= self._expire_at:
-            self._expire_at = now + min(_EXPIRE_S, self._idle_s / 2)
-            await self._expire()
-            self._outage.worked("transactions: go on name=(none)")
+        try:
+            await self._publish_all()
+        finally:
+            now = time.monotonic()
+            if now >= self._expire_at:
+                self._expire_at = now + min(_EXPIRE_S, self._idle_s / 2)
+                await self._expire()
+
+    async def _publish_all(self) -> None:
+        unreadable: StoreError | None = None
+        for name in self._handle.store.state.transactions.unpublished:
+            published = 0
+            try:
+                while more := await self._publish_next(name):
+                    published += more
+            except StoreFull:  # so would the others
+                raise
+            except StoreError as error:
+                unreadable = error
+            if published:
+                log.info("transactions: published name=%s batches=%d", name, published)
+        if unreadable is not None:
+            raise unreadable
 
     async def _publish_next(self, name: str) -> int:
         self._writes.check(to_sender=True)
@@ -239,48 +216,3 @@ class TransactionService:
 
 def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedSequences, ...]:
     return tuple(StagedSequences(item.producer_id, tuple(item.sequences)) for item in batches)
-
-
-#: Stands for all names in the log; no legal name.
-_ALL = "(all)"
-
-
-class BatchPublication:
-    """Publishes batches that wait under names, such as those of transactions. Belongs to the event loop."""
-
-    def __init__(self, what: str, publish_next: Callable[[str], Awaitable[int]]) -> None:
-        self._what = what
-        self._publish_next = publish_next
-        #: By the names that cannot be published.
-        self._outages: dict[str, OutageLog] = {}
-
-    async def publish_all(self, names: Collection[str]) -> None:
-        """Publish the waiting batches of each name; one that cannot be read does not hold up the others."""
-        for name in self._outages.keys() - names - {_ALL}:
-            self._works(name)
-        for name in names:
-            try:
-                await self.publish(name)
-            except StoreError as error:
-                self._not_now(name, error)
-            except (StoreFull, NotEnoughReplicas) as error:  # the others would hear the same
-                self._not_now(_ALL, error)
-                return
-        self._works(_ALL)
-
-    async def publish(self, name: str) -> None:
-        """Publish all that waits under a name. Raises as `publish_next` does; what is left waits on."""
-        published = 0
-        while more := await self._publish_next(name):
-            published += more
-        if published:
-            log.info("%s: published name=%s batches=%d", self._what, name, published)
-
-    def _not_now(self, name: str, error: MiniMQError) -> None:
-        outage = self._outages.setdefault(name, OutageLog(log))
-        outage.failed("%s: not now, will try again name=%s error=%s", self._what, name, error.message, cause=error)
-
-    def _works(self, name: str) -> None:
-        outage = self._outages.pop(name, None)
-        if outage is not None:
-            outage.worked("%s: go on name=%s", self._what, name)
