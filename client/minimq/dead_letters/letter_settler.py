@@ -46,10 +46,10 @@ _AGAIN_S = 0.5
 
 
 class _Settles:
-    """The settles of dead letters and their originals in one atomic append; see `TransactionInput`."""
+    """The settles of dead letters and their originals in one atomic append; see `Consumed`."""
 
-    def __init__(self, client: ClusterClient, group: str) -> None:
-        self.client, self._group = client, group
+    def __init__(self, group: str) -> None:
+        self._group = group
         self.queue: MessageQueue | None = None
         self._settles: list[broker_pb2.PopSettle] = []
 
@@ -63,14 +63,6 @@ class _Settles:
         )
         return self
 
-    def receive(self, _timeout: float, _max_messages: int) -> Sequence[DeadLetter]:
-        """Return nothing: the dead letters are read without taking them."""
-        return ()
-
-    def took(self, messages: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Return the messages."""
-        return [*messages]
-
     def progress(self) -> broker_pb2.AtomicProgress:
         """Return the settles."""
         return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
@@ -81,9 +73,6 @@ class _Settles:
     def may_pass(self) -> bool:
         """Return False: what is settled stays so."""
         return False
-
-    async def go_back(self, *, rolled_back: bool) -> None:
-        """Do nothing: they are open as before."""
 
 
 class LetterSettler:
@@ -178,7 +167,7 @@ class LetterSettler:
     # ---- doing it ---------------------------------------------------------------------------------
 
     def _settle(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
-        claim = _Settles(self._client, self._group)
+        claim = _Settles(self._group)
         if self._reopens:
             self._reopen(sender, claim, queue, letters)
         here: list[TransactionMessage] = []
@@ -205,7 +194,7 @@ class LetterSettler:
             originals[original.queue].append(original.queue_offset)
         for origin, offsets in originals.items():
             is_here = origin.broker_name == queue.broker_name
-            settles = claim if is_here else _Settles(self._client, self._group)
+            settles = claim if is_here else _Settles(self._group)
             settles.add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
             if not is_here:
                 sender.append_atomically((), settles)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
@@ -44,9 +43,9 @@ from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactions.open_transaction import OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import (
+    Consumed,
     M,
     TransactionalConsumer,
-    TransactionInput,
     checked_input,
 )
 from minimq.sending.transactions.transactor import Transactor
@@ -278,7 +277,7 @@ class ProducerCore:
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
 
-    def append_atomically(self, messages: Sequence[TransactionMessage], source: TransactionInput[Any]) -> None:
+    def append_atomically(self, messages: Sequence[TransactionMessage], source: Consumed) -> None:
         """Have messages stored as a whole, with what a source has consumed; raises as the end of a transaction."""
         self._process.check()
         run_steps(self._transactor.commit(messages, source))

@@ -13,26 +13,12 @@ from minimq_proto.v1 import broker_pb2
 M = TypeVar("M")
 
 
-class TransactionInput(Protocol[M]):
-    """The messages that one transaction consumes.
-
-    `receive` and `took` belong to whoever runs the transaction, and `go_back` to the event loop of the consumer's
-    connection; the rest is called on that of the producer's.
-    """
-
-    @property
-    def client(self) -> ClusterClient:
-        """The consumer's use of the cluster."""
+class Consumed(Protocol):
+    """What an atomic append consumes, on the event loop of the connection of whoever sends it."""
 
     @property
     def queue(self) -> MessageQueue | None:
-        """The queue of the first message, whose broker commits the transaction; None before there is one."""
-
-    def receive(self, timeout: float, max_messages: int) -> Any:
-        """Return messages as the consumer does."""
-
-    def took(self, messages: Sequence[M]) -> list[M]:
-        """Note messages that were received; return those that are of the transaction."""
+        """A queue of the broker that stores the append; None if nothing is consumed."""
 
     def progress(self) -> broker_pb2.AtomicProgress:
         """Return how far the group is, for one try. Raises `Fenced` if the messages are another consumer's by now."""
@@ -43,8 +29,30 @@ class TransactionInput(Protocol[M]):
     def may_pass(self) -> bool:
         """Tell whether another try may pass where one was fenced: the lease is renewed at another master."""
 
+
+class TransactionInput(Consumed, Protocol[M]):
+    """The messages that one transaction consumes from a consumer.
+
+    `receive` and `took` belong to whoever runs the transaction, and `go_back` to the event loop of the consumer's
+    connection.
+    """
+
+    @property
+    def client(self) -> ClusterClient:
+        """The consumer's use of the cluster."""
+
+    def receive(self, timeout: float, max_messages: int) -> Any:
+        """Return messages as the consumer does."""
+
+    def took(self, messages: Sequence[M]) -> list[M]:
+        """Note messages that were received; return those that are of the transaction."""
+
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Have the messages delivered again, to this consumer or another one, unless they are consumed."""
+        """Have the messages delivered again, to this consumer or another one, unless they are consumed.
+
+        Args:
+            rolled_back: nothing was sent; otherwise the broker is asked how far the group is.
+        """
 
 
 def checked_input(consumer: TransactionalConsumer[M], *, awaits: bool) -> TransactionInput[M]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
@@ -31,7 +31,7 @@ from minimq.sending.transactions.placement import (
     healthy,
     queues_at,
 )
-from minimq.sending.transactions.transaction_input import TransactionInput
+from minimq.sending.transactions.transaction_input import Consumed
 from minimq_common.errors import (
     Closed,
     Fenced,
@@ -107,7 +107,7 @@ class _Absent(Exception):
 class _Append:
     """The tries of one transaction at one broker, and whether it may be stored there."""
 
-    def __init__(self, placed: _PlacedTransaction, source: TransactionInput[Any] | None, deadline: float) -> None:
+    def __init__(self, placed: _PlacedTransaction, source: Consumed | None, deadline: float) -> None:
         self.placed, self.source, self.deadline = placed, source, deadline
         self.is_sent = False
         self._in_doubt = False
@@ -169,9 +169,7 @@ class Transactor:
         """Tell whether the route of a topic is known."""
         return self._client.routes.known(topic) is not None
 
-    def commit(
-        self, messages: Sequence[TransactionMessage], source: TransactionInput[Any] | None
-    ) -> Steps[list[SendReceipt]]:
+    def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> Steps[list[SendReceipt]]:
         """Commit a transaction: yield what event loops are to run, and return the receipts."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
