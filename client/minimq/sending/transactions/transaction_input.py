@@ -14,7 +14,7 @@ M = TypeVar("M")
 
 
 class Consumed(Protocol):
-    """What an atomic append consumes, on the event loop of the connection of whoever sends it."""
+    """The messages that an atomic append consumes; used on the event loop of its sender's connection."""
 
     @property
     def queue(self) -> MessageQueue | None:
