@@ -56,7 +56,7 @@ async def publish(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "_EXPIRE_S", 0.0)
     service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
     step = Faulty(service._once)
-    monkeypatch.setattr(service, "_once", step)
+    monkeypatch.setattr(service, "_run", step)
     service.start()
     await step.works.wait()
     await service.stop()
