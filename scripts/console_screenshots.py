@@ -27,7 +27,7 @@ from minimq_console.app import make_app
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.observer import Observer
 from minimq_console.sampler import Sampler
-from minimq_console.server import serving
+from minimq_console.server import ConsoleServer
 from minimq_console.visitors import Visitors
 from support.browser import NARROW, WIDE, Browser, open_browser
 from support.secure_scraping import trust_of
@@ -51,7 +51,7 @@ def console_of(nameserver: str) -> Iterator[str]:
         options = ConsoleOptions(allow_changes=True)
         app = make_app(Visitors(observer), [nameserver], options)
         try:
-            with serving(app, options) as served:
+            with ConsoleServer(app, options) as served:
                 observer.start()
                 yield served.address
         finally:

@@ -222,7 +222,7 @@ class ActionFaces:
             raise AccessDenied(f"user {visitor.user} may not do this: it takes {rights}")
 
     def _visit(self, visitor: Visitor, given: Parameters) -> Visit:
-        return Visit.begin(visitor, given, Asking(self._surroundings.calling), allow_changes=True)
+        return Visit(visitor, given, Asking(self._surroundings.calling), allow_changes=True)
 
     def _address_of(self, given: Parameters) -> str:
         return address(self._action.path, given.names)

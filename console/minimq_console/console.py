@@ -11,7 +11,7 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.app import make_app
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.observer import Observer
-from minimq_console.server import ConsoleServer, serving
+from minimq_console.server import ConsoleServer
 from minimq_console.visitors import Visitors
 
 
@@ -35,7 +35,7 @@ def open_console(
         opened.callback(app.state.surroundings.wait_for_actions)
         if everybody is not None:
             opened.callback(everybody.close)
-        served = opened.enter_context(serving(app, options))
+        served = opened.enter_context(ConsoleServer(app, options))
         if everybody is not None:
             everybody.start()
         yield served

@@ -6,28 +6,12 @@ import ipaddress
 from dataclasses import dataclass
 
 from minimq_common.errors import InvalidArgument
-from minimq_console.hosts import AllowedHosts, is_loopback, prefix_of
+from minimq_console.hosts import allowed_hosts, is_loopback, prefix_of
 
 
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
-    """The options of a console.
-
-    Attributes:
-        host: name or IP address to listen on.
-        port: its port; 0 chooses a free one.
-        interval_s: seconds between two looks at the whole cluster.
-        allowed_hosts: names by which browsers call it, besides `host` and those of the machine itself.
-        allow_changes: offer the actions, which change the cluster.
-        allow_anyone: offer them beyond this machine even if nobody has to sign in.
-        tls_certificate: path of the certificate in PEM with which it serves HTTPS; empty for HTTP.
-        tls_key: path of the key of the certificate in PEM.
-        registry: URL of the schema registry by which bodies are decoded, with user and password if it asks for them;
-            empty for none.
-        root_path: path of the console at a proxy in front of it, such as "/console"; empty for none.
-        trusted_proxies: IP addresses or networks of proxies whose headers `X-Forwarded-For`, `-Proto` and `-Prefix`
-            count.
-    """
+    """The options of a console, as `minimq console` documents them."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -60,9 +44,9 @@ class ConsoleOptions:
         return bool(self.tls_certificate)
 
     @property
-    def hosts(self) -> AllowedHosts:
+    def hosts(self) -> frozenset[str]:
         """The names by which browsers may call it. Raises `InvalidArgument`."""
-        return AllowedHosts(self.host, self.allowed_hosts)
+        return allowed_hosts(self.host, self.allowed_hosts)
 
     def check(self, *, asks_for_keys: bool) -> None:
         """Raise `InvalidArgument` if it would be unsafe.

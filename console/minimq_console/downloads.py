@@ -30,7 +30,7 @@ class Downloads:
         """Return the body of the message at the address."""
         try:
             visitor, parameters = request.state.visitor, parameters_of(request)
-            visit = Visit.begin(visitor, parameters, Asking(self._surroundings.calling), allow_changes=False)
+            visit = Visit(visitor, parameters, Asking(self._surroundings.calling))
             address = address_of(parameters)
             asked = visit.ask("the message", lambda: visitor.observer.admin.message_at(address))
             loop = asyncio.get_running_loop()

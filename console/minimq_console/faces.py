@@ -63,11 +63,13 @@ class Faces:
             return failure_response(self._surroundings, request, failure_of(error))
 
     async def _gather(self, visitor: Visitor, parameters: Parameters) -> PageData:
-        loop = asyncio.get_running_loop()
-        return await self._surroundings.flights.call(
-            self._key(visitor, parameters),
-            lambda: loop.run_in_executor(self._surroundings.gathering, self._gather_now, visitor, parameters),
-        )
+        shared, loop = self._surroundings, asyncio.get_running_loop()
+
+        async def gather() -> PageData:
+            async with shared.flights.turn():
+                return await loop.run_in_executor(shared.gathering, self._gather_now, visitor, parameters)
+
+        return await shared.flights.call(self._key(visitor, parameters), gather)
 
     def _key(self, visitor: Visitor, parameters: Parameters) -> tuple[Hashable, ...]:
         browser = "" if self._page.is_shared else visitor.browser
@@ -78,13 +80,8 @@ class Faces:
         return self._page.gather(self._visit(visitor, parameters))
 
     def _visit(self, visitor: Visitor, parameters: Parameters) -> Visit:
-        return Visit.begin(
-            visitor,
-            parameters,
-            Asking(self._surroundings.calling),
-            allow_changes=self._surroundings.allow_changes,
-            decode=self._surroundings.decode,
-        )
+        shared = self._surroundings
+        return Visit(visitor, parameters, Asking(shared.calling), shared.allow_changes, shared.decode)
 
     async def _events(self, request: Request, visitor: Visitor, parameters: Parameters) -> Response:
         if self._page.follow is not None:

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 import secrets
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import MiniMQError, NotAuthenticated
 from minimq_console.failures import Failure, failure_of
-from minimq_console.hosts import AllowedHosts, is_of_this_site
+from minimq_console.hosts import host_of, is_of_this_site
 from minimq_console.visitors import Visitors
 
 _audit = logging.getLogger("minimq.audit")
@@ -58,7 +59,7 @@ class Guard:
     and the `form_token` of its forms.
     """
 
-    def __init__(self, app: ASGIApp, visitors: Visitors, hosts: AllowedHosts) -> None:
+    def __init__(self, app: ASGIApp, visitors: Visitors, hosts: Collection[str]) -> None:
         self._app = app
         self._visitors = visitors
         self._hosts = hosts
@@ -100,8 +101,7 @@ class Guard:
         async with AsyncExitStack() as visiting:
             try:
                 shown = bearer if kind.lower() == "bearer" else ""
-                visit = self._visitors.visit(browser, shown, host, address_of(scope))
-                visitor = await visiting.enter_async_context(visit)
+                visitor = await visiting.enter_async_context(self._visitors.visit(browser, shown, host))
             except MiniMQError as error:  # of the bearer
                 _note(request, error.message)
                 await _failed(failure_of(error))(scope, receive, send)
@@ -119,10 +119,10 @@ class Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
-        if not self._hosts.allows(host):
+        if host_of(host) not in self._hosts:
             text = (
                 f"The console is not called {host[:100]!r}: start it with --allowed-host and that name if it is, or "
-                f"use one of {self._hosts}."
+                f"use one of {', '.join(sorted(self._hosts))}."
             )
             return PlainTextResponse(text, 421)
         if request.method in _SAFE:

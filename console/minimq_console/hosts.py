@@ -21,29 +21,16 @@ _MOST_CHARACTERS = 300
 _PREFIX = re.compile(r"((/[A-Za-z0-9._~-]+)+)?/?")
 
 
-class AllowedHosts:
-    """The names by which browsers may call the console. Immutable."""
-
-    def __init__(self, bound: str, others: Iterable[str] = ()) -> None:
-        hosts = [*_LOCAL]
-        if not _is_any(bound):
-            hosts.append(f"[{bound}]" if ":" in bound else bound)
-        for other in others:
-            found = host_of(other)
-            if found is None or found != other.lower():
-                raise InvalidArgument(
-                    f"--allowed-host {other!r} is no host: give a name or an IP address without a port, such as "
-                    "console.example.org"
-                )
-            hosts.append(other)
-        self._hosts = frozenset(host.lower() for host in hosts)
-
-    def allows(self, header: str) -> bool:
-        """Return whether a Host header names the console."""
-        return host_of(header) in self._hosts
-
-    def __str__(self) -> str:
-        return ", ".join(sorted(self._hosts))
+def allowed_hosts(bound: str, others: Iterable[str] = ()) -> frozenset[str]:
+    """Return the names by which browsers may call the console. Raises `InvalidArgument`."""
+    for other in others:
+        if host_of(other) != other.lower():
+            raise InvalidArgument(
+                f"--allowed-host {other!r} is no host: give a name or an IP address without a port, such as "
+                "console.example.org"
+            )
+    own = () if _is_any(bound) else (f"[{bound}]" if ":" in bound else bound,)
+    return frozenset(host.lower() for host in (*_LOCAL, *own, *others))
 
 
 def host_of(header: str) -> str | None:

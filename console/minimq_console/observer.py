@@ -33,11 +33,6 @@ class Observer:
         self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_PAGE_CALL_S, patience_s=_PAGE_CALL_S))
         self.sampler = Sampler(self._patient, interval_s)
 
-    @property
-    def nameservers(self) -> tuple[str, ...]:
-        """The addresses of the name servers."""
-        return self.cluster.nameservers
-
     def start(self) -> None:
         """Begin to look."""
         self.sampler.start()

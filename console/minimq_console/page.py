@@ -7,7 +7,7 @@ bring the live part of the HTML anew whenever it has changed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
@@ -44,23 +44,10 @@ class Visit:
     visitor: Visitor
     parameters: Parameters
     asking: Asking
-    now: datetime
-    allow_changes: bool
+    allow_changes: bool = False
     #: Decodes bodies that name a schema; None without a schema registry.
     decode: Decode | None = None
-
-    @classmethod
-    def begin(
-        cls,
-        visitor: Visitor,
-        parameters: Parameters,
-        asking: Asking,
-        *,
-        allow_changes: bool,
-        decode: Decode | None = None,
-    ) -> Visit:
-        """Return a visit that begins now."""
-        return cls(visitor, parameters, asking, datetime.now(UTC), allow_changes, decode)
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
     def observer(self) -> Observer:

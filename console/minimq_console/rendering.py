@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import jinja2
 import msgspec
 
-from minimq_common.model import Permission, permission_name
 from minimq_console import texts
 from minimq_console.body_text import visible
 from minimq_console.chart import HEIGHT, WIDTH
@@ -23,7 +22,6 @@ _FILTERS = {
     "duration": texts.duration,
     "instant": texts.instant,
     "share": texts.share,
-    "permission": texts.permission,
     "segment": texts.segment,
     "visible": visible,
 }
@@ -66,17 +64,5 @@ class Rendering:
 
 
 def to_json(value: object) -> bytes:
-    """Return a struct as JSON: times in ISO 8601, permissions by name, bytes in base 64."""
-    return msgspec.json.encode(_plain(value), enc_hook=str)
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, Permission):
-        return permission_name(value)
-    if isinstance(value, msgspec.Struct):
-        return {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return [_plain(item) for item in value]
-    return value
+    """Return a struct as JSON: times in ISO 8601, bytes in base 64."""
+    return msgspec.json.encode(value, enc_hook=str)

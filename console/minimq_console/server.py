@@ -7,10 +7,9 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import uvicorn
 from starlette.applications import Starlette
@@ -53,7 +52,7 @@ class BoundedConnection(H11Protocol):
 
 
 class ConsoleServer:
-    """One console at one address, served by a thread. Used by one thread."""
+    """One console at one address, served by a thread within the block. At its end requests have a moment to end."""
 
     def __init__(self, app: Starlette, options: ConsoleOptions) -> None:
         tls = _tls_context(options.tls_certificate, options.tls_key) if options.is_secure else None
@@ -77,40 +76,26 @@ class ConsoleServer:
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._run, name="minimq-console", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), name="minimq-console", daemon=True
+        )
 
     @property
     def is_running(self) -> bool:
         """True while it serves."""
         return self._thread.is_alive()
 
-    def start(self) -> None:
-        """Serve, and return as soon as it does."""
+    def __enter__(self) -> Self:
         self._thread.start()
         while not self._server.started and self._thread.is_alive():
             time.sleep(_POLL_INTERVAL_S)
+        return self
 
-    def stop(self) -> None:
-        """End: streams end, and requests that are under way have a moment to. Idempotent."""
+    def __exit__(self, *_: object) -> None:
         self._app.state.surroundings.end_streams()
         self._server.should_exit = True
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
         self._socket.close()
-
-    def _run(self) -> None:
-        self._server.run([self._socket])
-
-
-@contextmanager
-def serving(app: Starlette, options: ConsoleOptions) -> Iterator[ConsoleServer]:
-    """Serve a console within the block. Takes and raises as `ConsoleServer`."""
-    server = ConsoleServer(app, options)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
 
 
 def _tls_context(certificate: str, key: str) -> ssl.SSLContext:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -18,8 +18,6 @@ MOST_VIEWS, MOST_VIEWS_OF_A_USER = 48, 4
 IDLE_S, LONGEST_S = 1_800.0, 43_200.0
 #: Failed attempts within so many seconds, from one address and from all; further ones do not reach the cluster.
 MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
-#: Addresses with failed attempts that are remembered, the latest ones.
-_MOST_ADDRESSES = 1_000
 
 
 @dataclass(eq=False, slots=True)
@@ -91,26 +89,23 @@ class Attempts:
     """
 
     def __init__(self) -> None:
-        self._all: deque[float] = deque()
-        self._by_address: OrderedDict[str, deque[float]] = OrderedDict()
+        self._failed: deque[tuple[float, str]] = deque()
 
     def check(self, address: str, now_s: float) -> None:
         """Count an attempt. Raises `SystemBusy` if there were too many."""
-        own = self._by_address.setdefault(address, deque())
-        self._by_address.move_to_end(address)
-        if len(self._by_address) > _MOST_ADDRESSES:
-            self._by_address.popitem(last=False)
-        for times, most in ((own, MOST_OF_AN_ADDRESS), (self._all, MOST_OF_ALL)):
-            while times and now_s - times[0] >= WINDOW_S:
-                times.popleft()
-            if len(times) >= most:
-                wait_s = WINDOW_S - (now_s - times[0])
+        while self._failed and now_s - self._failed[0][0] >= WINDOW_S:
+            self._failed.popleft()
+        times = [at for at, _ in self._failed]
+        for found, most in (
+            ([at for at, own in self._failed if own == address], MOST_OF_AN_ADDRESS),
+            (times, MOST_OF_ALL),
+        ):
+            if len(found) >= most:
+                wait_s = WINDOW_S - (now_s - found[0])
                 raise SystemBusy(f"too many attempts to sign in: try again in {wait_s:.0f} s", retry_after_s=wait_s)
-        own.append(now_s)
-        self._all.append(now_s)
+        self._failed.append((now_s, address))
 
     def succeeded(self, address: str, now_s: float) -> None:
         """Uncount the attempt of this time."""
-        for times in (self._by_address.get(address, deque()), self._all):
-            if now_s in times:
-                times.remove(now_s)
+        if (now_s, address) in self._failed:
+            self._failed.remove((now_s, address))

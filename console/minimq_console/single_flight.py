@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +12,9 @@ T = TypeVar("T")
 
 #: Seconds for which a call waits for an earlier one of its key: servers that hang must not add up.
 _WAIT_S = 0.2
+#: Calls that begin at once, and seconds after which one that has not ended lets the next begin: many threads that
+#: compute would slow each other down, and those that wait for a server that hangs must hold nobody up.
+_AT_ONCE, _TURN_S = 8, 0.2
 #: Seconds for which a result is kept.
 _KEPT_S = 5.0
 
@@ -27,6 +31,20 @@ class SingleFlight:
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, _Flight] = {}
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Begin within the block when few others compute, or wait for servers for a moment only."""
+        await self._turns.acquire()
+        ending = asyncio.get_running_loop().create_future()
+        ending.add_done_callback(lambda _: self._turns.release())
+        handle = asyncio.get_running_loop().call_later(_TURN_S, ending.cancel)
+        try:
+            yield
+        finally:
+            handle.cancel()
+            ending.cancel()
 
     async def call(self, key: Hashable, make: Callable[[], Awaitable[T]], max_age_s: float = 0.0) -> T:
         """Return the result, or raise the error, of a call of this key that began no more than `max_age_s` ago.

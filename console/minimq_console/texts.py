@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote, urlencode
 
-from minimq_common.model import Permission, permission_name
-
 #: Stands for what is not known.
 UNKNOWN = "\N{EN DASH}"
 
@@ -53,11 +51,6 @@ def instant(value: datetime | None) -> str:
 def share(value: float | None) -> str:
     """Return a share: "71 %"."""
     return UNKNOWN if value is None else f"{value * 100:.0f} %"
-
-
-def permission(value: Permission) -> str:
-    """Return the name of a permission, as commands take it."""
-    return permission_name(value)
 
 
 def segment(name: str) -> str:

@@ -34,7 +34,6 @@ class Visitor:
     #: With whose credentials the cluster is asked; empty on a cluster without access control.
     user: str
     observer: Observer
-    address: str
 
     def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
         """Return which of some rights the visitor has; asks the cluster. Raises `MiniMQError`."""
@@ -69,17 +68,16 @@ class Visitors:
         return self._everybody is None
 
     @asynccontextmanager
-    async def visit(self, browser: str, bearer: str, host: str, address: str) -> AsyncIterator[Visitor | None]:
+    async def visit(self, browser: str, bearer: str, host: str) -> AsyncIterator[Visitor | None]:
         """Yield who makes a request: None before a sign-in. Raises `MiniMQError` for a bearer that is not let in.
 
         Args:
             browser: the id in the session of the browser.
             bearer: the key or token in the header `Authorization`; empty if there is none.
             host: IP address of the browser.
-            address: HOST:PORT of the browser.
         """
         if self._everybody is not None:
-            yield Visitor(browser, "", self._everybody, address)
+            yield Visitor(browser, "", self._everybody)
             return
         sign_in_id = f"bearer {_digest(bearer)}" if bearer else browser
         if bearer and self._sign_ins.find(sign_in_id, time.monotonic()) is None:
@@ -90,7 +88,7 @@ class Visitors:
             return
         sign_in.requests += 1
         try:
-            yield Visitor(browser, sign_in.user, self._observers[sign_in.view], address)
+            yield Visitor(browser, sign_in.user, self._observers[sign_in.view])
         finally:
             sign_in.requests -= 1
             sign_in.seen_s = time.monotonic()

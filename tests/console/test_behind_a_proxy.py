@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ STRIPPED, VERBATIM, SECURE = "/console", "/tools/minimq", "/secure"
 
 @pytest.fixture(scope="module")
 def proxy(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    options = {"allow_changes": True, "trusted_proxies": ("127.0.0.1",)}
+    options: dict[str, Any] = {"allow_changes": True, "trusted_proxies": ("127.0.0.1",)}
     with serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, **options) as served:
         prefix = "proxy_set_header X-Forwarded-Prefix"
         locations = {

@@ -9,7 +9,7 @@ import msgspec
 
 from minimq.administration.activity import ActivityProblem, BrokerActivity
 from minimq.administration.descriptions import BrokerStatus, ReplicationReport
-from minimq_common.model import MASTER_ID, Permission
+from minimq_common.model import MASTER_ID, permission_name
 from minimq_console.action import Offer
 from minimq_console.chart import Chart
 from minimq_console.operation_actions import FORMS, toggles
@@ -38,7 +38,7 @@ class ReplicaRow(msgspec.Struct, frozen=True):
     #: Messages that it sends to consumers in a second.
     out_per_s: float | None = None
     #: What clients may do with its topics.
-    permission: Permission | None = None
+    permission: str | None = None
     disk_used: float | None = None
     disk_free_bytes: int | None = None
     #: What that calls for: "normal", "warn", "delete-early" or "refuse".
@@ -133,7 +133,7 @@ def _row(activity: BrokerActivity, now: datetime, actions: tuple[Offer, ...]) ->
         up_s=max((now - report.started_at).total_seconds(), 0.0),
         in_per_s=activity.in_per_s,
         out_per_s=activity.out_per_s,
-        permission=report.permission,
+        permission=permission_name(report.permission),
         disk_used=report.disk_used,
         disk_free_bytes=report.disk_free_bytes,
         disk_level=report.disk_level,

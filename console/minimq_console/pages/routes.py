@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from minimq_common.model import Permission
+from minimq_common.model import permission_name
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -23,7 +23,7 @@ class RouteRow(msgspec.Struct, frozen=True):
     read_queues: int | None
     write_queues: int | None
     #: What clients may do.
-    permission: Permission | None
+    permission: str | None
     #: When it went; None if it is there.
     away_since: datetime | None
 
@@ -60,7 +60,7 @@ def gather(visit: Visit) -> RoutesPage:
                     slaves,
                     data.read_queues,
                     data.write_queues,
-                    data.permission,
+                    permission_name(data.permission),
                     None,
                 )
             )

@@ -8,7 +8,7 @@ from datetime import datetime
 import msgspec
 
 from minimq.administration.descriptions import TopicDescription
-from minimq_common.model import Permission
+from minimq_common.model import permission_name
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_console.action import Offer
 from minimq_console.operation_actions import FORMS
@@ -26,7 +26,7 @@ class TopicOnBroker(msgspec.Struct, frozen=True):
     read_queues: int
     write_queues: int
     #: What clients may do with them.
-    permission: Permission
+    permission: str
     messages: int
 
 
@@ -117,7 +117,7 @@ def row_of(name: str, described: TopicDescription | None, in_per_s: float | None
                 each.broker_name,
                 each.read_queues,
                 each.write_queues,
-                each.permission,
+                permission_name(each.permission),
                 stored.get(each.broker_name, 0),
             )
             for each in settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ pytestmark = [pytest.mark.system, pytest.mark.skipif(NGINX is None, reason=LACKI
 def test_pages_are_live_searched_and_used_under_a_prefix(
     chromium: Browser, shop_cluster: LocalCluster, shop: Shop, tmp_path: Path
 ) -> None:
-    nameserver, options = shop_cluster.nameserver, {"allow_changes": True, "trusted_proxies": ("127.0.0.1",)}
+    nameserver = shop_cluster.nameserver
+    options: dict[str, Any] = {"allow_changes": True, "trusted_proxies": ("127.0.0.1",)}
     with serving_console(nameserver, "127.0.0.1", 0, interval_s=0.2, **options) as served:
         prefix = "proxy_set_header X-Forwarded-Prefix /console;"
         with nginx(tmp_path, {"/console/": f"proxy_pass {served.address}/; {prefix}"}) as address:
