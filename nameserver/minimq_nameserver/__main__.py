@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from minimq_common.errors import StoreError
-from minimq_common.freed_memory import bound_freed_memory
 from minimq_common.serving import daemon
 from minimq_common.serving.options import from_command_line
 from minimq_common.words import count_of
@@ -35,7 +34,6 @@ def main(context: click.Context, options: NameServerOptions) -> None:
     it.
     """
     if context.invoked_subcommand is None:
-        bound_freed_memory()
         daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
 
 
