@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
-from collections.abc import AsyncIterator, Callable, Collection
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Container
+from dataclasses import dataclass
 
 import grpc.aio
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.model import QueueData
+from minimq_common.names import check_topic
+from minimq_common.slices import slices
 from minimq_common.wire import rpc
+from minimq_common.wire.values import permission_from_wire, queue_data
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.conflicts import Conflict
-from minimq_nameserver.counters import CallCounters
-from minimq_nameserver.registration_reader import read_registration
 from minimq_nameserver.route_table import Change, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CallCounters:
+    """Counted on the event loop; any thread looks."""
+
+    registrations: int = 0
+    refusals: int = 0
+    #: Brokers that lost their place, by silence or to another one.
+    removals: int = 0
+    look_ups: int = 0
+    unknown_look_ups: int = 0
 
 
 class Registrations:
@@ -167,3 +184,29 @@ class Registrations:
         log.log(
             logging.DEBUG if self._was_told(conflict) else logging.WARNING, "report refused reason=%r", conflict.message
         )
+
+
+async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
+    """Return what a broker tells; look-ups are answered between two slices of its topics."""
+    topics: dict[str, QueueData] = {}
+    async for part in slices(request.topics):
+        for config in part:
+            topic = sys.intern(config.topic)  # many brokers carry it, and each of them sends it again and again
+            if topic not in known_topics:
+                check_topic(topic)
+            counts = config.read_queues, config.write_queues
+            topics[topic] = _queue_data(request.broker_name, *counts, config.permission, config.key_queues)
+    return BrokerState(
+        cluster=request.cluster,
+        broker_name=request.broker_name,
+        broker_id=request.broker_id,
+        address=request.address,
+        data_version=request.data_version,
+        permission=permission_from_wire(request.permission),
+        topics=topics,
+    )
+
+
+# Most topics of a broker look alike: one object for all of them, in this registration and the next, saves memory and
+# makes the comparison of two registrations quick.
+_queue_data = functools.lru_cache(maxsize=1 << 14)(queue_data)

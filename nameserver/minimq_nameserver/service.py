@@ -19,18 +19,15 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.names import check_broker, check_topic
-from minimq_common.security.access_exchange import exchange
 from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller
-from minimq_common.security.shared_access import SharedAccess
+from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
-from minimq_nameserver.cluster_answers import ClusterAnswers
-from minimq_nameserver.counters import CallCounters
-from minimq_nameserver.listing import TopicLists
-from minimq_nameserver.registrations import Registrations
+from minimq_nameserver.cluster_answers import ClusterAnswers, TopicLists
+from minimq_nameserver.registrations import CallCounters, Registrations
 from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.watchers import Watcher, Watchers

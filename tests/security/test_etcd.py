@@ -19,8 +19,8 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.etcd_controller import EtcdController
 from minimq_broker.replication.etcd_link import EtcdLink
+from minimq_common.security.certificates import security_of_files
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
-from minimq_common.security.trusted_files import security_of_files
 
 PATIENCE_S = 30.0
 KEY = "/minimq/test"

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from minimq_common.security.token_check import UserToken
 from minimq_common.security.user_key import UserKey
-from minimq_common.security.user_token import UserToken
 
 VARIABLE = "MINIMQ_TEST_KEYS"
 IS_ON = os.environ.get(VARIABLE, "") == "1"

@@ -340,8 +340,7 @@ def _change_rules(
 
 def _warn(document: AccessDocument, name: str, given: Iterable[str]) -> None:
     """Tell which of the rules that a user was given change nothing, since others deny the same."""
-    from minimq_common.security.access_advice import denied_by
-    from minimq_common.security.access_policy import Policy
+    from minimq_common.security.access_policy import Policy, denied_by
     from minimq_common.security.access_rule import parse_rule
 
     for rule, denial, source in Policy(document).overridden(name, map(parse_rule, given)):

@@ -16,6 +16,7 @@ from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
+from minimq_common.security.byte_rate import UserRates
 from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller
 from minimq_common.security.issuer import VerifiedToken, issuer_of
 from minimq_common.security.keyed_channel import HEADER, SCHEME
@@ -24,7 +25,6 @@ from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.token_check import RefusedToken, has_form
 from minimq_common.security.token_gate import TokenGate
 from minimq_common.security.user_key import UserKey, hash_of, id_of
-from minimq_common.security.user_rates import UserRates
 from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
-from minimq_common.security.access_advice import refused
-from minimq_common.security.access_policy import AccessDecision
+from minimq_common.security.access_policy import AccessDecision, refused
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.byte_rate import ByteRate
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of

@@ -12,7 +12,6 @@ from typing import Protocol
 
 from minimq_common.errors import InvalidArgument, SystemBusy, Unavailable
 from minimq_common.security.issuer import Issuer, is_url
-from minimq_common.security.key_fetch import fetch
 from minimq_common.security.token_keys import MAX_SET_BYTES, TokenKey, TokenKeys, parse_keys
 from minimq_common.security.watched import Watched
 
@@ -162,6 +161,8 @@ class FetchedKeys:
             self._turn.notify_all()
 
     def _run(self) -> None:
+        from minimq_common.security.key_fetch import fetch  # few servers have an issuer with a URL
+
         while not self._is_over:
             with self._turn:
                 began = self._began_at = self._clock()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
+    from minimq_common.security.token_check import UserToken
     from minimq_common.security.user_key import UserKey
-    from minimq_common.security.user_token import UserToken
 
 #: Where a key stands among the metadata of a call, and what stands before it.
 HEADER, SCHEME = "authorization", "Bearer "

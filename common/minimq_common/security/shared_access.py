@@ -1,4 +1,4 @@
-"""The users and rules of a server, which all servers come to share; `access_exchange.py` talks to others."""
+"""The users and rules of a server, which all servers come to share, and the stream on which two of them do it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Awaitable, Callable
 from typing import NamedTuple
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.access_age import AccessAge
 from minimq_common.security.access_document import AccessDocument, changes, decode
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.wire.bound_check import check_bounds
+from minimq_proto.v1.nameserver_pb2 import AccessNotice
 
 log = logging.getLogger(__name__)
 audit = logging.getLogger("minimq.audit")
@@ -30,6 +31,46 @@ class AccessSaid(NamedTuple):
 
     rank: AccessRank
     document: bytes = b""
+
+
+class AccessAge:
+    """The age of the users and rules of a server, which is bounded.
+
+    Changed on one event loop; any thread may read it.
+    """
+
+    def __init__(self, max_s: float, now_s: Callable[[], float]) -> None:
+        self._max_s = max_s
+        self._now_s = now_s
+        self._in_touch: set[object] = set()
+        self._lost_at = -math.inf  # after a start nobody knows the age of what is on disk
+
+    @property
+    def seconds(self) -> float:
+        """The age: 0 while in touch with another server, infinite from a start until then."""
+        return 0.0 if self._in_touch else self._now_s() - self._lost_at
+
+    @property
+    def refusal(self) -> str:
+        """The reason why users may not be served; empty if they may."""
+        seconds = self.seconds
+        if seconds <= self._max_s:
+            return ""
+        since = "since its start" if math.isinf(seconds) else f"for {seconds:.0f} s"
+        return (
+            f"users and rules may have changed without this server: it has not been in touch with others {since}, "
+            f"and --access-max-age is {self._max_s:g} s; see that brokers and name servers reach each other"
+        )
+
+    def agreed(self, talk: object) -> None:
+        """Note that another server has nothing newer, and that it would say so if it had."""
+        self._in_touch.add(talk)
+
+    def lost(self, talk: object) -> None:
+        """Note that the connection has ended."""
+        if talk in self._in_touch:
+            self._in_touch.remove(talk)
+            self._lost_at = self._now_s()
 
 
 class SharedAccess:
@@ -139,3 +180,60 @@ class AccessConversation:
             self._own.offer(document, self._peer)
         else:
             self._theirs = said.rank
+
+
+async def exchange(
+    own: SharedAccess,
+    peer: str,
+    heard: AsyncIterable[AccessNotice | bytes],
+    write: Callable[[AccessNotice], Awaitable[object]],
+    agreed: Callable[[], None] = lambda: None,
+) -> None:
+    """Talk until the other side ends the stream."""
+    conversation = AccessConversation(own, peer)
+    wake = asyncio.Event()
+
+    async def say() -> None:
+        while True:
+            wake.clear()
+            said = conversation.due()
+            if said is None:
+                await wake.wait()
+            else:
+                await write(AccessNotice(version=said.rank.version, digest=said.rank.digest, document=said.document))
+
+    def in_agreement() -> None:
+        own.age.agreed(conversation)
+        agreed()
+
+    own.listen(wake.set)
+    saying = asyncio.create_task(say(), name=f"access-say-{peer}")
+    hearing = asyncio.create_task(_hear(conversation, heard, wake, in_agreement), name=f"access-hear-{peer}")
+    try:
+        done, _ = await asyncio.wait((hearing, saying), return_when=asyncio.FIRST_COMPLETED)
+        for task in (hearing, saying):  # the one that hears knows why a stream broke
+            if task in done:
+                task.result()
+    finally:
+        own.ignore(wake.set)
+        own.age.lost(conversation)
+        for task in (saying, hearing):
+            task.cancel()
+        await asyncio.gather(saying, hearing, return_exceptions=True)
+
+
+async def _hear(
+    conversation: AccessConversation,
+    heard: AsyncIterable[AccessNotice | bytes],
+    wake: asyncio.Event,
+    agreed: Callable[[], None],
+) -> None:
+    async for notice in heard:
+        said = notice
+        if isinstance(said, bytes):
+            said = AccessNotice.FromString(said)
+            check_bounds(said)
+        conversation.hear(AccessSaid(AccessRank(said.version, said.digest), said.document))
+        wake.set()
+        if conversation.agreed:
+            agreed()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -134,3 +134,26 @@ def _time(seconds: object) -> int | None:
 
 def _decoded(part: str) -> bytes:
     return base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
+
+
+@dataclass(frozen=True, slots=True)
+class UserToken:
+    """A token, as its user has it. No `repr` shows it."""
+
+    #: Of the file that it is in; another one takes its place there before it expires.
+    path: str
+    text: str = field(repr=False)
+
+
+def parse_token(data: bytes, path: str) -> UserToken:
+    """Return the token in a file. Raises `InvalidArgument`, without quoting it."""
+    try:
+        text = data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if not has_form(text):
+        raise InvalidArgument(
+            f"{path} has no token: a token is three parts of letters and digits with dots between them (JWT), and has "
+            f"at most {MAX_TOKEN:,} letters"
+        )
+    return UserToken(path, text)

@@ -22,8 +22,7 @@ from minimq_common.wire.convert import from_wire, to_wire
 from minimq_common.wire.values import replica_set_from_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.controller.decision_writer import DecisionWriter
-from minimq_nameserver.controller.decisions import DecisionFile
+from minimq_nameserver.controller.decisions import DecisionFile, DecisionWriter
 from minimq_nameserver.controller.table import ControllerTable, Key, ReplicaSetStatus
 from minimq_proto.v1 import controller_pb2
 

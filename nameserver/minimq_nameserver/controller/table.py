@@ -13,7 +13,6 @@ from minimq_common.replicas.bootstrap import Bootstrap
 from minimq_common.replicas.replica_liveness import ReplicaLiveness
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
-from minimq_nameserver.controller.token_bucket import TokenBucket
 
 #: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move: the lease of its
 #: master waits for each that is on its way to the disk.
@@ -171,3 +170,22 @@ class ControllerTable:
                 f"broker {broker_name} of cluster {cluster} is not known to this controller: none has reported yet"
             )
         return record
+
+
+class TokenBucket:
+    """Lets something happen some times in a row, and then at a steady rate."""
+
+    def __init__(self, burst: int, per_s: float, now: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left = float(burst)
+        self._at = now
+
+    def take(self, now: float) -> bool:
+        """Return whether it may happen once more now, and count that it does."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -26,7 +26,7 @@ from minimq_common.wire import rpc
 from minimq_common.wire.convert import from_wire
 from minimq_common.wire.values import route_from_wire
 from minimq_nameserver.controller.table import ControllerTable
-from minimq_nameserver.registration_reader import read_registration
+from minimq_nameserver.registrations import read_registration
 from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2
 
 _NOW: Final = datetime(2026, 1, 31, tzinfo=UTC)

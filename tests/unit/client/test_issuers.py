@@ -26,8 +26,8 @@ from minimq_common.security.access_rule import need_of
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.issuer import Issuer
+from minimq_common.security.token_check import UserToken
 from minimq_common.security.user_key import new_key
-from minimq_common.security.user_token import UserToken
 
 ROOT = Path(__file__).parents[3]
 K8S = Issuer("https://kubernetes.default.svc", "minimq", "k8s.json", user_prefix="system:serviceaccount:")

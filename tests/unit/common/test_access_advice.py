@@ -9,9 +9,8 @@ import pytest
 
 from minimq.administration.access_edits import add_rules, edited, remove_rules
 from minimq.cli.user import _GRANTS
-from minimq_common.security.access_advice import refused
 from minimq_common.security.access_document import AccessDocument, User
-from minimq_common.security.access_policy import Policy
+from minimq_common.security.access_policy import Policy, refused
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
 
 ONE_WRITE = "spark-batch-9a4e1c1e-0000-0000-0000-000000000000"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security import user_rates
+from minimq_common.security import byte_rate
 from minimq_common.security.access_document import (
     LEAST_RATE,
     NO_LIMITS,
@@ -83,8 +83,8 @@ def test_a_limit_that_would_stop_everything_is_refused(rate: int) -> None:
 
 
 def test_users_without_limits_are_forgotten_and_those_with_limits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_rates, "_MOST_USERS", 10)
-    rates = user_rates.UserRates()
+    monkeypatch.setattr(byte_rate, "_MOST_USERS", 10)
+    rates = byte_rate.UserRates()
     callers = [KnownCaller(f"k8s:{number}", lambda need: AccessDecision(True, need), print) for number in range(100)]
     for caller in callers:
         rates.apply(caller, UserLimits(LEAST_RATE) if caller is callers[0] else NO_LIMITS)
@@ -95,8 +95,8 @@ def test_users_without_limits_are_forgotten_and_those_with_limits_are_not(monkey
 
 
 def test_users_who_have_waited_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_rates, "_MOST_USERS", 10)
-    rates = user_rates.UserRates()
+    monkeypatch.setattr(byte_rate, "_MOST_USERS", 10)
+    rates = byte_rate.UserRates()
     callers = [KnownCaller(f"k8s:{number}", lambda need: AccessDecision(True, need), print) for number in range(100)]
     for caller in callers:
         rates.apply(caller, UserLimits(LEAST_RATE))

@@ -14,8 +14,7 @@ from minimq_nameserver.bounds import MAX_BOOTSTRAPS
 from minimq_nameserver.controller import service as service_module
 from minimq_nameserver.controller import table as table_module
 from minimq_nameserver.controller.service import ControllerService
-from minimq_nameserver.controller.table import ControllerTable
-from minimq_nameserver.controller.token_bucket import TokenBucket
+from minimq_nameserver.controller.table import ControllerTable, TokenBucket
 from support.reports import report
 
 KEY = ("default", "broker-a")

@@ -15,8 +15,7 @@ from minimq_common.replicas.election import found
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.__main__ import main
 from minimq_nameserver.controller import decisions
-from minimq_nameserver.controller.decision_writer import DecisionWriter
-from minimq_nameserver.controller.decisions import DecisionFile
+from minimq_nameserver.controller.decisions import DecisionFile, DecisionWriter
 from support.reports import report
 
 
