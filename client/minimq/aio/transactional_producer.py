@@ -16,7 +16,7 @@ from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.check_back import CheckThreads, Resolved
+from minimq.sending.transactions.check_back import CheckThreads
 from minimq.sending.transactions.half_transaction import HalfTransaction
 from minimq.sending.transactions.transactional_core import TransactionalCore
 from minimq.transport.dropped import WhenDropped
@@ -80,7 +80,6 @@ class TransactionalProducer:
         if self._core.is_forked:
             return
         self._when_dropped.closed()
-        self._tasks.cancel()
         await asyncio.to_thread(self._release)
 
     def _release(self) -> None:
@@ -135,36 +134,11 @@ class CheckTasks:
         self._is_coroutine = inspect.iscoroutinefunction(check)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.threads = CheckThreads(call)  # used if it is a plain one
-        self._running: set[asyncio.Task[None]] = set()
 
-    def ask(self, message: Message, resolved: Resolved) -> None:
-        """Call it with a message, and hand on what it returns or raises. Returns at once."""
+    async def ask(self, message: Message) -> Any:
+        """Return what the check returns for a message. Raises what it raises."""
         if not self._is_coroutine:
-            self.threads.ask(message, resolved)
-            return
-        try:
-            if self.loop is None:
-                resolved(UNKNOWN)
-            else:
-                self.loop.call_soon_threadsafe(self._begin, message, resolved)
-        except RuntimeError:  # the loop is closed
-            resolved(UNKNOWN)
-
-    def _begin(self, message: Message, resolved: Resolved) -> None:
-        task = asyncio.create_task(self._call(message, resolved), name="minimq-check")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def _call(self, message: Message, resolved: Resolved) -> None:
-        answer: Any = UNKNOWN
-        try:
-            answer = await self._check(message)
-        except Exception as error:  # noqa: BLE001 - it may raise anything
-            answer = error
-        finally:
-            resolved(answer)
-
-    def cancel(self) -> None:
-        """End the tasks that run; on the loop."""
-        for task in self._running:
-            task.cancel()
+            return await self.threads.ask(message)
+        if self.loop is None or self.loop.is_closed():
+            return UNKNOWN
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._check(message), self.loop))

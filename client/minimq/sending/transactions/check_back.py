@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -29,10 +30,8 @@ _AGAIN_S = 0.2
 #: Checks that run at the same time.
 _THREADS = 4
 
-#: Takes a resolution, or the exception that a check has raised.
-Resolved = Callable[[TransactionResolution | BaseException], object]
-#: Calls the check of the user with a message, wherever that runs, and hands on what it returns.
-AskUser = Callable[[Message, Resolved], None]
+#: Calls the check of the user with a message, wherever that runs; returns what it returns, raises what it raises.
+AskUser = Callable[[Message], Awaitable[Any]]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
 EndHalf = Callable[[str, str, halves_pb2.EndHalfRequest], Coroutine[Any, Any, halves_pb2.EndHalfResult]]
 
@@ -151,11 +150,12 @@ class CheckBack:
             task.add_done_callback(lambda _: self._asked.pop(number, None))
 
     async def _answer(self, broker_name: str, topic: str, number: int, message: Message) -> None:
-        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._ask(message, lambda answer: self._client.connection.call_soon(_resolve, asked, answer))
-        answer = await asked
-        if isinstance(answer, BaseException):
-            self._faults.crashed("producer: a check raised, and is asked again later number=%d", number, cause=answer)
+        try:
+            answer = await self._ask(message)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - it may raise anything
+            self._faults.crashed("producer: a check raised, and is asked again later number=%d", number, cause=error)
             return
         if not isinstance(answer, TransactionResolution):
             text = "producer: a check returned %r: it must return COMMIT, ROLLBACK or UNKNOWN number=%d"
@@ -175,35 +175,40 @@ class CheckBack:
             log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(result.outcome))
 
 
-def _resolve(asked: asyncio.Future[Any], answer: object) -> None:
-    if not asked.done():  # the producer was closed meanwhile
-        asked.set_result(answer)
-
-
 class CheckThreads:
     """Calls a check that is a plain function, on threads of its own."""
 
-    def __init__(self, check: Callable[[Message], TransactionResolution]) -> None:
+    def __init__(self, check: Callable[[Message], Any]) -> None:
         self._check = check
         self._threads = [CallbackThread(f"minimq-check-{number}") for number in range(_THREADS)]
         self._turn = 0
 
-    def ask(self, message: Message, resolved: Resolved) -> None:
-        """Call it with a message, and hand on what it returns or raises. Returns at once."""
-        self._turn += 1
-        self._threads[self._turn % _THREADS].run(lambda: self._call(message, resolved))
+    async def ask(self, message: Message) -> Any:
+        """Return what the check returns for a message. Raises what it raises."""
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[Callable[[], Any]] = loop.create_future()
 
-    def _call(self, message: Message, resolved: Resolved) -> None:
-        try:
-            answer: TransactionResolution | BaseException = self._check(message)
-        except BaseException as error:  # noqa: BLE001 - it may raise anything
-            answer = error
-        resolved(answer)
+        def call() -> None:
+            outcome: Future[Any] = Future()
+            try:
+                outcome.set_result(self._check(message))
+            except BaseException as error:  # noqa: BLE001 - it may raise anything
+                outcome.set_exception(error)
+            loop.call_soon_threadsafe(_resolve, answered, outcome.result)
+
+        self._turn += 1
+        self._threads[self._turn % _THREADS].run(call)
+        return (await answered)()
 
     def close(self, timeout_s: float) -> None:
         """End the threads after the calls that run; wait so long for each."""
         for thread in self._threads:
             thread.close(timeout_s)
+
+
+def _resolve(answered: asyncio.Future[Callable[[], Any]], outcome: Callable[[], Any]) -> None:
+    if not answered.done():  # the producer was closed meanwhile
+        answered.set_result(outcome)
 
 
 def first_message(topic: str, data: bytes) -> Message:
