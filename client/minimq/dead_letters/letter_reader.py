@@ -50,6 +50,8 @@ class LetterReader:
         self.group = group
         self._on_damage = on_damage
         self._known_damage: set[tuple[MessageQueue, int]] = set()
+        #: Of queues of originals.
+        self._bounds: dict[MessageQueue, tuple[int, int]] = {}
         self._masters = Masters(client)
         self._reader = RangeReader(client.cluster, RangeOptions(patience_s=patience_s, read_from_slaves=False))
 
@@ -82,8 +84,10 @@ class LetterReader:
     def original(self, letter: DeadLetter) -> ReceivedMessage:
         """Return the message of which a dead letter is a copy. Raises `InvalidArgument` if it is deleted."""
         queue, offset = letter.origin_queue, letter.origin_offset
-        if queue is not None and offset is not None and self.route(queue.topic) is not None:
-            first, end = self._reader.bounds(queue)
+        if queue is not None and offset is not None:
+            if queue not in self._bounds:
+                self._bounds[queue] = self._reader.bounds(queue) if self.route(queue.topic) else (0, 0)
+            first, end = self._bounds[queue]
             for batch in self._reader.read(queue, offset, offset + 1) if first <= offset < end else ():
                 for message in batch.messages(offset):
                     if message.queue_offset == offset and message.message_id == letter.message_id:
