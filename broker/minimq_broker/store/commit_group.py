@@ -289,11 +289,16 @@ class CommitGroup:
                 self.add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
                 continue
-            # Queues may have been hidden since; a permission that was taken away does not matter.
-            queue = QueueKey(batch.topic_id, batch.queue_id % topic.write_queues)
-            place = self.put(queue, data, read_header(data), EntryKind.PUBLISHED)
-            effect = BatchApplied(queue, self.ends[queue], place, is_published=True)
-            self.effects.append((effect, self.end, place.stored_ms))
+            self.release(topic, batch.queue_id, data)
+
+    def release(self, topic: Topic, queue_id: int, data: memoryview, due: DueKey | None = None) -> Place:
+        """Write a held batch to its queue: one that was staged, or was delayed and is due."""
+        # Queues may have been hidden since; a permission that was taken away does not matter.
+        queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
+        place = self.put(queue, data, read_header(data), EntryKind.PUBLISHED if due is None else EntryKind.DUE, due)
+        effect = BatchApplied(queue, self.ends[queue], place, is_published=due is None, due=due)
+        self.effects.append((effect, self.end, place.stored_ms))
+        return place
 
     def add_entries(self, job: ReplicaJob) -> None:
         """Take entries of the master in."""

@@ -20,15 +20,14 @@ from minimq_broker.core.held.delays import (
     RecallOutcome,
 )
 from minimq_broker.core.producers import Place
-from minimq_broker.core.state import BatchApplied, QueueKey
+from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.disk import DiskLevel
 from minimq_broker.store.disk import Disk
-from minimq_broker.store.entry import EntryKind, delayed_batch, delayed_entry
+from minimq_broker.store.entry import delayed_batch, delayed_entry
 from minimq_broker.store.held.due_index import DueIndex, StoredDue, row_in
 from minimq_broker.store.held.due_rows import DueRow, due_key_in, is_recall
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
-from minimq_common.batch.records import read_header
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
 
 if TYPE_CHECKING:
@@ -161,11 +160,7 @@ class DelayDrafts:
             self._skip(DueSkipped(*key, *((0, 0) if row is None else (row.topic_id, row.messages))))
             return
         assert topic is not None  # its row has it, or was made of its entry
-        # Queues may have been hidden since; a permission that was taken away does not matter.
-        queue = QueueKey(topic.topic_id, delayed.place.queue_id % topic.write_queues)
-        place = self._group.put(queue, data, read_header(data), EntryKind.DUE, key)
-        effect = BatchApplied(queue, self._group.ends[queue], place, due=key)
-        self._group.effects.append((effect, self._group.end, place.stored_ms))
+        place = self._group.release(topic, delayed.place.queue_id, data, key)
         self._published = self._published.moved(key)
         job.messages += delayed.messages
         job.late_ms.append(place.stored_ms - key.due_ms)
