@@ -14,6 +14,7 @@ from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionReso
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
+from minimq_common.wire.convert import from_wire
 from minimq_proto.v1 import halves_pb2
 
 #: Transactions that are listed at most, and bytes of a body.
@@ -92,7 +93,7 @@ class TransactionAdmin:
         if not 1 <= most <= _MOST:
             raise InvalidArgument(f"most is {most}: it must be 1 to {_MOST:,}")
         answers = self._ask_for_halves(group, -1, most, on_failure)
-        found = [_from_wire(name, half) for name, answer in answers.items() for half in answer.halves]
+        found = [_listed(name, half) for name, answer in answers.items() for half in answer.halves]
         found.sort(key=lambda each: -each.age_s)
         return ListedTransactions(tuple(found[:most]), sum(answer.count for answer in answers.values()))
 
@@ -156,7 +157,7 @@ def _resolution_of(
     raise TransactionEnded(f"{named} was {done} before: that outcome stands")
 
 
-def _from_wire(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
+def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
     keys: Sequence[str] | None = None
     body: bytes | None = None
     if half.batch:
@@ -165,16 +166,12 @@ def _from_wire(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction
             records.check_values()
             records.check_texts()
             keys, body = records.keys(0), records.bodies()[0][:_SHOWN_BYTES]
-    return ListedTransaction(
-        half.producer_group,
-        half.number,
-        broker_name,
-        tuple(half.topics),
-        half.batches,
-        keys,
-        body,
-        half.age_ms / 1000,
-        half.expires_ms / 1000,
-        half.checks,
-        half.is_undecided,
+    return from_wire(
+        ListedTransaction,
+        half,
+        group=half.producer_group,
+        broker_name=broker_name,
+        topics=tuple(half.topics),
+        keys=keys,
+        body=body,
     )
