@@ -9,8 +9,6 @@ from typing import Self, Unpack
 
 from minimq.administration.access_admin import AccessAdmin
 from minimq.administration.delayed_admin import DelayedAdmin
-from minimq.administration.failures import raise_failures
-from minimq.administration.group_admin import GroupAdmin
 from minimq.administration.masters import Masters
 from minimq.administration.transaction_admin import TransactionAdmin
 from minimq.arguments import waiting_s
@@ -19,15 +17,14 @@ from minimq.connection.cluster import Cluster
 from minimq.dead_letters.letter_admin import DeadLetterAdmin
 from minimq.finding.message_admin import MessageAdmin
 from minimq.operations.brokers import BrokerOperations
+from minimq.operations.groups import GroupOperations
 from minimq.operations.topics import TopicOperations
 from minimq.options import NoOthers, refuse_others
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, timestamp_ms
-from minimq_common.names import check_group, check_topic
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_proto.v1 import broker_pb2
 
 #: Time limit of a promotion in seconds: a long lease.
 _PROMOTION_S = 60.0
@@ -36,7 +33,7 @@ _PROMOTION_S = 60.0
 class Admin(
     TopicOperations,
     BrokerOperations,
-    GroupAdmin,
+    GroupOperations,
     DeadLetterAdmin,
     DelayedAdmin,
     TransactionAdmin,
@@ -108,20 +105,3 @@ class Admin(
         """
         timestamp = timestamp_ms(when, time.time(), "when")
         return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find_readable())
-
-    def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
-        """Return the committed offsets of a consumer group, sorted by queue; by default of all topics.
-
-        Raises:
-            MiniMQError: a broker failed; the text says which.
-        """
-        request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
-        asked = self._masters.find_readable()
-        answers, failures = self._masters.call_all(asked, lambda stub: stub.GetCommitted, request)
-        raise_failures(f"the offsets of group {group} are not known", failures, asked, "try again")
-        offsets = {
-            MessageQueue(item.topic, broker, item.queue_id): item.offset
-            for broker, answer in answers.items()
-            for item in answer.offsets
-        }
-        return dict(sorted(offsets.items()))

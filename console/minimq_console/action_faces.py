@@ -95,7 +95,7 @@ class ActionFaces:
                 return await self._show(request, parameters_of(request))
             except MiniMQError as error:
                 return self._refusal(request, error)
-        log = ActionLog(self._action, request)
+        log = ActionLog(self._action.name, request, self._action.private)
         try:
             form = await form_of(request)
             if form.choice(STEP, STEPS, "fill") != "do":

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from starlette.requests import Request
 
 from minimq_common.serving.log_handler import ALWAYS_WRITTEN
-from minimq_console.action import Action
 from minimq_console.guard import address_of
 
 _audit = logging.getLogger("minimq.audit")
@@ -20,8 +19,9 @@ _MOST_VALUE, _MOST_SAID = 100, 1_000
 class ActionLog:
     """Writes one line about one request. Used by one thread at a time."""
 
-    def __init__(self, action: Action, request: Request) -> None:
+    def __init__(self, action: str, request: Request, private: Collection[str] = ()) -> None:
         self._action = action
+        self._private = private
         self._user: str = request.state.visitor.user
         self._address = address_of(request.scope)
         self._names = {name: str(value) for name, value in request.path_params.items()}
@@ -48,7 +48,7 @@ class ActionLog:
             "console: an action user=%r from=%s action=%s given=%r result=%s said=%r",
             self._user,
             self._address,
-            self._action.name,
+            self._action,
             given,
             result,
             said[:_MOST_SAID],
@@ -57,6 +57,6 @@ class ActionLog:
         )
 
     def _shown(self, name: str, value: str) -> str:
-        if name in self._action.private:
+        if name in self._private:
             return f"({len(value)} characters)"
         return value if len(value) <= _MOST_VALUE else f"{value[:_MOST_VALUE]}..."

@@ -27,6 +27,7 @@ from minimq_console.downloads import BODY_PATH, Downloads
 from minimq_console.faces import Faces, failure_response
 from minimq_console.failures import failure, failure_of
 from minimq_console.guard import Guard
+from minimq_console.json_api import JsonApi
 from minimq_console.page import Page
 from minimq_console.pages.action_run import run_page
 from minimq_console.pages.all_pages import PAGES
@@ -80,6 +81,7 @@ def make_app(
                 Route(action.path, ActionFaces(action, surroundings, runs).answer, methods=["GET", "POST"])
                 for action in actions
             ),
+            *JsonApi(surroundings).routes(),
             Route(BODY_PATH, Downloads(surroundings).answer, methods=["GET"]),
             *SigningIn(surroundings, visitors).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),

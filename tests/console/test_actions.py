@@ -299,14 +299,14 @@ def test_offsets_are_reset(
     use(visitor, address, typed=group, topic=topic, to="earliest")
     assert admin.committed_offsets(group, topic)[queue] == 0
 
-    assert "it must be" in fill_in(visitor, address, topic=topic, to="time", time="yesterday").text
-    assert "empty" in fill_in(visitor, address, topic=topic, to="offset", offset="").text
-    assert "is not in" in fill_in(visitor, address, topic=topic, to="offset", offset="500").text
-    described = fill_in(visitor, address, topic=topic, to="offset", offset="40", queue="broker-a:0")
+    assert "it must be" in fill_in(visitor, address, topic=topic, to="yesterday").text
+    assert "empty" in fill_in(visitor, address, topic=topic, to="").text
+    assert "is not in" in fill_in(visitor, address, topic=topic, to="500").text
+    described = fill_in(visitor, address, topic=topic, to="40", queue="broker-a:0")
     assert "40 messages will be passed over" in described.text
-    use(visitor, address, typed=group, topic=topic, to="offset", offset="40", queue="broker-a:0")
+    use(visitor, address, typed=group, topic=topic, to="40", queue="broker-a:0")
     assert admin.committed_offsets(group, topic)[queue] == 40
-    use(visitor, address, typed=group, topic=topic, to="time", time="-1h")
+    use(visitor, address, typed=group, topic=topic, to="-1h")
     assert admin.committed_offsets(group, topic)[queue] == 0
     use(visitor, address, typed=group, topic=topic, to="latest")
     assert admin.committed_offsets(group, topic)[queue] == 100
@@ -325,7 +325,7 @@ def test_a_group_is_deleted(
         assert refused.status >= 400
         assert "are connected" in refused.text
         consumer.commit()
-    assert "was deleted" in use(visitor, f"/groups/{group}/delete", typed=group)
+    assert "deleted" in use(visitor, f"/groups/{group}/delete", typed=group)
     assert group not in admin.list_groups()
 
 

@@ -15,9 +15,11 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
-from minimq.cli.group_text import show_group
+from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
+from minimq.operations.group_text import describe_lines
+from minimq.operations.operation import View
 from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
@@ -295,7 +297,7 @@ def shown(found: GroupDescription, *, all_queues: bool, capsys: pytest.CaptureFi
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "80")
         patch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        show_group(found, all_queues=all_queues)
+        show(View(json={}, lines=describe_lines(found, all_queues=all_queues)), "table")
     return capsys.readouterr().out.splitlines()
 
 

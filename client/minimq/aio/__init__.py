@@ -9,6 +9,7 @@ Nothing here blocks the event loop, and there is no second implementation: these
 `minimq` have too. A producer has threads that do its work; a pull consumer reads on the loop itself.
 """
 
+from minimq.aio.admin import Admin
 from minimq.aio.producer import Producer
 from minimq.aio.pull_consumer import PullConsumer
 from minimq.aio.push_consumer import PushConsumer
@@ -16,4 +17,4 @@ from minimq.aio.simple_consumer import SimpleConsumer
 from minimq.aio.transactional_producer import TransactionalProducer
 from minimq.connection.cluster import Cluster
 
-__all__ = ["Cluster", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer", "TransactionalProducer"]
+__all__ = ["Admin", "Cluster", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer", "TransactionalProducer"]

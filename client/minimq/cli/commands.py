@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from minimq.cli.progress import progress_bar, progress_line
 from minimq.cli.table import show_table
 from minimq.operations.operation import Operation, Parameter, Plan, Rows, View, operations_of
 from minimq.operations.rows import json_text
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -35,22 +36,20 @@ def add_operations(group: click.Group, owner: type, noun: str) -> None:
 
 def command_of(operation: Operation) -> click.Command:
     """Return the command of an operation."""
-    params: list[click.Parameter] = []
-    for each in operation.shown:
-        params += [_argument(each)] if each.is_argument else _options(each)
-    for param in params:
-        if isinstance(param, click.Option):
-            param.help = operation.with_flags(param.help or "")
-    if operation.plan is not None:
-        params.append(_flag("--dry-run", "Show what would change, and change nothing."))
-    if operation.is_destructive:
-        params.append(_flag("--yes", "Do not ask for confirmation."))
-    choice = click.Choice(_FORMATS)
-    params.append(_option("--output", type=choice, default="table", show_default=True, help="Format of the result."))
+    params = _params(operation)
 
     @click.pass_obj
     def run(nameserver: str, /, **typed: Any) -> None:
-        _run(operation, nameserver, typed)
+        interval_s = typed.pop("interval", None)
+        if not typed.pop("watch", False):
+            _run(operation, nameserver, typed)
+            return
+        while True:
+            try:
+                _run(operation, nameserver, dict(typed), clears=typed["output"] == "table" and sys.stdout.isatty())
+            except Unavailable as error:  # it may come back
+                click.echo(f"error: {error}", err=True)
+            time.sleep(interval_s)
 
     return click.Command(
         operation.name.split()[-1],
@@ -61,7 +60,28 @@ def command_of(operation: Operation) -> click.Command:
     )
 
 
-def _run(operation: Operation, nameserver: str, typed: dict[str, Any]) -> None:
+def _params(operation: Operation) -> list[click.Parameter]:
+    params: list[click.Parameter] = []
+    for each in operation.shown:
+        params += [_argument(each)] if each.is_argument else _options(each)
+    for param in params:
+        if isinstance(param, click.Option):
+            param.help = operation.with_flags(param.help or "")
+    if operation.plan is not None:
+        params.append(_flag("--dry-run", "Show what would change, and change nothing."))
+    if operation.is_destructive:
+        params.append(_flag("--yes", "Do not ask for confirmation."))
+    if operation.can_watch:
+        params.append(_flag("--watch", "Show it again and again, until Ctrl-C."))
+        interval = click.FloatRange(0.2, 3600)
+        text = "Seconds between two looks of --watch."
+        params.append(_option("--interval", type=interval, default=2.0, show_default=True, help=text))
+    choice = click.Choice(_FORMATS)
+    params.append(_option("--output", type=choice, default="table", show_default=True, help="Format of the result."))
+    return params
+
+
+def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears: bool = False) -> None:
     from minimq.admin import Admin
 
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
@@ -79,7 +99,9 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any]) -> None:
                 vars(given).update(progress)
                 result = operation.run(admin, given)
             view = operation.view(admin, given, result, plan)
-            _show(view, output, notes_first=operation.plan is None)
+            if clears:
+                click.clear()
+            show(view, output, notes_first=operation.plan is None)
     except InvalidArgument as error:
         raise error.with_message(_with_flags(operation, error.message)) from None
     if not view.is_complete:
@@ -99,7 +121,7 @@ def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan
         return None  # the operation itself says what is wrong
     if plan.question and not yes and sys.stdin.isatty():
         _tell(plan.sentences)
-    if plan.question or not operation.is_destructive:
+    if plan.question:
         _tell(plan.warnings)
     confirm(lambda: plan.question, yes=yes)
     return plan
@@ -194,7 +216,7 @@ def _option(*names: str, **attributes: Any) -> click.Parameter:
 def _show_plan(plan: Plan, output: str) -> None:
     if output != "table":
         rows = plan.rows or [{"changes": list(plan.sentences), "warnings": list(plan.warnings)}]
-        _show(View(json=rows), output)
+        show(View(json=rows), output)
         return
     click.echo("dry run, nothing was changed:")
     for sentence in plan.sentences:
@@ -206,7 +228,8 @@ def _show_plan(plan: Plan, output: str) -> None:
         show_table(plan.table, plan.rows)
 
 
-def _show(view: View, output: str, *, notes_first: bool = False) -> None:
+def show(view: View, output: str, *, notes_first: bool = False) -> None:
+    """Print a result."""
     if notes_first:
         _tell(view.notes)
     if output == "json":

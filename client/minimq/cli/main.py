@@ -20,28 +20,31 @@ from minimq.cli.base import option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 
-#: Every command, in the order of the help, and its module.
+#: Every command, in the order of the help: its module, and its help in the list of all, which loads no module.
 _COMMANDS = {
-    "local": "minimq.cli.local:local",
-    "topic": "minimq.cli.nouns:topic",
-    "group": "minimq.cli.group:group",
-    "route": "minimq.cli.nouns:route",
-    "cluster": "minimq.cli.nouns:cluster",
-    "top": "minimq.cli.top:top",
-    "console": "minimq.cli.console:console",
-    "produce": "minimq.cli.produce:produce",
-    "consume": "minimq.cli.consume:consume",
-    "request": "minimq.cli.request:request",
-    "message": "minimq.cli.message:message",
-    "peek": "minimq.cli.peek:peek",
-    "delayed": "minimq.cli.delayed:delayed",
-    "transaction": "minimq.cli.transaction:transaction",
-    "dlq": "minimq.cli.dlq:dlq",
-    "bench": "minimq.cli.bench:bench",
-    "secure": "minimq.cli.secure:secure",
-    "user": "minimq.cli.user:user",
-    "access": "minimq.cli.access:access",
-    "can": "minimq.cli.access:can",
+    "local": ("minimq.cli.local:local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM."),
+    "topic": ("minimq.cli.nouns:topic", "Create, list, describe, change and delete topics."),
+    "group": (
+        "minimq.cli.nouns:group",
+        "Show, reset or delete consumer groups.",
+    ),
+    "route": ("minimq.cli.nouns:route", "Show the brokers of a topic, as clients see them."),
+    "cluster": ("minimq.cli.nouns:cluster", "Show the brokers, and set what clients may do with each."),
+    "top": ("minimq.cli.top:top", "Show the activity of the cluster, live."),
+    "console": ("minimq.cli.console:console", "Show the cluster in a browser."),
+    "produce": ("minimq.cli.produce:produce", "Send the lines of a file or of stdin as messages."),
+    "consume": ("minimq.cli.consume:consume", "Write the messages of a topic to stdout."),
+    "request": ("minimq.cli.request:request", "Send a request, and print the reply."),
+    "message": ("minimq.cli.message:message", "Show, find and trace single messages."),
+    "peek": ("minimq.cli.peek:peek", "Show the messages of a topic, without a group."),
+    "delayed": ("minimq.cli.delayed:delayed", "List or recall delayed messages."),
+    "transaction": ("minimq.cli.transaction:transaction", "List open half messages, or end some by hand."),
+    "dlq": ("minimq.cli.dlq:dlq", "Show, resend or drop dead letters."),
+    "bench": ("minimq.cli.bench:bench", "Measure throughput and latency."),
+    "secure": ("minimq.cli.secure:secure", "Make certificates and credentials."),
+    "user": ("minimq.cli.user:user", "Add users, grant rights, and rotate or revoke keys."),
+    "access": ("minimq.cli.access:access", "Show or replace the document of users and rules."),
+    "can": ("minimq.cli.access:can", "Show whether a USER may do something, and by which rule."),
 }
 
 
@@ -93,11 +96,15 @@ class _Main(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name].partition(":")
+        module, _, name = _COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         if cmd_name not in ("local", "secure"):
             _accept_everywhere(command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

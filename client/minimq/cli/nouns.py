@@ -12,6 +12,10 @@ from minimq.operations.operation import operations_of
 #: The class that declares the operations on a noun, and the help of its group of commands.
 _NOUNS = {
     "topic": ("topics:TopicOperations", "Create, list, describe, change and delete topics."),
+    "group": (
+        "groups:GroupOperations",
+        "Show the members, queues and progress of consumer groups, move groups to other offsets, and delete groups.",
+    ),
     "cluster": ("brokers:BrokerOperations", "Show the brokers, and set what clients may do with each."),
 }
 

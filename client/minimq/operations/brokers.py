@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.administration.activity import say_about_disk
 from minimq.administration.descriptions import BrokerReport, BrokerStatus, report_from_wire
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operations, Param, Plan, Rows, Table, View, operation
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    Form,
+    Given,
+    Operations,
+    Param,
+    Plan,
+    Rows,
+    Table,
+    View,
+    asynchronous,
+    operation,
+)
 from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
 from minimq.operations.rows import row_of
 from minimq.operations.words import duration_of, listing, say_permission, size_of
@@ -466,3 +479,15 @@ class BrokerOperations(Operations):
             except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
                 if time.monotonic() >= give_up:
                     raise
+
+
+class AsyncBrokerOperations(AsyncOperations):
+    """The same for `minimq.aio.Admin`."""
+
+    cluster = asynchronous(BrokerOperations.cluster)
+    broker_status = asynchronous(BrokerOperations.broker_status)
+    away_brokers = asynchronous(BrokerOperations.away_brokers)
+    forget_broker = asynchronous(BrokerOperations.forget_broker)
+    conflicts = asynchronous(BrokerOperations.conflicts)
+    set_broker_permission = asynchronous(BrokerOperations.set_broker_permission)
+    promote = asynchronous(BrokerOperations.promote)

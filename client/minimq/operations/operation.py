@@ -6,13 +6,14 @@ docstring. `Annotated[..., Param(...)]` says what a signature cannot. Commands a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from minimq_common.errors import InvalidArgument
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from minimq_common.security.access_rule import Need
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: A row of a table, by its keys in JSON.
 Row = Mapping[str, object]
@@ -47,6 +50,7 @@ class Param:
         default: in commands and forms, if it is not that of the method; read as a text.
         is_argument: the command takes it without an option although it has a default.
         is_option: the command takes it as an option although it is required.
+        is_required: commands and forms have to give it although it has a default.
         is_hidden: commands and forms do not have it.
         progress: the method calls it: "line" with a sentence, "bar" with two numbers. Faces show that.
         parts: the fields of a dataclass that are options of their own.
@@ -62,6 +66,7 @@ class Param:
     default: str | None = None
     is_argument: bool = False
     is_option: bool = False
+    is_required: bool = False
     is_hidden: bool = False
     progress: str = ""
     parts: Mapping[str, Param] = field(default_factory=dict)
@@ -95,7 +100,7 @@ class Parameter:
     @property
     def is_required(self) -> bool:
         """True if every call has to give it."""
-        return self.default is inspect.Parameter.empty
+        return self.default is inspect.Parameter.empty or self.about.is_required
 
     @property
     def flag(self) -> str:
@@ -240,6 +245,38 @@ class Operations:
         self._masters = masters
 
 
+class AsyncOperations:
+    """A part of `minimq.aio.Admin`: the same methods, each run by a thread."""
+
+    _admin: Admin
+
+
+def asynchronous(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, T]]:
+    """Return the method for `minimq.aio.Admin`, with the same parameters."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncOperations, /, *args: P.args, **named: P.kwargs) -> T:
+        import asyncio
+
+        return await asyncio.to_thread(method, self._admin, *args, **named)
+
+    return call
+
+
+def listed(
+    method: Callable[Concatenate[Any, P], Iterator[T]],
+) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, list[T]]]:
+    """Do as `asynchronous` does, for a method that returns an iterator: it returns a list of all."""
+
+    @functools.wraps(method)
+    def all_of(self: Any, /, *args: P.args, **named: P.kwargs) -> list[T]:
+        return list(method(self, *args, **named))
+
+    return asynchronous(all_of)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operation:
     """One operation, from which all faces derive."""
@@ -254,6 +291,8 @@ class Operation:
     is_destructive: bool
     plans_first: bool
     forms: tuple[Form, ...]
+    flags: tuple[Parameter, ...]
+    can_watch: bool
     short: str
 
     @cached_property
@@ -288,19 +327,20 @@ class Operation:
     @property
     def shown(self) -> list[Parameter]:
         """The parameters that commands and forms have."""
-        return [each for each in self.parameters if not each.about.is_hidden and not each.about.progress]
+        own = [each for each in self.parameters if not each.about.is_hidden and not each.about.progress]
+        return [*own, *self.flags]
 
     def given(self, **values: Any) -> Given:
         """Return all arguments of a call, defaults included."""
-        defaults = {each.name: each.default for each in self.parameters if not each.is_required}
+        defaults = {each.name: each.default for each in (*self.parameters, *self.flags)}
         return Given(**{**defaults, **values})
 
     def run(self, admin: Admin, given: Given) -> Any:
         """Do it."""
-        return getattr(admin, self.method)(**vars(given))
+        return getattr(admin, self.method)(**{each.name: getattr(given, each.name) for each in self.parameters})
 
 
-def operation(
+def operation(  # noqa: PLR0913 - by name, as fields
     name: str,
     *,
     example: str,
@@ -310,6 +350,8 @@ def operation(
     is_destructive: bool = False,
     plans_first: bool = False,
     forms: Sequence[Form] = (),
+    flags: Sequence[Parameter] = (),
+    can_watch: bool = False,
     short: str = "",
 ) -> Callable[[F], F]:
     """Declare a method of `Admin` as an operation.
@@ -323,6 +365,8 @@ def operation(
         is_destructive: a command asks before it is done.
         plans_first: a command always plans before it does it, and tells the warnings.
         forms: actions of the console.
+        flags: options for the plan and the view alone; see `flag`.
+        can_watch: a command can repeat it until Ctrl-C.
         short: one sentence for lists of commands, if the first line of the docstring is too long.
     """
 
@@ -338,12 +382,19 @@ def operation(
             is_destructive=is_destructive,
             plans_first=plans_first,
             forms=tuple(forms),
+            flags=tuple(flags),
+            can_watch=can_watch,
             short=short,
         )
         setattr(function, _OPERATION, declared)
         return function
 
     return declare
+
+
+def flag(name: str, text: str, option: str = "") -> Parameter:
+    """Return an option that the plan and the view know, and the method does not."""
+    return Parameter(name, bool, False, False, False, text, Param(flag=option))
 
 
 def operations_of(owner: type) -> list[Operation]:

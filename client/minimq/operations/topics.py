@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Param, Plan, Rows, Table, View, operation
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    Form,
+    Given,
+    Plan,
+    Rows,
+    Table,
+    View,
+    asynchronous,
+    flag,
+    operation,
+)
 from minimq.operations.rows import away_rows, plain, row_of
 from minimq.operations.words import left_out, listing, missing, say_readers
 from minimq.routes.away import by_broker, check_route
@@ -86,7 +98,8 @@ _ROUTE = Table(
 _RARE = ("fifo", "compacted", "retention_s", "retention_bytes")
 
 
-def _view_list(admin: Admin, given: Given, routes: list[TopicRoute], _plan: Plan | None) -> View:
+def _view_list(_admin: Admin, given: Given, found: list[TopicRoute], _plan: Plan | None) -> View:
+    routes = [route for route in found if given.with_own or not route.topic.startswith("%")]
     rows = [
         {
             "topic": route.topic,
@@ -99,8 +112,8 @@ def _view_list(admin: Admin, given: Given, routes: list[TopicRoute], _plan: Plan
         for route in routes
     ]
     lines: list[str | Rows] = [Rows(_TOPICS, rows)]
-    own = [] if given.with_own else [name for name in admin.list_topics() if name.startswith("%")]
-    if own:
+    own = [route.topic for route in found if route.topic.startswith("%")]
+    if own and not given.with_own:
         dead = sum(name.startswith(DEAD_LETTER_PREFIX) for name in own)
         with_dead = f", {dead} with dead letters" if dead else ""
         lines.append(f"\nnot shown: {count_of(len(own), 'topic')} of consumer groups{with_dead}; --all shows all")
@@ -215,15 +228,17 @@ class TopicOperations(TopicChanges):
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
 
-    @operation("topic list", example="topic list --output json", view=_view_list)
-    def routes(self, *, with_own: Annotated[bool, Param(flag="--all", default="")] = True) -> list[TopicRoute]:
+    @operation(
+        "topic list",
+        example="topic list --output json",
+        view=_view_list,
+        flags=[flag("with_own", "Include the topics that minimq creates itself, whose names begin with %.", "--all")],
+    )
+    def routes(self) -> list[TopicRoute]:
         """List the topics.
 
         Topics for retries (%RETRY%group) and dead letters (%DLQ%group) are those of minimq itself. A topic whose
         brokers are all away has no queues.
-
-        Args:
-            with_own: include the topics that minimq creates itself, whose names begin with %.
 
         Returns:
             The routes of the topics, sorted.
@@ -232,8 +247,7 @@ class TopicOperations(TopicChanges):
             Unavailable: no name server answers.
         """
         calls = self._masters.calls
-        routes = calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
-        return [route for route in routes if with_own or not route.topic.startswith("%")]
+        return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
 
     @operation(
         "topic describe",
@@ -389,3 +403,17 @@ class TopicOperations(TopicChanges):
         if wait and versions:
             self._masters.wait_until_shown(versions, gone=True)
         return self._left_out(name, cluster, brokers, versions)
+
+
+class AsyncTopicOperations(AsyncOperations):
+    """The same for `minimq.aio.Admin`."""
+
+    create_topic = asynchronous(TopicOperations.create_topic)
+    update_topic = asynchronous(TopicOperations.update_topic)
+    resize_topic = asynchronous(TopicOperations.resize_topic)
+    list_topics = asynchronous(TopicOperations.list_topics)
+    routes = asynchronous(TopicOperations.routes)
+    describe_topic = asynchronous(TopicOperations.describe_topic)
+    describe_topics = asynchronous(TopicOperations.describe_topics)
+    route = asynchronous(TopicOperations.route)
+    delete_topic = asynchronous(TopicOperations.delete_topic)

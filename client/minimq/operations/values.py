@@ -8,13 +8,15 @@ from typing import Annotated, Final
 
 from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MAX_QUEUES, PERMISSIONS
+from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
 from minimq_common.moments import Time, moment, start_ms
 from minimq_common.quantities import bytes_of, seconds_of
 
 #: Stands for no rule of its own.
 _AS_THE_BROKER = ("default", "0")
 
+#: No queue has a longer number.
+_MOST_DIGITS = 9
 #: Explanation of times in the help of options.
 TIME_HELP = (
     "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
@@ -67,6 +69,14 @@ def moment_or_end(what: str, text: str, also: str = "'earliest', 'latest', ") ->
 def past(what: str, text: str) -> Time:
     """Return a time that is over."""
     return moment_or_end(what, text, "")
+
+
+def queue(what: str, text: str) -> MessageQueue:
+    """Return the queue of "BROKER:ID", without its topic."""
+    broker, colon, number = text.rpartition(":")
+    if not (broker and colon and number.isdecimal() and len(number) <= _MOST_DIGITS):
+        raise InvalidArgument(f"{what} {text!r} is not a queue: write BROKER:ID, for example broker-a:0")
+    return MessageQueue("", broker, int(number))
 
 
 def offset_or_moment(what: str, text: str) -> Time:

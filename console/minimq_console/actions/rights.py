@@ -14,11 +14,6 @@ def write_topic(given: Parameters) -> Sequence[Need]:
     return (Need(Verb.WRITE, Resource.TOPIC, check_topic(given.name("topic"))),)
 
 
-def manage_group(given: Parameters) -> Sequence[Need]:
-    """Return the right to manage the group in the path. Raises `InvalidArgument` if that is none."""
-    return (Need(Verb.MANAGE, Resource.GROUP, check_group(given.name("group"))),)
-
-
 def read_group(given: Parameters) -> Sequence[Need]:
     """Return the right to read by the group in the path. Raises `InvalidArgument` if that is none."""
     return (Need(Verb.READ, Resource.GROUP, check_group(given.name("group"))),)

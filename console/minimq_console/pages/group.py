@@ -8,8 +8,8 @@ from datetime import datetime
 import msgspec
 
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription
-from minimq_console.actions import delete_group, reset_offsets
 from minimq_console.chart import Chart
+from minimq_console.operation_actions import FORMS
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -106,7 +106,7 @@ def gather(visit: Visit) -> GroupPage:
             sampler.chart(("group", name, "lag"), "Lag", "messages"),
             sampler.chart(("group", name, "out"), "Committed", "messages/s"),
         ),
-        actions=visit.offers(reset_offsets.ACTION.on(group=name), delete_group.ACTION.on(group=name)),
+        actions=visit.offers(FORMS["reset-offsets"].on(group=name), FORMS["delete-group"].on(group=name)),
         missing=(*visit.missing, *(f"broker {broker}: {why}" for broker, why in group.unanswered.items())),
     )
 

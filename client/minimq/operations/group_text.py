@@ -1,4 +1,4 @@
-"""The output of `minimq group describe`."""
+"""The description of a group for people."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import click
-
-from minimq.cli.table import show_table
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Rows, Table
 from minimq.operations.words import duration_of
+from minimq_common.model import MessageQueue
+from minimq_common.moments import Time
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
@@ -21,6 +20,8 @@ _SOON = timedelta(days=2)
 
 #: The default number of queues shown: enough to see problems, few enough for one screen.
 FEW = 10
+#: Queues that a plan lists.
+_MOST_QUEUES = 20
 #: Consumers that are listed for one queue.
 _HOLDERS = 3
 
@@ -50,23 +51,23 @@ _QUEUES = Table(
 )
 
 
-def show_group(found: GroupDescription, *, all_queues: bool) -> None:
-    """Print the summary of a group, its members, and the most important queues, or all."""
-    click.echo(_summary(found))
+def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | Rows]:
+    """Return the summary of a group, its members, and the most important queues, or all."""
+    lines: list[str | Rows] = [_summary(found)]
     if found.dead_letters:
-        click.echo(f"dead letters that are still open: minimq dlq show {found.group}")
+        lines.append(f"dead letters that are still open: minimq dlq show {found.group}")
     if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
-        click.echo(f"nobody uses it: it will be deleted in {expires_in}")
+        lines.append(f"nobody uses it: it will be deleted in {expires_in}")
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
     if found.members:
-        click.echo()
-        _show_members(found, numbers)
+        lines += ["", _members(found, numbers)]
     chosen = found.queues if all_queues else _worst(found)
     if chosen:
-        click.echo()
-        _show_queues((*chosen, *filter(_has_unread, found.retry_queues if all_queues else ())), numbers)
+        lines.append("")
+        lines += _queues((*chosen, *filter(_has_unread, found.retry_queues if all_queues else ())), numbers)
     if len(chosen) < len(found.queues):
-        click.echo(f"\nnot shown: {count_of(len(found.queues) - len(chosen), 'queue')}; --queues shows all")
+        lines.append(f"\nnot shown: {count_of(len(found.queues) - len(chosen), 'queue')}; --queues shows all")
+    return lines
 
 
 def _summary(found: GroupDescription) -> str:
@@ -105,7 +106,7 @@ def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
     return sorted(suspects[:FEW], key=lambda queue: queue.queue)
 
 
-def _show_members(found: GroupDescription, numbers: Mapping[str, str]) -> None:
+def _members(found: GroupDescription, numbers: Mapping[str, str]) -> Rows:
     """Show members by number, since the names of clients are too long for a column of the other table."""
     rows: list[Row] = [
         {
@@ -120,10 +121,10 @@ def _show_members(found: GroupDescription, numbers: Mapping[str, str]) -> None:
         for member in found.members
     ]
     hidden = {"topics": not found.topics_differ, "seen_by": found.is_agreed}
-    show_table(_MEMBERS, rows, without={column for column, is_hidden in hidden.items() if is_hidden})
+    return Rows(_MEMBERS, rows, frozenset(column for column, is_hidden in hidden.items() if is_hidden))
 
 
-def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str]) -> None:
+def _queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str]) -> list[str | Rows]:
     rows: list[Row] = [
         {
             "topic": queue.queue.topic,
@@ -137,9 +138,9 @@ def _show_queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, 
         for queue in queues
     ]
     topics = sorted({queue.queue.topic for queue in queues})
-    if len(topics) == 1:
-        click.echo(f"topic {topics[0]}:\n")
-    show_table(_QUEUES, rows, without={"topic"} if len(topics) == 1 else ())
+    if len(topics) > 1:
+        return [Rows(_QUEUES, rows)]
+    return [f"topic {topics[0]}:\n", Rows(_QUEUES, rows, frozenset({"topic"}))]
 
 
 def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
@@ -173,3 +174,35 @@ def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
     if expires_at is None or expires_at - now > _SOON:
         return None
     return duration_of((expires_at - now).total_seconds())
+
+
+def say_target(to: Time) -> str:
+    """Return where a reset leads, in words."""
+    if isinstance(to, int):
+        return f"offset {to:,}"
+    words = {"earliest": "the earliest message", "latest": "the end"}
+    return words.get(str(to), f"the first message stored since {to}")
+
+
+def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, int]) -> list[str]:
+    """Return sentences about how far a reset moves a group."""
+    moves = {queue: offset - now[queue] for queue, offset in new.items() if queue in now}
+    back, ahead = -sum(each for each in moves.values() if each < 0), sum(each for each in moves.values() if each > 0)
+    said = []
+    if back:
+        said.append(f"{count_of(back, 'message')} will be delivered again.")
+    if ahead:
+        said.append(f"{count_of(ahead, 'message')} will be passed over without being delivered.")
+    if not back and not ahead:
+        said.append("No queue moves: all are there already.")
+    changed = sorted((queue for queue in moves if moves[queue]), key=lambda queue: (-abs(moves[queue]), queue))
+    said += [
+        f"{queue.broker_name}:{queue.queue_id} from {now[queue]:,} to {new[queue]:,}: {abs(moves[queue]):,} "
+        f"{'back' if moves[queue] < 0 else 'ahead'}."
+        for queue in changed[:_MOST_QUEUES]
+    ]
+    if len(changed) > _MOST_QUEUES:
+        said.append(f"{len(changed) - _MOST_QUEUES:,} further queues move less far.")
+    if fresh := len(new) - len(moves):
+        said.append(f"In {count_of(fresh, 'queue')} the group has not begun, and will begin there.")
+    return said

@@ -1,0 +1,81 @@
+"""`Admin` for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self, Unpack
+
+from minimq.admin import Admin as SyncAdmin
+from minimq.connection.cluster import Cluster
+from minimq.operations.brokers import AsyncBrokerOperations
+from minimq.operations.groups import AsyncGroupOperations
+from minimq.operations.operation import asynchronous, listed
+from minimq.operations.topics import AsyncTopicOperations
+from minimq.options import NoOthers
+from minimq_common.security.credentials import CredentialsArgument
+
+
+class Admin(AsyncTopicOperations, AsyncBrokerOperations, AsyncGroupOperations):
+    """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
+
+    Each call runs in a thread of the loop's executor, so nothing blocks the loop. A call that is cancelled still ends
+    in its thread. Where `minimq.Admin` returns an iterator, this returns a list.
+    """
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        timeout_s: float = 5.0,
+        credentials: CredentialsArgument | None = None,
+        **unknown: Unpack[NoOthers],
+    ) -> None:
+        self._admin = SyncAdmin(nameserver, timeout_s=timeout_s, credentials=credentials, **unknown)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections; later calls raise `Closed`. Idempotent."""
+        await asyncio.to_thread(self._admin.close)
+
+    access = asynchronous(SyncAdmin.access)
+    access_status = asynchronous(SyncAdmin.access_status)
+    add_issuer = asynchronous(SyncAdmin.add_issuer)
+    add_rules = asynchronous(SyncAdmin.add_rules)
+    add_user = asynchronous(SyncAdmin.add_user)
+    apply_access = asynchronous(SyncAdmin.apply_access)
+    can = asynchronous(SyncAdmin.can)
+    change_access = asynchronous(SyncAdmin.change_access)
+    count_dead_letters = asynchronous(SyncAdmin.count_dead_letters)
+    credentials_of = asynchronous(SyncAdmin.credentials_of)
+    delayed_totals = asynchronous(SyncAdmin.delayed_totals)
+    disable_user = asynchronous(SyncAdmin.disable_user)
+    drop_dead_letters = asynchronous(SyncAdmin.drop_dead_letters)
+    drop_old_keys = asynchronous(SyncAdmin.drop_old_keys)
+    enable_user = asynchronous(SyncAdmin.enable_user)
+    end_transaction = asynchronous(SyncAdmin.end_transaction)
+    find_messages = asynchronous(SyncAdmin.find_messages)
+    limit_user = asynchronous(SyncAdmin.limit_user)
+    list_transactions = asynchronous(SyncAdmin.list_transactions)
+    message_at = asynchronous(SyncAdmin.message_at)
+    offset_at = asynchronous(SyncAdmin.offset_at)
+    offsets_at = asynchronous(SyncAdmin.offsets_at)
+    own_rights = asynchronous(SyncAdmin.own_rights)
+    recall = asynchronous(SyncAdmin.recall)
+    remove_issuer = asynchronous(SyncAdmin.remove_issuer)
+    remove_rules = asynchronous(SyncAdmin.remove_rules)
+    remove_user = asynchronous(SyncAdmin.remove_user)
+    resend_dead_letters = asynchronous(SyncAdmin.resend_dead_letters)
+    rotate_key = asynchronous(SyncAdmin.rotate_key)
+    token_credentials = asynchronous(SyncAdmin.token_credentials)
+    trace_message = asynchronous(SyncAdmin.trace_message)
+    dead_letters = listed(SyncAdmin.dead_letters)
+    delayed_messages = listed(SyncAdmin.delayed_messages)
