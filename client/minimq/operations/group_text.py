@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from minimq.operations.operation import Row, Rows, Table
-from minimq.operations.words import duration_of
+from minimq.operations.operation import Given, Plan, Row, Rows, Table, View
+from minimq.operations.rows import row_of
+from minimq.operations.words import duration_of, missing
+from minimq.routes.away import state_of
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
+    from minimq.admin import Admin
     from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, PoppedQueueDescription
 
 #: An expiry later than this is not shown; JSON always has the time.
@@ -25,6 +28,18 @@ _MOST_QUEUES = 20
 #: Consumers that are listed for one queue.
 _HOLDERS = 3
 
+_GROUPS = Table(
+    "no groups",
+    {
+        "group": "Group",
+        "members": "Members",
+        "topics": "Topics",
+        "lag": "Lag",
+        "behind": "Behind",
+        "dead_letters": "Dead letters",
+        "expires_at": "Expires in",
+    },
+)
 _MEMBERS = Table(
     "no members",
     {
@@ -206,3 +221,32 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
     if fresh := len(new) - len(moves):
         said.append(f"In {count_of(fresh, 'queue')} the group has not begun, and will begin there.")
     return said
+
+
+def view_groups(_admin: Admin, _given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
+    """Return the list of groups."""
+    keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "away")
+    rows = [
+        row_of(
+            each,
+            *("lag", "lag_s", "retrying"),
+            keep=keep,
+            members=len(each.members),
+            topics=sorted({queue.queue.topic for queue in each.queues}),
+        )
+        for each in found
+    ]
+    shown = [
+        {
+            **row,
+            "members": "published" if row["published"] and not row["members"] else row["members"],
+            "behind": duration_of(row["lag_s"]) if row["lag"] else None,
+            "expires_at": time_to_expiry(row["expires_at"], datetime.now(UTC)),
+        }
+        for row in rows
+    ]
+    without = frozenset(key for key in ("dead_letters", "expires_at") if not any(row[key] for row in shown))
+    unanswered = {broker: reason for each in found for broker, reason in each.unanswered.items()}
+    away = sorted({f"{away.broker_name}: {state_of(away)}" for each in found for away in each.away})
+    notes = [*missing((), unanswered, "not counted"), *(f"{line}, its queues are not counted" for line in away)]
+    return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=notes)

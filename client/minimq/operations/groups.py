@@ -10,7 +10,7 @@ from minimq.administration.activity import say_deleted_early
 from minimq.administration.failures import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.operations import values
-from minimq.operations.group_text import FEW, describe_lines, say_distances, say_target, time_to_expiry
+from minimq.operations.group_text import FEW, describe_lines, say_distances, say_target, view_groups
 from minimq.operations.operation import (
     HIDDEN,
     AsyncOperations,
@@ -27,8 +27,7 @@ from minimq.operations.operation import (
     operation,
 )
 from minimq.operations.rows import away_rows, row_of
-from minimq.operations.words import duration_of, left_out, listing, missing
-from minimq.routes.away import state_of
+from minimq.operations.words import left_out, listing, missing
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError
 from minimq_common.model import AwayBroker, MessageQueue
@@ -43,18 +42,6 @@ if TYPE_CHECKING:
 
 log = client_logger(__name__)
 
-_GROUPS = Table(
-    "no groups",
-    {
-        "group": "Group",
-        "members": "Members",
-        "topics": "Topics",
-        "lag": "Lag",
-        "behind": "Behind",
-        "dead_letters": "Dead letters",
-        "expires_at": "Expires in",
-    },
-)
 _RESET = Table("no queues", {"broker": "Broker", "queue": "Queue", "before": "Before", "after": "After"})
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
@@ -67,34 +54,6 @@ def manage_group(given: Given) -> Sequence[Need]:
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
-
-
-def _view_list(_admin: Admin, _given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
-    keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "away")
-    rows = [
-        row_of(
-            each,
-            *("lag", "lag_s", "retrying"),
-            keep=keep,
-            members=len(each.members),
-            topics=sorted({queue.queue.topic for queue in each.queues}),
-        )
-        for each in found
-    ]
-    shown = [
-        {
-            **row,
-            "members": "published" if row["published"] and not row["members"] else row["members"],
-            "behind": duration_of(row["lag_s"]) if row["lag"] else None,
-            "expires_at": time_to_expiry(row["expires_at"], datetime.now(UTC)),
-        }
-        for row in rows
-    ]
-    without = frozenset(key for key in ("dead_letters", "expires_at") if not any(row[key] for row in shown))
-    unanswered = {broker: reason for each in found for broker, reason in each.unanswered.items()}
-    away = sorted({f"{away.broker_name}: {state_of(away)}" for each in found for away in each.away})
-    notes = [*missing((), unanswered, "not counted"), *(f"{line}, its queues are not counted" for line in away)]
-    return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=notes)
 
 
 def _view_description(_admin: Admin, given: Given, found: GroupDescription, _plan: Plan | None) -> View:
@@ -261,7 +220,7 @@ class GroupOperations(Operations):
             log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
         return names
 
-    @operation("group list", example="group list", view=_view_list)
+    @operation("group list", example="group list", view=view_groups)
     def describe_groups(self) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 
