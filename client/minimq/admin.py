@@ -8,17 +8,17 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.administration.access_admin import AccessAdmin
-from minimq.administration.delayed_admin import DelayedAdmin
 from minimq.administration.masters import Masters
-from minimq.administration.transaction_admin import TransactionAdmin
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.dead_letters.letter_admin import DeadLetterAdmin
 from minimq.finding.message_admin import MessageAdmin
 from minimq.operations.brokers import BrokerOperations
+from minimq.operations.delayed import DelayedOperations
 from minimq.operations.groups import GroupOperations
 from minimq.operations.topics import TopicOperations
+from minimq.operations.transactions import TransactionOperations
 from minimq.options import NoOthers, refuse_others
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import InvalidArgument
@@ -35,8 +35,8 @@ class Admin(
     BrokerOperations,
     GroupOperations,
     DeadLetterAdmin,
-    DelayedAdmin,
-    TransactionAdmin,
+    DelayedOperations,
+    TransactionOperations,
     MessageAdmin,
     AccessAdmin,
 ):

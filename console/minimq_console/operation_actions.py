@@ -106,7 +106,8 @@ class _FormOf:
         return ActionResult(". ".join((*said, *view.notes)), address(self._form.to or self._form.page, names))
 
     def _in_path(self, given: Parameters) -> dict[str, Any]:
-        return {name: self._parameters[name].read(name, text) for name, text in given.names.items()}
+        known = self._parameters  # the page may be about something else than a parameter
+        return {name: known[name].read(name, text) if name in known else text for name, text in given.names.items()}
 
     def _text(self, given: Parameters, name: str) -> str:
         return (given.given(self._parameters[name].key) or "").strip()

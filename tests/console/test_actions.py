@@ -378,7 +378,7 @@ def test_a_delayed_message_is_recalled(visitor: ConsoleVisitor, admin: Admin, to
     described = visitor.get(link)
     assert "Recalls the message" in described.text
     place = visitor.post(link.partition("?")[0], confirmation_of(described)).headers["Location"]
-    assert f"The message of topic {topic} was recalled." in visitor.get(place).text
+    assert "recalled" in visitor.get(place).text
     assert list(admin.delayed_messages(topic)) == []
     handle = dict(parse_qsl(urlsplit(link).query))["handle"]
     assert "of topic" in fill_in(visitor, "/delayed/other/recall", handle=handle).text
@@ -394,13 +394,13 @@ def test_a_transaction_is_ended_by_hand(
         with suppress(TransactionEnded), transaction as begun:
             begun.send(Message(topic, b"half"))
             [row] = visitor.json(f"/transactions?group={group}")["transactions"]
-            [offer] = row["actions"]
+            [offer] = [each for each in row["actions"] if each["action"] == f"{resolution}-transaction"]
             assert visitor.get(offer["address"]).status == 200
-            done = use(visitor, offer["address"], resolution=resolution)
-            assert ("was committed" if count else "was rolled back") in done
+            done = use(visitor, offer["address"])
+            assert ("committed" if count else "rolled back") in done
     wait_until(lambda: admin.describe_topic(topic).messages == count)
-    assert "is not open" in fill_in(visitor, offer["address"], resolution="commit").text
-    assert "no number" in fill_in(visitor, f"/transactions/{group}/x/end").text
+    assert "is not open" in visitor.get(offer["address"]).text
+    assert "whole number" in visitor.get(f"/transactions/{group}/x/commit").text
 
 
 def test_a_replica_is_promoted(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from heapq import merge
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.recall_handle import RecallHandle
-from minimq.administration.recalls import RecallResult, recall
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
@@ -61,15 +60,10 @@ class DelayedTotals:
 
 
 class DelayedAdmin:
-    """Lists and recalls delayed messages; users have it as `Admin`."""
+    """Lists delayed messages; a part of `Admin`."""
 
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
-
-    def recall(self, handle: str | None) -> RecallResult:
-        """Recall a delayed message; see `Producer.recall`."""
-        calls = self._masters.calls
-        return calls.wait(lambda: recall(calls, handle, calls.timeout_s))
 
     def delayed_messages(
         self, topic: str, *, due_from: Time | None = None, due_before: Time | None = None

@@ -10,14 +10,22 @@ from typing import Self, Unpack
 from minimq.admin import Admin as SyncAdmin
 from minimq.connection.cluster import Cluster
 from minimq.operations.brokers import AsyncBrokerOperations
+from minimq.operations.delayed import AsyncDelayedOperations
 from minimq.operations.groups import AsyncGroupOperations
 from minimq.operations.operation import asynchronous, listed
 from minimq.operations.topics import AsyncTopicOperations
+from minimq.operations.transactions import AsyncTransactionOperations
 from minimq.options import NoOthers
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class Admin(AsyncTopicOperations, AsyncBrokerOperations, AsyncGroupOperations):
+class Admin(
+    AsyncTopicOperations,
+    AsyncBrokerOperations,
+    AsyncGroupOperations,
+    AsyncTransactionOperations,
+    AsyncDelayedOperations,
+):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
     Each call runs in a thread of the loop's executor, so nothing blocks the loop. A call that is cancelled still ends
@@ -56,20 +64,16 @@ class Admin(AsyncTopicOperations, AsyncBrokerOperations, AsyncGroupOperations):
     change_access = asynchronous(SyncAdmin.change_access)
     count_dead_letters = asynchronous(SyncAdmin.count_dead_letters)
     credentials_of = asynchronous(SyncAdmin.credentials_of)
-    delayed_totals = asynchronous(SyncAdmin.delayed_totals)
     disable_user = asynchronous(SyncAdmin.disable_user)
     drop_dead_letters = asynchronous(SyncAdmin.drop_dead_letters)
     drop_old_keys = asynchronous(SyncAdmin.drop_old_keys)
     enable_user = asynchronous(SyncAdmin.enable_user)
-    end_transaction = asynchronous(SyncAdmin.end_transaction)
     find_messages = asynchronous(SyncAdmin.find_messages)
     limit_user = asynchronous(SyncAdmin.limit_user)
-    list_transactions = asynchronous(SyncAdmin.list_transactions)
     message_at = asynchronous(SyncAdmin.message_at)
     offset_at = asynchronous(SyncAdmin.offset_at)
     offsets_at = asynchronous(SyncAdmin.offsets_at)
     own_rights = asynchronous(SyncAdmin.own_rights)
-    recall = asynchronous(SyncAdmin.recall)
     remove_issuer = asynchronous(SyncAdmin.remove_issuer)
     remove_rules = asynchronous(SyncAdmin.remove_rules)
     remove_user = asynchronous(SyncAdmin.remove_user)
@@ -78,4 +82,3 @@ class Admin(AsyncTopicOperations, AsyncBrokerOperations, AsyncGroupOperations):
     token_credentials = asynchronous(SyncAdmin.token_credentials)
     trace_message = asynchronous(SyncAdmin.trace_message)
     dead_letters = listed(SyncAdmin.dead_letters)
-    delayed_messages = listed(SyncAdmin.delayed_messages)

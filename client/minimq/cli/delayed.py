@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from minimq.cli.base import option, output_option, show, show_json
+from minimq.cli.commands import add_operations
 from minimq.cli.completion import complete_topics
+from minimq.operations.delayed import DelayedOperations
 from minimq.operations.operation import Row, Table
 from minimq.operations.words import duration_of, size_of
-from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -46,6 +47,9 @@ def _admin(nameserver: str) -> Admin:
 @click.group(short_help="List or recall delayed messages.")
 def delayed() -> None:
     """List delayed messages, which wait until they are due, and recall those that can be recalled."""
+
+
+add_operations(delayed, DelayedOperations, "delayed")
 
 
 def _time_of(_context: click.Context, parameter: click.Parameter, text: str | None) -> Time | None:
@@ -119,23 +123,6 @@ def list_delayed(
         show(output, _WAITING, [_readable(row, now) for row in rows], without=without)
     if has_more:
         click.echo(f"only the first {limit:,} are shown: see --limit, --from and --before", err=True)
-
-
-@delayed.command(short_help="Recall a delayed message by its handle.")
-@click.argument("handle", metavar="HANDLE")
-@click.pass_obj
-def recall(nameserver: str, handle: str) -> None:
-    """Recall the delayed message of HANDLE, so that it is never delivered.
-
-    HANDLE is the `recall_handle` of its receipt, or of `minimq delayed list`. The exit status is 1 if it is too late.
-
-    Example: minimq delayed recall pu6yY5SlbG9nc6hicm9rZXItYc8AAAGb
-    """
-    with _admin(nameserver) as admin:
-        result = admin.recall(handle)
-    if not result:
-        raise MiniMQError(f"{result.value}: the message was due, and is in its queue")
-    click.echo(result.value)
 
 
 def _total(totals: DelayedTotals) -> Row:

@@ -38,7 +38,7 @@ _COMMANDS = {
     "message": ("minimq.cli.message:message", "Show, find and trace single messages."),
     "peek": ("minimq.cli.peek:peek", "Show the messages of a topic, without a group."),
     "delayed": ("minimq.cli.delayed:delayed", "List or recall delayed messages."),
-    "transaction": ("minimq.cli.transaction:transaction", "List open half messages, or end some by hand."),
+    "transaction": ("minimq.cli.nouns:transaction", "List open half messages, or end some by hand."),
     "dlq": ("minimq.cli.dlq:dlq", "Show, resend or drop dead letters."),
     "bench": ("minimq.cli.bench:bench", "Measure throughput and latency."),
     "secure": ("minimq.cli.secure:secure", "Make certificates and credentials."),

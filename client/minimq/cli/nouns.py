@@ -16,6 +16,10 @@ _NOUNS = {
         "groups:GroupOperations",
         "Show the members, queues and progress of consumer groups, move groups to other offsets, and delete groups.",
     ),
+    "transaction": (
+        "transactions:TransactionOperations",
+        "List transactions of transactional producers that have not ended, and end them by hand.",
+    ),
     "cluster": ("brokers:BrokerOperations", "Show the brokers, and set what clients may do with each."),
 }
 

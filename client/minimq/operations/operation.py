@@ -30,7 +30,7 @@ T = TypeVar("T")
 Row = Mapping[str, object]
 #: The arguments of a call, by parameter; all of them have a value.
 Given = SimpleNamespace
-_OPERATION = "__operation__"
+_OPERATIONS = "__operations__"
 #: Values that an int takes if its `Param` has no bounds.
 _INT = (-(1 << 63), (1 << 63) - 1)
 
@@ -292,6 +292,7 @@ class Operation:
     plans_first: bool
     forms: tuple[Form, ...]
     flags: tuple[Parameter, ...]
+    fixed: Mapping[str, object]
     can_watch: bool
     short: str
 
@@ -328,12 +329,12 @@ class Operation:
     def shown(self) -> list[Parameter]:
         """The parameters that commands and forms have."""
         own = [each for each in self.parameters if not each.about.is_hidden and not each.about.progress]
-        return [*own, *self.flags]
+        return [each for each in (*own, *self.flags) if each.name not in self.fixed]
 
     def given(self, **values: Any) -> Given:
         """Return all arguments of a call, defaults included."""
         defaults = {each.name: each.default for each in (*self.parameters, *self.flags)}
-        return Given(**{**defaults, **values})
+        return Given(**{**defaults, **values, **self.fixed})
 
     def run(self, admin: Admin, given: Given) -> Any:
         """Do it."""
@@ -351,6 +352,7 @@ def operation(  # noqa: PLR0913 - by name, as fields
     plans_first: bool = False,
     forms: Sequence[Form] = (),
     flags: Sequence[Parameter] = (),
+    fixed: Mapping[str, object] | None = None,
     can_watch: bool = False,
     short: str = "",
 ) -> Callable[[F], F]:
@@ -366,6 +368,7 @@ def operation(  # noqa: PLR0913 - by name, as fields
         plans_first: a command always plans before it does it, and tells the warnings.
         forms: actions of the console.
         flags: options for the plan and the view alone; see `flag`.
+        fixed: arguments that it always has: a method may be several operations.
         can_watch: a command can repeat it until Ctrl-C.
         short: one sentence for lists of commands, if the first line of the docstring is too long.
     """
@@ -383,10 +386,11 @@ def operation(  # noqa: PLR0913 - by name, as fields
             plans_first=plans_first,
             forms=tuple(forms),
             flags=tuple(flags),
+            fixed=fixed or {},
             can_watch=can_watch,
             short=short,
         )
-        setattr(function, _OPERATION, declared)
+        setattr(function, _OPERATIONS, [declared, *getattr(function, _OPERATIONS, [])])
         return function
 
     return declare
@@ -400,7 +404,7 @@ def flag(name: str, text: str, option: str = "") -> Parameter:
 def operations_of(owner: type) -> list[Operation]:
     """Return the operations that a class declares or inherits."""
     methods = [each for base in reversed(owner.__mro__) for each in vars(base).values()]
-    return [vars(each)[_OPERATION] for each in methods if _OPERATION in getattr(each, "__dict__", {})]
+    return [each for method in methods for each in getattr(method, "__dict__", {}).get(_OPERATIONS, ())]
 
 
 def _parameter(

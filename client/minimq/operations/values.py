@@ -89,6 +89,7 @@ def offset_or_moment(what: str, text: str) -> Time:
 
 TopicName = Annotated[str, Param(complete="topics")]
 GroupName = Annotated[str, Param(complete="groups", metavar="GROUP")]
+ProducerGroup = Param(metavar="GROUP")
 Broker = Param(complete="brokers", metavar="BROKER")
 ClusterName = Annotated[str | None, Param(metavar="NAME")]
 BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers")

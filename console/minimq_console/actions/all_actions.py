@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minimq_console.action import Action
-from minimq_console.actions import end_transaction, produce, recall, settle_letters
+from minimq_console.actions import produce, settle_letters
 from minimq_console.operation_actions import FORMS
 
 ACTIONS: tuple[Action, ...] = (
@@ -11,6 +11,4 @@ ACTIONS: tuple[Action, ...] = (
     produce.ACTION,
     settle_letters.RESEND,
     settle_letters.DROP,
-    recall.ACTION,
-    end_transaction.ACTION,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minimq_common.names import check_group, check_producer_group, check_topic
+from minimq_common.names import check_group, check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_console.parameters import Parameters
 
@@ -17,8 +17,3 @@ def write_topic(given: Parameters) -> Sequence[Need]:
 def read_group(given: Parameters) -> Sequence[Need]:
     """Return the right to read by the group in the path. Raises `InvalidArgument` if that is none."""
     return (Need(Verb.READ, Resource.GROUP, check_group(given.name("group"))),)
-
-
-def end_transactions(given: Parameters) -> Sequence[Need]:
-    """Return the right to end those of the producer group in the path. Raises `InvalidArgument` if that is none."""
-    return (Need(Verb.WRITE, Resource.TRANSACTION, check_producer_group(given.name("group"))),)

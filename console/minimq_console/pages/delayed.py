@@ -9,7 +9,7 @@ import msgspec
 
 from minimq.administration.delayed_admin import DelayedMessages
 from minimq_console.action import Offer
-from minimq_console.actions import recall
+from minimq_console.operation_actions import FORMS
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -94,7 +94,7 @@ def gather_waiting(visit: Visit) -> WaitingPage:
         return list(islice(visit.observer.admin.delayed_messages(topic), skip, skip + count + 1))
 
     found = visit.ask("the delayed messages", read).required()
-    may_recall = bool(visit.offers(recall.ACTION.on(topic=topic)))
+    may_recall = bool(visit.offers(FORMS["recall"].on(topic=topic)))
     return WaitingPage(
         topic=topic,
         skipped=skip,
@@ -109,7 +109,7 @@ def gather_waiting(visit: Visit) -> WaitingPage:
                 each.messages,
                 each.bytes,
                 each.recall_handle is not None,
-                (recall.ACTION.on({"handle": each.recall_handle}, topic=topic).offer,)
+                (FORMS["recall"].on({"handle": each.recall_handle}, topic=topic).offer,)
                 if may_recall and each.recall_handle is not None
                 else (),
             )

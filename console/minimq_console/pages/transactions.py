@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
-from minimq.administration.transaction_admin import ListedTransaction, ListedTransactions
+from minimq.operations.transactions import ListedTransaction, ListedTransactions
 from minimq_common.errors import MiniMQError
 from minimq_console.action import Offer
-from minimq_console.actions import end_transaction
 from minimq_console.body_text import preview
+from minimq_console.operation_actions import FORMS
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
@@ -73,12 +74,16 @@ def gather(visit: Visit) -> TransactionsPage:
     )
 
 
+#: The actions that end one.
+_ENDS = ("commit-transaction", "rollback-transaction")
+
+
 def _rows(visit: Visit, listed: Sequence[ListedTransaction]) -> tuple[TransactionRow, ...]:
-    targets = [end_transaction.ACTION.on(group=each.group, number=str(each.number)) for each in listed]
-    offered = {offer.address: offer for offer in visit.offers(*targets)}
+    targets = [[FORMS[name].on(group=each.group, number=str(each.number)) for name in _ENDS] for each in listed]
+    offered = {offer.address: offer for offer in visit.offers(*chain.from_iterable(targets))}
     return tuple(
-        _row(each, (offered[target.address],) if target.address in offered else ())
-        for each, target in zip(listed, targets, strict=True)
+        _row(each, tuple(offered[target.address] for target in own if target.address in offered))
+        for each, own in zip(listed, targets, strict=True)
     )
 
 

@@ -1,0 +1,323 @@
+"""Transactions with half messages: list them, and end them by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from minimq.administration.failures import raise_failures
+from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
+from minimq.operations import values
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    F,
+    Form,
+    Given,
+    Operations,
+    Param,
+    Plan,
+    Rows,
+    Table,
+    View,
+    asynchronous,
+    operation,
+)
+from minimq.operations.rows import row_of
+from minimq.operations.words import duration_of, listing
+from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
+from minimq_common.names import check_producer_group
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.wire.convert import from_wire
+from minimq_common.words import count_of
+from minimq_proto.v1 import halves_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+#: Transactions that are listed at most, and bytes of a body.
+_MOST = 10_000
+_SHOWN_BYTES = 200
+#: Takes note of a broker that did not answer, and why.
+OnFailure = Callable[[str, MiniMQError], None]
+_RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    """A transaction with half messages that has not ended.
+
+    Attributes:
+        group: the producer group.
+        number: by which it is ended by hand.
+        broker_name: the broker that has it.
+        topics: of its messages.
+        batches: how many batches it has.
+        keys: of its first message; None if that is large, or damaged.
+        body: the first bytes of that; None likewise.
+        age_s: seconds since it began.
+        expires_s: seconds until it expires.
+        checks: how often a member of the group was asked how it ends.
+        is_undecided: nobody is asked any more: somebody has to decide by hand.
+    """
+
+    group: str
+    number: int
+    broker_name: str
+    topics: Sequence[str]
+    batches: int
+    keys: Sequence[str] | None
+    body: bytes | None
+    age_s: float
+    expires_s: float
+    checks: int
+    is_undecided: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransactions:
+    """The transactions with half messages that have not ended.
+
+    Attributes:
+        transactions: the oldest first.
+        count: how many there are in all; not more than 10,000 are listed.
+    """
+
+    transactions: Sequence[ListedTransaction]
+    count: int
+
+
+_OPEN = Table(
+    "no open transactions",
+    {
+        "group": "Producer group",
+        "number": "Number",
+        "broker": "Broker",
+        "topics": "Topics",
+        "batches": "Batches",
+        "keys": "Keys",
+        "age": "Age",
+        "checks": "Checks",
+        "state": "State",
+    },
+)
+
+
+def _write_transactions(given: Given) -> Sequence[Need]:
+    return (Need(Verb.WRITE, Resource.TRANSACTION, check_producer_group(given.group)),)
+
+
+def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Plan | None) -> View:
+    rows = [
+        row_of(
+            each,
+            age_s=round(each.age_s, 3),
+            expires_s=round(each.expires_s, 3),
+            state="undecided" if each.is_undecided else "open",
+        )
+        for each in found.transactions
+    ]
+    for row in rows:
+        del row["is_undecided"]
+    # Numbers are copied.
+    shown = [{**row, "number": str(row["number"]), "age": duration_of(row["age_s"])} for row in rows]
+    is_cut = found.count > len(rows)
+    notes = [f"only the oldest {len(rows):,} are shown: see --limit and --group"] if is_cut else []
+    return View(json=rows, lines=[Rows(_OPEN, shown)], notes=notes)
+
+
+def _plan_end(admin: Admin, given: Given) -> Plan:
+    group, number = check_producer_group(given.group), given.number
+    found = next((each for each in admin.list_transactions(group).transactions if each.number == number), None)
+    if found is None:
+        raise InvalidArgument(
+            f"transaction {number} of producer group {group} is not open: it has ended, or never began"
+        )
+    what = f"{count_of(found.batches, 'batch', 'batches')} of messages for {listing(found.topics)}"
+    said = f"transaction {number} of producer group {group} on {found.broker_name}, with {what}"
+    warnings = ["It cannot be taken back."]
+    if not found.is_undecided:
+        warnings.append("Members of the producer group are still asked how it ends: they may know better.")
+    is_commit = given.resolution is COMMIT
+    return Plan(
+        sentences=[
+            f"Commits {said}: they become visible to all groups."
+            if is_commit
+            else f"Rolls back {said}: they are never delivered.",
+            f"It began {duration_of(found.age_s)} ago.",
+        ],
+        warnings=warnings,
+    )
+
+
+def _view_end(_admin: Admin, given: Given, resolution: TransactionResolution, _plan: Plan | None) -> View:
+    row = {"group": given.group, "number": given.number, "resolution": resolution.value}
+    return View(json=row, lines=["committed" if resolution is COMMIT else "rolled back"])
+
+
+def _ending(verb: str, resolution: TransactionResolution, short: str) -> Callable[[F], F]:
+    label = "Commit" if resolution is COMMIT else "Roll back"
+    return operation(
+        f"transaction {verb}",
+        example=f"transaction {verb} shop 4611686018427387904",
+        needs=_write_transactions,
+        plan=_plan_end,
+        view=_view_end,
+        fixed={"resolution": resolution},
+        forms=[
+            Form(
+                action=f"{verb}-transaction",
+                path=f"/transactions/{{group}}/{{number}}/{verb}",
+                page="/transactions",
+                title=f"{label} transaction {{number}} of {{group}}",
+                label=label,
+            )
+        ],
+        short=short,
+    )
+
+
+class TransactionOperations(Operations):
+    """Lists transactions with half messages, and ends them by hand; users have it as `Admin`."""
+
+    @operation(
+        "transaction list",
+        example="transaction list --group shop --undecided",
+        view=_view_list,
+        short="List the transactions that have not ended.",
+    )
+    def list_transactions(
+        self,
+        group: Annotated[str | None, values.ProducerGroup] = None,
+        *,
+        undecided: bool = False,
+        most: Annotated[int, Param(flag="--limit", low=1, high=_MOST, default="100", metavar="COUNT")] = _MOST,
+        on_failure: Annotated[OnFailure | None, HIDDEN] = None,
+    ) -> ListedTransactions:
+        """List the transactions with half messages that have not ended, the oldest first.
+
+        One that is "open" belongs to a producer that is at work, or will be asked. "Undecided" means that the producer
+        group was asked as often as brokers do, and gave no answer: decide by hand, or the transaction expires. "Keys"
+        are those of its first message.
+
+        Args:
+            group: only those of this producer group.
+            undecided: only those about which no producer is asked any more.
+            most: list so many at most: the oldest.
+            on_failure: called with the name of each broker that does not answer, and the error; those of the others are
+                returned then. By default the error is raised.
+
+        Raises:
+            InvalidArgument: the group cannot be one.
+            Unavailable: a broker does not answer, or has no master.
+        """
+        if not 1 <= most <= _MOST:
+            raise InvalidArgument(f"most is {most}: it must be 1 to {_MOST:,}")
+        answers = self._ask_for_halves(group, -1, _MOST if undecided else most, on_failure)
+        found = [_listed(name, half) for name, answer in answers.items() for half in answer.halves]
+        found = sorted((each for each in found if each.is_undecided or not undecided), key=lambda each: -each.age_s)
+        count = len(found) if undecided else sum(answer.count for answer in answers.values())
+        return ListedTransactions(tuple(found[:most]), count)
+
+    @_ending("commit", COMMIT, "Commit a transaction by hand: its messages are delivered.")
+    @_ending("rollback", ROLLBACK, "Roll a transaction back by hand: its messages are dropped.")
+    def end_transaction(
+        self,
+        group: Annotated[str, values.ProducerGroup],
+        number: Annotated[int, Param(low=0)],
+        resolution: TransactionResolution,
+    ) -> TransactionResolution:
+        """End a transaction with half messages by hand. It has one outcome forever.
+
+        Args:
+            group: the producer group.
+            number: of the transaction.
+            resolution: `COMMIT` or `ROLLBACK`.
+
+        Returns:
+            How it has ended.
+
+        Raises:
+            TransactionEnded: it has ended otherwise before.
+            TransactionExpired: no broker knows it.
+            Unavailable: a broker does not answer, or has no master.
+        """
+        if resolution not in OUTCOMES or resolution is UNKNOWN:
+            raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
+        answers = self._ask_for_halves(check_producer_group(group), number, 1)
+        named = f"transaction {number} of producer group {group!r}"
+        for name, answer in answers.items():
+            if answer.halves or answer.outcome:
+                request = halves_pb2.EndHalfRequest(producer_group=group, number=number, outcome=OUTCOMES[resolution])
+                return _resolution_of(named, resolution, self._masters.at(name, partial(self._end_half, request)))
+        raise TransactionExpired(
+            f"no broker knows {named}: it ended so long ago that its outcome is forgotten, or it never began: see "
+            "`minimq transaction list`"
+        )
+
+    def _ask_for_halves(
+        self, group: str | None, number: int, most: int, on_failure: OnFailure | None = None
+    ) -> Mapping[str, halves_pb2.ListHalvesResponse]:
+        addresses = self._masters.find_all() if on_failure is None else self._masters.find()
+        name = "" if group is None else check_producer_group(group)
+        request = halves_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
+        answers, failures = self._masters.call_all(addresses, lambda stub: stub.ListHalves, request)
+        if on_failure is None:
+            raise_failures("transactions are not known", failures, addresses, "try again")
+        else:
+            for broker, error in failures.items():
+                on_failure(broker, error)
+        return answers
+
+    async def _end_half(self, request: halves_pb2.EndHalfRequest, address: str) -> halves_pb2.EndHalfResult:
+        from minimq.administration.end_stream import EndStream
+
+        stream = EndStream(self._masters.calls.connection, address)
+        try:
+            return await stream.end(request)
+        finally:
+            stream.close()
+
+
+def _resolution_of(
+    named: str, wanted: TransactionResolution, result: halves_pb2.EndHalfResult
+) -> TransactionResolution:
+    stands = _RESOLUTIONS.get(result.outcome)
+    if stands is wanted:
+        return stands
+    if stands is None:
+        raise TransactionExpired(f"{named} has expired: nobody has decided on it in time, or a part of it was lost")
+    done = "committed" if result.outcome == halves_pb2.HALF_OUTCOME_COMMITTED else "rolled back"
+    raise TransactionEnded(f"{named} was {done} before: that outcome stands")
+
+
+def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
+    keys: Sequence[str] | None = None
+    body: bytes | None = None
+    if half.batch:
+        from minimq_common.batch.records import RecordBatch
+
+        with suppress(MiniMQError):  # whoever may write may send anything
+            records = RecordBatch(half.batch)
+            records.check_values()
+            records.check_texts()
+            keys, body = records.keys(0), records.bodies()[0][:_SHOWN_BYTES]
+    return from_wire(
+        ListedTransaction,
+        half,
+        group=half.producer_group,
+        broker_name=broker_name,
+        topics=tuple(half.topics),
+        keys=keys,
+        body=body,
+    )
+
+
+class AsyncTransactionOperations(AsyncOperations):
+    """The same for `minimq.aio.Admin`."""
+
+    list_transactions = asynchronous(TransactionOperations.list_transactions)
+    end_transaction = asynchronous(TransactionOperations.end_transaction)
