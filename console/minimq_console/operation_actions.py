@@ -122,7 +122,7 @@ class _FormOf:
                 values[name] = text == "1"
             elif parameter.parts:
                 values[name] = parameter.kind() if text == "1" else None
-            elif parameter.is_many:
+            elif parameter.is_many and text:
                 values[name] = tuple(parameter.read(label, each) for each in text.replace(",", " ").split())
             elif text:
                 values[name] = parameter.read(label, text)

@@ -141,9 +141,9 @@ def _values(operation: Operation, typed: dict[str, Any]) -> Iterator[tuple[Param
                 raise error from None
         elif each.kind is bool:
             yield each, text
-        elif each.is_many:
+        elif each.is_many and text:
             yield each, tuple(each.read(each.flag, one) for one in text)
-        elif text is not None:
+        elif not each.is_many and text is not None:
             yield each, each.read(each.flag if not each.is_argument else each.name.upper(), text)
 
 
@@ -180,17 +180,20 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
     default = about.default
     if default is None and not parameter.is_required and not parameter.is_many and parameter.default is not None:
         default = str(parameter.default)
+    shown = default is not None and default not in ("0", "0.0", "")
+    if about.read and default in ("0", "0.0"):
+        default = "default"
     return [
         _option(
             *names,
-            default=() if parameter.is_many else "default" if about.read and default in ("0", "0.0") else default,
             required=parameter.is_required,
             multiple=parameter.is_many,
-            show_default=default is not None and default not in ("0", "0.0", ""),
+            show_default=shown,
             metavar=about.metavar or _METAVARS.get(parameter.kind),
             type=click.Choice(list(about.choices)) if about.choices else str,
             shell_complete=complete(about.complete),
             help=parameter.help,
+            **({} if default is None else {"default": default}),
         )
     ]
 

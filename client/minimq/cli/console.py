@@ -76,6 +76,7 @@ _LOOK_S = 0.5
 @option(
     "--trusted-proxy",
     "trusted_proxies",
+    envvar="MINIMQ_CONSOLE_TRUSTED_PROXY",
     multiple=True,
     metavar="ADDRESS",
     help="IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix count; repeatable.",

@@ -343,7 +343,7 @@ class GroupOperations(Operations):
 
         request = reset_request(check_group(group), check_topic(topic), to, force)
         named = None if queues is None else [_of_topic(topic, queue) for queue in queues]
-        chosen = ids_by_broker(topic, named) if named else None
+        chosen = None if named is None else ids_by_broker(topic, named)
         reset = Reset(self._masters, request, chosen)
         offsets = reset.run(dry_run=dry_run)
         return dict(sorted(offsets.items()))
