@@ -15,6 +15,9 @@ from minimq_console.page import Visit
 from minimq_console.parameters import Parameters
 from minimq_console.texts import address
 
+#: Part of the time of a page in which a plan counts.
+_COUNTING = 0.6
+
 
 def operations() -> list[Operation]:
     """Return all operations."""
@@ -83,6 +86,7 @@ class _FormOf:
         """Return what it will do."""
         plan, given, admin = self._operation.plan, self._given(visit), visit.observer.admin
         assert plan is not None
+        given.patience_s = _COUNTING * visit.asking.left_s
         found = visit.ask(self._form.label, lambda: plan(admin, given)).required()
         return ActionPlan(
             sentences=tuple(found.sentences),

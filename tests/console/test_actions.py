@@ -25,7 +25,7 @@ from minimq import (
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import TransactionEnded
-from minimq_console.actions import settle_letters
+from minimq_console import operation_actions
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -169,7 +169,7 @@ def test_dead_letters_are_dropped_one_by_one_or_all(
     described = visitor.get(link)
     assert f"Drops 1 dead letter of group {group}." in described.text
     done = visitor.post(link.partition("?")[0], confirmation_of(described, group))
-    assert f"1 dead letter of group {group} was dropped." in visitor.get(done.headers["Location"]).text
+    assert "1 dead letter dropped" in visitor.get(done.headers["Location"]).text
     assert "2 dead letters" in use(visitor, f"/dead-letters/{group}/drop", typed=group)
     assert list(admin.dead_letters(group)) == []
     assert "no such open dead letters" in fill_in(visitor, f"/dead-letters/{group}/resend").text
@@ -195,7 +195,7 @@ def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 2)
-    monkeypatch.setattr(settle_letters, "_COUNTING", 0.0)
+    monkeypatch.setattr(operation_actions, "_COUNTING", 0.0)
     address = f"/dead-letters/{group}/drop"
     assert "Drops 1 dead letter, and others that could not be counted in time," in fill_in(visitor, address).text
     assert "2 dead letters" in use(visitor, address, typed=group)

@@ -12,7 +12,8 @@ from minimq.connection.cluster import Cluster
 from minimq.operations.brokers import AsyncBrokerOperations
 from minimq.operations.delayed import AsyncDelayedOperations
 from minimq.operations.groups import AsyncGroupOperations
-from minimq.operations.operation import asynchronous, listed
+from minimq.operations.letters import AsyncLetterOperations
+from minimq.operations.operation import asynchronous
 from minimq.operations.topics import AsyncTopicOperations
 from minimq.operations.transactions import AsyncTransactionOperations
 from minimq.options import NoOthers
@@ -25,6 +26,7 @@ class Admin(
     AsyncGroupOperations,
     AsyncTransactionOperations,
     AsyncDelayedOperations,
+    AsyncLetterOperations,
 ):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
@@ -62,10 +64,8 @@ class Admin(
     apply_access = asynchronous(SyncAdmin.apply_access)
     can = asynchronous(SyncAdmin.can)
     change_access = asynchronous(SyncAdmin.change_access)
-    count_dead_letters = asynchronous(SyncAdmin.count_dead_letters)
     credentials_of = asynchronous(SyncAdmin.credentials_of)
     disable_user = asynchronous(SyncAdmin.disable_user)
-    drop_dead_letters = asynchronous(SyncAdmin.drop_dead_letters)
     drop_old_keys = asynchronous(SyncAdmin.drop_old_keys)
     enable_user = asynchronous(SyncAdmin.enable_user)
     find_messages = asynchronous(SyncAdmin.find_messages)
@@ -77,8 +77,6 @@ class Admin(
     remove_issuer = asynchronous(SyncAdmin.remove_issuer)
     remove_rules = asynchronous(SyncAdmin.remove_rules)
     remove_user = asynchronous(SyncAdmin.remove_user)
-    resend_dead_letters = asynchronous(SyncAdmin.resend_dead_letters)
     rotate_key = asynchronous(SyncAdmin.rotate_key)
     token_credentials = asynchronous(SyncAdmin.token_credentials)
     trace_message = asynchronous(SyncAdmin.trace_message)
-    dead_letters = listed(SyncAdmin.dead_letters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +61,7 @@ def command_of(operation: Operation) -> click.Command:
 
 
 def _params(operation: Operation) -> list[click.Parameter]:
-    params: list[click.Parameter] = []
-    for each in operation.shown:
-        params += [_argument(each)] if each.is_argument else _options(each)
+    params = options_of(operation.shown)
     for param in params:
         if isinstance(param, click.Option):
             param.help = operation.with_flags(param.help or "")
@@ -86,7 +84,9 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
 
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
     try:
-        given = operation.given(**{each.name: value for each, value in _values(operation, typed)})
+        given = operation.given(**{each.name: value for each, value in values_of(operation.shown, typed)})
+        if operation.check is not None:
+            operation.check(given)
         with Admin(nameserver) as admin:
             plan = None
             if dry_run:
@@ -127,9 +127,9 @@ def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan
     return plan
 
 
-def _values(operation: Operation, typed: dict[str, Any]) -> Iterator[tuple[Parameter, Any]]:
+def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iterator[tuple[Parameter, Any]]:
     """Yield the parameters that were given, or have a default in commands, with their values."""
-    for each in operation.shown:
+    for each in parameters:
         text = typed[each.key]
         if each.parts:
             parts = {part.name: part.read(part.flag, typed[part.key]) for part in each.parts}
@@ -159,6 +159,14 @@ def _with_flags(operation: Operation, message: str) -> str:
 
 
 # ---- Parameters -------------------------------------------------------------------------------------
+
+
+def options_of(parameters: Iterable[Parameter]) -> list[click.Parameter]:
+    """Return the arguments and options of parameters."""
+    found: list[click.Parameter] = []
+    for each in parameters:
+        found += [_argument(each)] if each.is_argument else _options(each)
+    return found
 
 
 def _argument(parameter: Parameter) -> click.Argument:

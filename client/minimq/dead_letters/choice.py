@@ -46,17 +46,24 @@ class Choice:
 
 
 class Chosen(TypedDict, total=False):
-    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to match."""
+    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to match.
 
-    #: First time at which they died: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds since
-    #: 1970.
+    Attributes:
+        since: only dead letters that failed at or after this time. A time is 2026-01-31T08:00Z, with a time zone, or
+            before now: -24h, -90m, -7d; or 1769846400000ms since 1970.
+        until: only dead letters that failed before this time.
+        key: only dead letters with this key.
+        reason: only dead letters with this reason.
+        topic: only dead letters of this topic.
+        ids: the dead letter with this message id, or at this place, such as broker-a:0@17; `minimq dlq show` prints
+            both. May be given several times.
+    """
+
     since: Time | None
-    #: Time before which they died.
     until: Time | None
     key: str | None
     reason: str | None
     topic: str | None
-    #: Message ids, or places such as "broker-a:0@17"; see `DeadLetter.place`.
     ids: str | Iterable[str] | None
 
 

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -54,6 +54,7 @@ class Param:
         is_hidden: commands and forms do not have it.
         progress: the method calls it: "line" with a sentence, "bar" with two numbers. Faces show that.
         parts: the fields of a dataclass that are options of their own.
+        is_collected: the method calls it with what is wrong with a part; views find that in `given.collected`.
     """
 
     flag: str = ""
@@ -70,6 +71,7 @@ class Param:
     is_hidden: bool = False
     progress: str = ""
     parts: Mapping[str, Param] = field(default_factory=dict)
+    is_collected: bool = False
 
 
 HIDDEN = Param(is_hidden=True)
@@ -292,6 +294,8 @@ class Operation:
     plans_first: bool
     forms: tuple[Form, ...]
     flags: tuple[Parameter, ...]
+    check: Callable[[Given], None] | None
+    abouts: Mapping[str, Param]
     fixed: Mapping[str, object]
     can_watch: bool
     short: str
@@ -320,6 +324,9 @@ class Operation:
         """All parameters but `self`, in the order of the signature."""
         found = []
         for each in list(inspect.signature(self.function).parameters.values())[1:]:
+            if each.kind is each.VAR_KEYWORD:
+                found += _keywords(each.annotation, self.function.__globals__, self.abouts)
+                continue
             is_argument = each.kind is each.POSITIONAL_OR_KEYWORD and each.default is each.empty
             text, scope = self._doc[2].get(each.name, ""), self.function.__globals__
             found.append(_parameter(each.name, each.annotation, each.default, scope, text, is_argument=is_argument))
@@ -328,7 +335,12 @@ class Operation:
     @property
     def shown(self) -> list[Parameter]:
         """The parameters that commands and forms have."""
-        own = [each for each in self.parameters if not each.about.is_hidden and not each.about.progress]
+        faceless = [
+            each.name
+            for each in self.parameters
+            if each.about.is_hidden or each.about.progress or each.about.is_collected
+        ]
+        own = [each for each in self.parameters if each.name not in faceless]
         return [each for each in (*own, *self.flags) if each.name not in self.fixed]
 
     def given(self, **values: Any) -> Given:
@@ -338,6 +350,10 @@ class Operation:
 
     def run(self, admin: Admin, given: Given) -> Any:
         """Do it."""
+        given.collected = []
+        for each in self.parameters:
+            if each.about.is_collected and getattr(given, each.name) is None:
+                setattr(given, each.name, given.collected.append)
         return getattr(admin, self.method)(**{each.name: getattr(given, each.name) for each in self.parameters})
 
 
@@ -352,6 +368,8 @@ def operation(  # noqa: PLR0913 - by name, as fields
     plans_first: bool = False,
     forms: Sequence[Form] = (),
     flags: Sequence[Parameter] = (),
+    check: Callable[[Given], None] | None = None,
+    abouts: Mapping[str, Param] | None = None,
     fixed: Mapping[str, object] | None = None,
     can_watch: bool = False,
     short: str = "",
@@ -368,6 +386,8 @@ def operation(  # noqa: PLR0913 - by name, as fields
         plans_first: a command always plans before it does it, and tells the warnings.
         forms: actions of the console.
         flags: options for the plan and the view alone; see `flag`.
+        check: raises `InvalidArgument` for options of a command that do not go together.
+        abouts: facts about the fields of a `TypedDict` that are its keyword arguments.
         fixed: arguments that it always has: a method may be several operations.
         can_watch: a command can repeat it until Ctrl-C.
         short: one sentence for lists of commands, if the first line of the docstring is too long.
@@ -386,6 +406,8 @@ def operation(  # noqa: PLR0913 - by name, as fields
             plans_first=plans_first,
             forms=tuple(forms),
             flags=tuple(flags),
+            check=check,
+            abouts=abouts or {},
             fixed=fixed or {},
             can_watch=can_watch,
             short=short,
@@ -416,7 +438,8 @@ def _parameter(
     if get_origin(annotation) is Annotated:
         annotation, about = get_args(annotation)
     if get_origin(annotation) in (Union, UnionType):
-        annotation = next(each for each in get_args(annotation) if each is not NoneType)
+        choices = [each for each in get_args(annotation) if each is not NoneType]
+        annotation = next((each for each in choices if get_origin(each) is not None), choices[0])
     origin = get_origin(annotation)
     is_many = inspect.isclass(origin) and issubclass(origin, Iterable)
     kind = get_args(annotation)[0] if is_many else annotation
@@ -424,6 +447,18 @@ def _parameter(
     return Parameter(
         name, kind, is_many, (is_argument or about.is_argument) and not about.is_option, default, _capital(text), about
     )
+
+
+def _keywords(annotation: str, scope: Mapping[str, Any], abouts: Mapping[str, Param]) -> list[Parameter]:
+    """Return the fields of a `TypedDict` as parameters: they may all be left out."""
+    [choice] = get_args(eval(annotation, dict(scope)))
+    helps = _parse((inspect.getdoc(choice) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
+    scope = vars(inspect.getmodule(choice))
+    found = [
+        _parameter(name, each.__forward_arg__, None, scope, helps.get(name, ""), is_argument=False)
+        for name, each in choice.__annotations__.items()
+    ]
+    return [replace(each, about=abouts.get(each.name, each.about)) for each in found]
 
 
 def _capital(text: str) -> str:

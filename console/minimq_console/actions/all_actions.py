@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from minimq_console.action import Action
-from minimq_console.actions import produce, settle_letters
+from minimq_console.actions import produce
 from minimq_console.operation_actions import FORMS
 
-ACTIONS: tuple[Action, ...] = (
-    *FORMS.values(),
-    produce.ACTION,
-    settle_letters.RESEND,
-    settle_letters.DROP,
-)
+ACTIONS: tuple[Action, ...] = (*FORMS.values(), produce.ACTION)

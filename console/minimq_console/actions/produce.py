@@ -12,10 +12,11 @@ from minimq_common.batch.message_check import check_message
 from minimq_common.batch.records import MAX_TAG
 from minimq_common.delays import MAX_DELAY_S
 from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_topic
 from minimq_common.quantities import seconds_of
+from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of
 from minimq_console.action import Action, ActionPlan, ActionResult, Progress
-from minimq_console.actions.rights import write_topic
 from minimq_console.body_text import preview
 from minimq_console.form_field import FormField
 from minimq_console.page import Visit
@@ -45,6 +46,11 @@ DELAY = FormField(
     name="delay", label="Deliver after", most=40, hint="A time such as 30s or 2h; at once if it is empty."
 )
 FIELDS = (BODY, FORM, KEY, TAG, PROPERTIES, GROUP, DELAY)
+
+
+def needs(given: Parameters) -> Sequence[Need]:
+    """Return the right to send to the topic in the path. Raises `InvalidArgument` if that is none."""
+    return (Need(Verb.WRITE, Resource.TOPIC, check_topic(given.name("topic"))),)
 
 
 def fields(visit: Visit) -> Sequence[FormField]:
@@ -154,7 +160,7 @@ ACTION = Action(
     page="/topics/{topic}",
     title="Send a message to topic {topic}",
     label="Send a message",
-    needs=write_topic,
+    needs=needs,
     fields=fields,
     plan=plan,
     run=run,

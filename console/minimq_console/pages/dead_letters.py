@@ -11,12 +11,12 @@ import msgspec
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq_common.errors import DamagedMessages
 from minimq_console.action import Offer
-from minimq_console.actions.settle_letters import DROP, RESEND
 from minimq_console.body_text import preview
+from minimq_console.operation_actions import FORMS
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 
-_ACTIONS = (RESEND, DROP)
+_ACTIONS = (FORMS["resend-letters"], FORMS["drop-letters"])
 #: Dead letters that one may skip: each is read anew.
 _MOST_SKIPPED = 10_000
 
@@ -111,7 +111,7 @@ def gather_letters(visit: Visit) -> LettersPage:
 
 def _rows(visit: Visit, group: str, letters: Sequence[DeadLetter]) -> tuple[LetterRow, ...]:
     targets = [
-        [action.on({"ids": letter.place, "topic": letter.topic or ""}, group=group) for action in _ACTIONS]
+        [action.on({"id": letter.place, "topic": letter.topic or ""}, group=group) for action in _ACTIONS]
         for letter in letters
     ]
     offered = {offer.address: offer for offer in visit.offers(*chain.from_iterable(targets))}

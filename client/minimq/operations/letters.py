@@ -1,0 +1,502 @@
+"""Dead letters: count, resend and drop them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final, Unpack
+
+from minimq.dead_letters.choice import Choice, Chosen, choice_of
+from minimq.operations import values
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    Form,
+    Given,
+    Operations,
+    Param,
+    Plan,
+    Rows,
+    Table,
+    View,
+    asynchronous,
+    flag,
+    listed,
+    operation,
+)
+from minimq.operations.rows import row_of
+from minimq.operations.words import missing
+from minimq.routes.away import by_broker
+from minimq.transport.client_log import client_logger
+from minimq_common.errors import DamagedMessages, InvalidArgument, TopicUnavailable
+from minimq_common.moments import moment
+from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.words import count_of
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:  # other administration does not need to load sending and receiving
+    from minimq.admin import Admin
+    from minimq.dead_letters.dead_letter import DeadLetter
+    from minimq.dead_letters.letter_settler import Outcome
+    from minimq_common.model import AwayBroker
+
+log = client_logger(__name__)
+
+#: Called with the number of examined dead letters, and their total number.
+Progress = Callable[[int, int], None]
+#: Seconds to wait without progress for servers that are away or busy.
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterCount:
+    """The open dead letters of a group that have the same topic and the same reason.
+
+    Attributes:
+        group: the consumer group.
+        topic: that they were sent to; None when they do not tell.
+        reason: why they were given up.
+        count: how many there are.
+        oldest, newest: when the first and the last of them failed.
+    """
+
+    group: str
+    topic: str | None
+    reason: str
+    count: int
+    oldest: datetime
+    newest: datetime
+
+
+#: Called with the error of each damaged batch.
+OnDamage = Callable[[DamagedMessages], None]
+DAMAGE = Param(is_collected=True)
+_ANY_GROUP = Param(complete="groups", metavar="GROUP", is_argument=True)
+#: The options that choose dead letters.
+CHOICE: Final = {
+    "since": Param(flag="--from", read=values.past, metavar="TIME"),
+    "until": Param(read=values.past, metavar="TIME"),
+    "key": Param(metavar="KEY"),
+    "reason": Param(metavar="TEXT"),
+    "topic": Param(metavar="TOPIC", complete="topics"),
+    "ids": Param(flag="--id", metavar="ID|BROKER:QUEUE@OFFSET"),
+}
+_ALL = flag("everything", "All open dead letters of the group.", "--all")
+_PAGE: Final = "/dead-letters/{group}"
+_FIELDS: Final = {
+    "ids": "Only these",
+    "topic": "Only those that were sent to this topic",
+    "reason": "Only those with this reason",
+    "key": "Only those with this key",
+}
+#: Topics that a plan names.
+_MOST_TOPICS = 20
+
+_COUNTS = Table(
+    "no open dead letters",
+    {
+        "group": "Group",
+        "topic": "Topic",
+        "reason": "Reason",
+        "count": "Count",
+        "oldest": "Oldest",
+        "newest": "Newest",
+    },
+)
+
+
+# ---- Plans and results ------------------------------------------------------------------------------
+
+
+def _read_group(given: Given) -> Sequence[Need]:
+    return (Need(Verb.READ, Resource.GROUP, check_group(given.group)),)
+
+
+def _resend_needs(given: Given) -> Sequence[Need]:
+    topic = given.to or given.topic
+    return (*_read_group(given), *((Need(Verb.WRITE, Resource.TOPIC, check_topic(topic)),) if topic else ()))
+
+
+def chosen_of(given: Given) -> Chosen:
+    """Return which dead letters are meant."""
+    chosen: Chosen = {name: getattr(given, name) for name in Chosen.__annotations__}  # type: ignore[assignment]
+    return chosen
+
+
+def _check_some(given: Given) -> None:
+    if given.everything == any(chosen_of(given).values()):
+        excluded = "--all excludes options that choose some"
+        raise InvalidArgument(excluded if given.everything else "choose some (--from, --key, --id ...), or give --all")
+
+
+class _Found:
+    """The open dead letters that are meant, as far as they could be counted in the time that a face has."""
+
+    def __init__(self, admin: Admin, given: Given) -> None:
+        #: Their number by the topic that they were sent to; "" for those that do not tell.
+        self.topics = Counter[str]()
+        self.is_cut = False
+        #: One that dies after the plan is not meant.
+        self.until_ms = 0
+        patience_s, began = getattr(given, "patience_s", None), time.monotonic()
+        choice = choice_of(chosen_of(given))
+        for letter in admin.dead_letters(given.group, on_damage=lambda _: None):
+            if choice.wants(letter):
+                self.topics[letter.topic or ""] += 1
+                self.until_ms = max(self.until_ms, letter.died_ms + 1)
+            if patience_s is not None and time.monotonic() - began >= patience_s:
+                self.is_cut = True
+                break
+        if not self.topics and not self.is_cut:
+            check_known(admin, given.group)
+
+    @property
+    def is_none(self) -> bool:
+        return not self.topics and not self.is_cut
+
+    @property
+    def total(self) -> str:
+        said = count_of(self.topics.total(), "dead letter")
+        return f"{said}, and others that could not be counted in time," if self.is_cut else said
+
+    @property
+    def carried(self) -> Mapping[str, str]:
+        return {} if self.is_cut else {"until": f"{self.until_ms}ms"}
+
+
+def _nothing(given: Given) -> Plan:
+    return Plan(
+        sentences=[f"Group {given.group} has no such open dead letters: they were settled, or others are meant."]
+    )
+
+
+def _plan_resend(admin: Admin, given: Given) -> Plan:
+    found = _Found(admin, given)
+    if found.is_none:
+        return _nothing(given)
+    sentences = [f"Resends {found.total} of group {given.group}."]
+    for topic, count in found.topics.most_common(_MOST_TOPICS):
+        where = f"to topic {given.to or topic}" if given.to or topic else "that do not tell their topic"
+        sentences.append(f"{count_of(count, 'message')} {where}.")
+    readers = "All groups that read these topics get them."
+    if given.only_group:
+        readers = f"Group {given.group} alone gets them."
+    sentences.append(f"Each is resent once, and then open no more. {readers}")
+    return Plan(sentences=sentences, carried=found.carried)
+
+
+def _plan_drop(admin: Admin, given: Given) -> Plan:
+    found = _Found(admin, given)
+    if found.is_none:
+        return _nothing(given)
+    return Plan(
+        sentences=[
+            f"Drops {found.total} of group {given.group}.",
+            "They are shown and resent no more; brokers keep their bytes for a while.",
+        ],
+        warnings=["It cannot be taken back."],
+        question=f"Drop {found.total} of group {given.group}?",
+        carried=found.carried,
+    )
+
+
+def away_with_letters(admin: Admin, group: str | None) -> tuple[AwayBroker, ...]:
+    """Return the absent brokers with dead letters of a group, or of any."""
+    topic = None if group is None else dead_letter_topic(group)
+    routes = [route for route in admin.routes() if topic in (None, route.topic)]
+    return by_broker(each for route in routes if route.topic.startswith(DEAD_LETTER_PREFIX) for each in route.away)
+
+
+def check_known(admin: Admin, group: str) -> None:
+    """Raise `GroupNotFound` for a group that has no topic of dead letters either: its name may be mistyped."""
+    topic = dead_letter_topic(group)
+    if all(route.topic != topic for route in admin.routes()):
+        admin.describe_group(group)
+
+
+def damage_notes(damages: Sequence[DamagedMessages], consequence: str) -> list[str]:
+    """Return a line for each damaged batch, and one about them all."""
+    if not damages:
+        return []
+    are = "batch is" if len(damages) == 1 else "batches are"
+    said = [f"damaged, {consequence}: {error.message}" for error in damages]
+    return [*said, f"{len(damages)} {are} damaged: run minimq-broker check on their brokers"]
+
+
+def _view_counts(admin: Admin, given: Given, counts: list[DeadLetterCount], _plan: Plan | None) -> View:
+    rows = [row_of(each) for each in counts]
+    away = away_with_letters(admin, given.group)
+    if given.group is not None and not rows:
+        check_known(admin, given.group)
+    notes = [*damage_notes(given.collected, "not counted"), *missing(away, {}, "not counted")]
+    return View(json=rows, lines=[Rows(_COUNTS, rows)], notes=notes, is_complete=not given.collected)
+
+
+def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan | None], View]:
+    def view(admin: Admin, given: Given, count: int, _plan: Plan | None) -> View:
+        away = away_with_letters(admin, given.group)
+        if not count:
+            check_known(admin, given.group)
+        return View(
+            json={"group": given.group, done: count},
+            lines=[f"{count_of(count, 'dead letter')} {done}"],
+            notes=[*damage_notes(given.collected, f"not {done}"), *missing(away, {}, f"not {done}")],
+            is_complete=not given.collected and not away,
+        )
+
+    return view
+
+
+# ---- Operations -------------------------------------------------------------------------------------
+
+
+class LetterOperations(Operations):
+    """Shows dead letters, and sends them again or drops them; users have it as `Admin`.
+
+    A dead letter is open until it was resent or dropped.
+    """
+
+    def dead_letters(
+        self, group: str, *, on_damage: OnDamage | None = None, **chosen: Unpack[Chosen]
+    ) -> Iterator[DeadLetter]:
+        """Yield the current open dead letters of a group; all, or those that match all of `chosen`.
+
+        Args:
+            group: its name.
+            on_damage: called with the error of each damaged batch, which is then passed over; its `queue`, `offset` and
+                `next_offset` say where it is. By default the error is raised.
+            **chosen: which of them; see `Chosen`.
+
+        Raises:
+            InvalidArgument: an argument breaks a rule.
+            TopicUnavailable, Unavailable: brokers that have them are away.
+            DamagedMessages: a batch is damaged, and `on_damage` is not given.
+            MiniMQError: another failure of a broker; the text names it.
+        """
+        choice = choice_of(chosen)
+        return self._open_letters(check_group(group), choice, None, on_damage)
+
+    def _open_letters(
+        self, group: str, choice: Choice, progress: Progress | None, on_damage: OnDamage | None
+    ) -> Iterator[DeadLetter]:
+        from minimq.dead_letters.letter_reader import LetterReader  # as above
+
+        with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
+            spans = reader.spans()
+            settled = reader.settled(span.queue.broker_name for span in spans)
+            seen, total = 0, sum(span.end - span.first for span in spans)
+            for span in spans:
+                for looked_at, letters in reader.open_letters(span, settled):
+                    yield from filter(choice.wants, letters)
+                    seen += looked_at
+                    if progress is not None:
+                        progress(seen, total)
+
+    @operation(
+        "dlq list",
+        example="dlq list billing --output json",
+        view=_view_counts,
+        short="Count the open dead letters.",
+    )
+    def count_dead_letters(
+        self,
+        group: Annotated[str | None, _ANY_GROUP] = None,
+        *,
+        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        on_damage: Annotated[OnDamage | None, DAMAGE] = None,
+    ) -> list[DeadLetterCount]:
+        """Count the open dead letters of a group, or of all groups, by topic and reason.
+
+        Dead letters on brokers that are away are not counted.
+
+        Args:
+            group: its name; of all groups if it is left out.
+            progress: called with the number of examined dead letters of a group, and their total number.
+            on_damage: as of `dead_letters`.
+
+        Raises:
+            MiniMQError: as of `dead_letters`.
+        """
+        if group is not None:
+            return self._counts(check_group(group), progress, on_damage)
+        counts: list[DeadLetterCount] = []
+        for name in self._groups_with_dead_letters():
+            try:
+                counts += self._counts(name, progress, on_damage)
+            except TopicUnavailable as error:
+                log.warning("dead letters: not counted group=%s error=%s", name, error.message)
+        return counts
+
+    def _counts(self, group: str, progress: Progress | None, on_damage: OnDamage | None) -> list[DeadLetterCount]:
+        found: dict[tuple[str | None, str], list[int]] = {}
+        for letter in self._open_letters(group, Choice(), progress, on_damage):
+            found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
+        ordered = sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
+        return [
+            DeadLetterCount(group, topic, reason, len(times), moment(min(times)), moment(max(times)))
+            for (topic, reason), times in ordered
+        ]
+
+    def _groups_with_dead_letters(self) -> list[str]:
+        calls = self._masters.calls
+        topics = calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+        names = [name.removeprefix(DEAD_LETTER_PREFIX) for name in topics if name.startswith(DEAD_LETTER_PREFIX)]
+        return sorted(filter(is_group, names))
+
+    @operation(
+        "dlq resend",
+        example="dlq resend billing --all --dry-run",
+        needs=_resend_needs,
+        plan=_plan_resend,
+        view=_view_settled("resent"),
+        check=_check_some,
+        abouts=CHOICE,
+        flags=[_ALL],
+        forms=[
+            Form(
+                action="resend-letters",
+                path="/dead-letters/{group}/resend",
+                title="Resend dead letters of {group}",
+                label="Resend",
+                page=_PAGE,
+                fields=_FIELDS,
+            )
+        ],
+        short="Resend dead letters to their topic, each once.",
+    )
+    def resend_dead_letters(
+        self,
+        group: values.GroupName,
+        *,
+        to: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
+        only_group: bool = False,
+        dry_run: Annotated[bool, HIDDEN] = False,
+        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        on_damage: Annotated[OnDamage | None, DAMAGE] = None,
+        **chosen: Unpack[Chosen],
+    ) -> int:
+        """Resend the messages of open dead letters of a group, as they were first sent.
+
+        Each is resent once, even if this is killed and done again; at least once if its queue is on another broker than
+        that of its dead letter, or it has more than 8 MiB. Every group that reads the topic receives the messages, or,
+        with `only_group`, this group alone, with all of its tries. They go to their original queue if it is writable.
+
+        Args:
+            group: its name.
+            to: send them to this topic instead of their own.
+            only_group: only this group gets them, not all groups that read the topic: after the first of its
+                `retry_delays_s`, or, if it receives messages one by one, at once. Those must still be stored, and not
+                in a FIFO topic.
+            dry_run: only count them.
+            progress: called with the number of examined dead letters, and their total number.
+            on_damage: as of `dead_letters`.
+            **chosen: which of them, all unless given; see `Chosen`.
+
+        Returns:
+            How many were resent by this call.
+
+        Raises:
+            MiniMQError: as of `dead_letters`; or a topic does not exist, or is not writable. The text has the number of
+                resent ones. Repeat the call for the others.
+        """
+        if to is not None and check_topic(to).startswith("%"):
+            raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
+        if only_group and to is not None:
+            raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
+        reopens = only_group and self._pops(check_group(group))
+        if only_group and not reopens:
+            to = retry_topic(group)
+        choice = choice_of(chosen)
+        return self._settle(
+            check_group(group), choice, "resent", to, progress, on_damage, dry_run=dry_run, reopens=reopens
+        )
+
+    def _pops(self, group: str) -> bool:
+        request = broker_pb2.DescribeGroupRequest(group=group)
+        answers, _ = self._masters.call_all(self._masters.find_readable(), lambda stub: stub.DescribeGroup, request)
+        return any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues)
+
+    @operation(
+        "dlq drop",
+        example="dlq drop billing --until -30d --yes",
+        needs=_read_group,
+        plan=_plan_drop,
+        view=_view_settled("dropped"),
+        check=_check_some,
+        abouts=CHOICE,
+        flags=[_ALL],
+        is_destructive=True,
+        forms=[
+            Form(
+                action="drop-letters",
+                path="/dead-letters/{group}/drop",
+                title="Drop dead letters of {group}",
+                label="Drop",
+                page=_PAGE,
+                fields=_FIELDS,
+                typed="group",
+            )
+        ],
+        short="Drop dead letters: they are no longer shown or resent.",
+    )
+    def drop_dead_letters(
+        self,
+        group: values.GroupName,
+        *,
+        dry_run: Annotated[bool, HIDDEN] = False,
+        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        on_damage: Annotated[OnDamage | None, DAMAGE] = None,
+        **chosen: Unpack[Chosen],
+    ) -> int:
+        """Drop open dead letters of a group: they are no longer shown or resent.
+
+        They use disk space until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP.
+
+        Args:
+            group: its name.
+            dry_run: only count them.
+            progress: as of `resend_dead_letters`.
+            on_damage: as of `resend_dead_letters`.
+            **chosen: which of them, all unless given; see `Chosen`.
+
+        Returns:
+            How many were dropped by this call.
+
+        Raises:
+            MiniMQError: as of `dead_letters`. The text has the number of dropped ones; repeat the call for the others.
+        """
+        return self._settle(
+            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, dry_run=dry_run
+        )
+
+    def _settle(
+        self,
+        group: str,
+        choice: Choice,
+        outcome: Outcome,
+        to: str | None,
+        progress: Progress | None,
+        on_damage: OnDamage | None,
+        *,
+        dry_run: bool,
+        reopens: bool = False,
+    ) -> int:
+        from minimq.dead_letters.letter_settler import LetterSettler  # as above
+
+        settler = LetterSettler(
+            self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage, reopens=reopens
+        )
+        return settler.run(choice, dry_run=dry_run)
+
+
+class AsyncLetterOperations(AsyncOperations):
+    """The same for `minimq.aio.Admin`."""
+
+    dead_letters = listed(LetterOperations.dead_letters)
+    count_dead_letters = asynchronous(LetterOperations.count_dead_letters)
+    resend_dead_letters = asynchronous(LetterOperations.resend_dead_letters)
+    drop_dead_letters = asynchronous(LetterOperations.drop_dead_letters)
