@@ -148,7 +148,7 @@ def test_closing_the_reader_ends_its_readings_also_on_a_shared_cluster(cluster: 
 
 def streams(reader: RangeReader) -> list[str]:
     """Return the streams that live on the event loop of a reader."""
-    tasks = asyncio.all_tasks(reader._client.connection._loop._loop)
+    tasks = asyncio.all_tasks(reader._client.connection._loop)
     return [name for task in tasks if (name := getattr(task.get_coro(), "__qualname__", "")) == "Stream._run"]
 
 

@@ -368,7 +368,7 @@ def test_an_interrupt_ends_a_call_and_leaves_no_task() -> None:
                 interrupted.set()
                 asked.join()
                 assert not admin._client._under_way
-                loop = shared.connection._loop._loop
+                loop = shared.connection._loop
                 assert loop is not None
                 wait_until(lambda: not asyncio.all_tasks(loop))
     finally:

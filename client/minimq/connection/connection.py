@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc.aio
 
@@ -14,7 +13,6 @@ from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq.transport.client_log import client_logger
-from minimq.transport.home_process import check_may_wait
 from minimq_common.files.checksum_speed import warn_of_slow_checksums
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
@@ -26,20 +24,17 @@ if TYPE_CHECKING:  # at run time these are the plain stubs
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
-
-
 log = client_logger(__name__)
 
 
-class Connection:
+class Connection(LoopThread):
     """All that clients share: made by a `Cluster`, used by each `ClusterClient`.
 
     Nothing is connected and no thread begins before the first question.
     """
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
+        super().__init__("minimq-cluster", self._close_channels)
         warn_of_slow_checksums(log)
         self.security = security
         # The stubs of gRPC are the same classes for both kinds of channel; the types tell them apart.
@@ -47,35 +42,10 @@ class Connection:
             lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security
         )
         self._broker_channels: Channels[BrokerAsyncStub] = Channels(_broker_stub, BROKER_OPTIONS, security)
-        self._loop = LoopThread("minimq-cluster", self._end)
-        #: The one place that knows of forks.
-        self.process = self._loop.process
-        self.call_soon = self._loop.call_soon
         self.nameservers = NameServers(nameservers, self._nameserver_channels)
         self.brokers = BrokerCalls(self._broker_channels)
-        self.health = BrokerHealth(self._loop, self._broker_channels)
-        self.routes = Routes(self._loop, self.nameservers, poll_s)
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin to run a coroutine on the event loop; return a future of its result. Raises `Closed`."""
-        return self._loop.submit(work)
-
-    def check_may_wait(self) -> None:
-        """Raise `UsageError` where a wait would never end; see there."""
-        check_may_wait()
-
-    @property
-    def is_loop_thread(self) -> bool:
-        """True on the thread of the event loop."""
-        return self._loop.is_mine
-
-    def at_end(self, callback: Callable[[], object]) -> None:
-        """Have a function called when the event loop ends, on it, or in `close` if it never began."""
-        self._loop.at_end(callback)
-
-    def not_at_end(self, callback: Callable[[], object]) -> None:
-        """Do not call a function at the end."""
-        self._loop.not_at_end(callback)
+        self.health = BrokerHealth(self, self._broker_channels)
+        self.routes = Routes(self, self.nameservers, poll_s)
 
     def broker_stub(self, address: str) -> BrokerAsyncStub:
         """Return the stub of a broker, for streams; on the event loop only."""
@@ -88,20 +58,7 @@ class Connection:
         """
         return self._broker_channels.is_outdated(address, stub)
 
-    @property
-    def is_forked(self) -> bool:
-        """True in a fork of the process that made this."""
-        return self.process.is_forked
-
-    def check_open(self) -> None:
-        """Raise `Closed` after `close`, and in a fork."""
-        self._loop.check_open()
-
-    def close(self) -> None:
-        """End all calls, all channels and the thread. Idempotent; does nothing in a fork."""
-        self._loop.close()
-
-    async def _end(self) -> None:
+    async def _close_channels(self) -> None:
         self.routes.ended()
         await self._nameserver_channels.close()
         await self._broker_channels.close()

@@ -32,6 +32,7 @@ class LoopThread:
     def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
         self._name = name
         self._finish = finish
+        #: The one place that knows of forks.
         self.process = HomeProcess("client")
         #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
         self._lock = threading.RLock()
@@ -41,6 +42,16 @@ class LoopThread:
         self._closed = False
         self._at_end: list[Callable[[], object]] = []
 
+    @property
+    def is_forked(self) -> bool:
+        """True in a fork of the process that made this: the thread is not there."""
+        return self.process.is_forked
+
+    @staticmethod
+    def check_may_wait() -> None:
+        """Raise `UsageError` where a wait would never end; see there."""
+        check_may_wait()
+
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
         self.process.check()
@@ -48,7 +59,7 @@ class LoopThread:
             raise Closed(CLOSED)
 
     @property
-    def is_mine(self) -> bool:
+    def is_loop_thread(self) -> bool:
         """True on the thread of the loop."""
         return threading.get_ident() == self._ident
 

@@ -139,7 +139,8 @@ class ProducerCore:
         reply_to: str | None = None,
     ) -> PendingMessage:
         """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known."""
-        self._process.check_fork()
+        if self._process.is_forked:
+            self._process.check_fork()
         if not self._interceptors:
             return self._prepare(message, queue, selector, outcome, reply_to)
         message = self._interceptors.before_send(message)

@@ -18,7 +18,6 @@ from functools import partial
 from minimq.connection.client import ClusterClient
 from minimq.sending.append_stream import AppendStream, AppendStreams
 from minimq.sending.batch_encoder import BatchEncoder
-from minimq.sending.broker_outages import BrokerOutages
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
     BufferShare,
@@ -39,6 +38,7 @@ from minimq.transport.client_log import client_logger
 from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
+from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
@@ -74,7 +74,8 @@ class Sender:
         )
         self._waiting = self._accumulator.waiting
         self._streams = AppendStreams(client.connection)
-        self._outages = BrokerOutages()
+        #: Of brokers that do not answer, by name.
+        self._outages: dict[str, OutageLog] = {}
         self.callbacks = CallbackThread("minimq-producer-callbacks")
         self._timer: asyncio.TimerHandle | None = None
         self._tick_at = 0.0
@@ -231,8 +232,8 @@ class Sender:
             else:
                 receipt = self._receipt(batch, result)
                 if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-                    if self._outages.by_name and batch.target is not None:
-                        self._outages.answered(receipt.queue.broker_name, batch.target.address)
+                    if self._outages and (outage := self._outages.pop(receipt.queue.broker_name, None)) is not None:
+                        outage.worked("producer: broker answers broker=%s", receipt.queue.broker_name)
                     self._complete(batch, receipt, None)
         except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
@@ -267,7 +268,10 @@ class Sender:
 
     def _not_stored(self, target: Target, error: MiniMQError) -> None:
         queue, address = target
-        self._outages.failed(queue.broker_name, address, error)
+        if not error.answered:
+            outage = self._outages.setdefault(queue.broker_name, OutageLog(log))
+            text = "producer: broker does not answer broker=%s address=%s reason=%s"
+            outage.failed(text, queue.broker_name, address, error, cause=error)
         self._client.connection.health.failed(address, error)
 
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
