@@ -209,8 +209,7 @@ class Producer(ProducerFace):
         home = requester.home_of(message.topic)
         if home is None:
             home = await self._open_inbox(message, timeout_s, deadline)
-        request = requester.new(home, outcome, timeout_s, deadline)
-        reply_to = requester.begin(request, keep_time=True)
+        request, reply_to = requester.begin(home, outcome, timeout_s, deadline)
         try:
             later = self._hand_in(message, queue, selector, request, reply_to)
             if later is not None:

@@ -109,14 +109,9 @@ class Awaited(Generic[T]):
         self._value, self._error = value, error
         self._arrived.release()
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait so long for the outcome; return whether it came."""
-        return self._arrived.acquire(timeout=max(timeout_s, 0.0))
-
     def result(self) -> T:
         """Wait; return the value, or raise the error."""
-        if self._value is None and self._error is None:
-            self._arrived.acquire()
+        self._arrived.acquire()
         if self._value is not None:
             return self._value
         assert self._error is not None

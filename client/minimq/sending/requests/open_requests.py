@@ -70,7 +70,7 @@ class OpenRequest:
         home: Attendance,
     ) -> None:
         self._requests = requests
-        self._outcome = outcome
+        self._outcome: ReplyOutcome | None = outcome
         self._receipt: SendReceipt | None = None
         self.correlation_id = correlation_id
         self.timeout_s = timeout_s
@@ -92,7 +92,8 @@ class OpenRequest:
 
     def tell(self, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
         """Tell whoever waits. Called once."""
-        return self._outcome.complete(reply, error)
+        outcome, self._outcome = self._outcome, None  # whose body is not to stay here until the deadline
+        return outcome.complete(reply, error) if outcome is not None else None
 
     def late(self) -> DeadlineExceeded:
         """Return the error that it ends with when its time is over."""
@@ -125,13 +126,12 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, request: OpenRequest, *, keep_time: bool) -> None:
-        """Let a request wait; with `keep_time` it is ended at its deadline, otherwise whoever waits does that."""
+    def add(self, request: OpenRequest) -> None:
+        """Let a request wait until its deadline."""
         self._open[request.correlation_id] = request
-        if keep_time:
-            self._new.append(request)
-            if request.deadline < self._look_at:
-                self._connection.call_soon(self._look)
+        self._new.append(request)
+        if request.deadline < self._look_at:
+            self._connection.call_soon(self._look)
 
     def end(self, request: OpenRequest, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
         """End a request, unless it is over."""
@@ -139,16 +139,9 @@ class OpenRequests:
             return None
         return request.tell(reply, error)
 
-    def forget(self, request: OpenRequest) -> bool:
-        """Let nobody wait for a request any more; return whether it was not over."""
-        return self._open.pop(request.correlation_id, None) is not None
-
-    def late(self, request: OpenRequest) -> MiniMQError:
-        """Return the error of a request whose time is over. The broker of its inbox is asked whether it is there."""
-        if request.heard_nothing and request.home.address:
-            error = DeadlineExceeded("no reply came")
-            self._connection.health.failed(request.home.address, error)
-        return request.late()
+    def forget(self, request: OpenRequest) -> None:
+        """Let nobody wait for a request any more."""
+        self._open.pop(request.correlation_id, None)
 
     def end_all(self, error: Callable[[], MiniMQError]) -> None:
         """End all requests with an error."""
@@ -203,4 +196,6 @@ class OpenRequests:
             _, correlation_id = heapq.heappop(self._heap)
             request = self._open.get(correlation_id)
             if request is not None:
-                self._finish(request, None, self.late(request))
+                if request.heard_nothing and request.home.address:  # the broker of its inbox may be away
+                    self._connection.health.failed(request.home.address, DeadlineExceeded("no reply came"))
+                self._finish(request, None, request.late())

@@ -114,47 +114,30 @@ class Requester:
         selector: Selector | None,
         outcome: ReplyOutcome,
         timeout_s: float,
-    ) -> None:
+    ) -> OpenRequest:
         """Send a request, which is ended at its deadline; wait for its topic and the inbox, if these are not known."""
-        request = self._new(message, outcome, timeout_s)
-        self._hand_in(message, queue, selector, request, keep_time=True)
-
-    def ask(self, message: Message, queue: MessageQueue | None, selector: Selector | None, timeout_s: float) -> Reply:
-        """Send a request, wait, and return the reply. Raises as `Producer.request`."""
-        awaited: Awaited[Reply] = Awaited()
-        request = self._new(message, awaited, timeout_s)
-        self._hand_in(message, queue, selector, request, keep_time=False)
-        try:
-            if not awaited.wait(request.deadline - time.monotonic()) and self._requests.forget(request):
-                raise self._requests.late(request)
-            return awaited.result()  # which may come at the last moment
-        except BaseException:  # such as Ctrl-C
-            self._requests.forget(request)
-            raise
-
-    def _new(self, message: Message, outcome: ReplyOutcome, timeout_s: float) -> OpenRequest:
         check_no_signal()  # what it has interrupted may be at the same requests
         check_message_type(message)
         self.check(message, timeout_s)
         deadline = time.monotonic() + timeout_s
         route = self._find(message.topic, make=message.message_group is None, timeout_s=timeout_s)
         home = self.home(route) or self._client.wait(lambda: self.open_inbox(route, deadline))
-        return self.new(home, outcome, timeout_s, deadline)
-
-    def _hand_in(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        request: OpenRequest,
-        *,
-        keep_time: bool,
-    ) -> None:
+        request, reply_to = self.begin(home, outcome, timeout_s, deadline)
         try:
-            self._send(message, queue, selector, request, self.begin(request, keep_time=keep_time))
+            self._send(message, queue, selector, request, reply_to)
         except BaseException:
-            self._requests.forget(request)
+            self.forget(request)
             raise
+        return request
+
+    def ask(self, message: Message, queue: MessageQueue | None, selector: Selector | None, timeout_s: float) -> Reply:
+        """Send a request, wait, and return the reply. Raises as `Producer.request`."""
+        awaited: Awaited[Reply] = Awaited()
+        request = self.request(message, queue, selector, awaited, timeout_s)
+        try:
+            return awaited.result()
+        finally:
+            self.forget(request)  # if it was interrupted, as by Ctrl-C
 
     @staticmethod
     def check(message: Message, timeout_s: float) -> None:
@@ -167,16 +150,15 @@ class Requester:
         if not 0 < timeout_s * 1000 <= MAX_WAIT_MS:
             raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
 
-    def new(self, home: Attendance, outcome: ReplyOutcome, timeout_s: float, deadline: float) -> OpenRequest:
-        """Return a request, to begin with."""
+    def begin(
+        self, home: Attendance, outcome: ReplyOutcome, timeout_s: float, deadline: float
+    ) -> tuple[OpenRequest, str]:
+        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO` as well."""
         assert self._ids is not None  # the inbox is open
-        return OpenRequest(self._requests, self._ids.new(), timeout_s, deadline, outcome, home)
-
-    def begin(self, request: OpenRequest, *, keep_time: bool) -> str:
-        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO`, see `ReplyTo`."""
-        self._requests.add(request, keep_time=keep_time)
-        wait_ms = max(round((request.deadline - time.monotonic()) * 1000), 1)
-        return f"{request.home.broker_name}/{self._inbox}/{request.correlation_id}/{wait_ms}"
+        request = OpenRequest(self._requests, self._ids.new(), timeout_s, deadline, outcome, home)
+        self._requests.add(request)
+        wait_ms = max(round((deadline - time.monotonic()) * 1000), 1)
+        return request, f"{home.broker_name}/{self._inbox}/{request.correlation_id}/{wait_ms}"
 
     def forget(self, request: OpenRequest) -> None:
         """Let nobody wait for a request any more."""
