@@ -232,8 +232,8 @@ class Sender:
             else:
                 receipt = self._receipt(batch, result)
                 if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-                    if self._outages and (outage := self._outages.pop(receipt.queue.broker_name, None)) is not None:
-                        outage.worked("producer: broker answers broker=%s", receipt.queue.broker_name)
+                    if self._outages and batch.target is not None:
+                        self._answers_again(batch.target)
                     self._complete(batch, receipt, None)
         except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
@@ -273,6 +273,11 @@ class Sender:
             text = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(text, queue.broker_name, address, error, cause=error)
         self._client.connection.health.failed(address, error)
+
+    def _answers_again(self, target: Target) -> None:
+        name = target.queue.broker_name
+        if (outage := self._outages.pop(name, None)) is not None:
+            outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
 
     def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         share = batch.share
