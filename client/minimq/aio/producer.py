@@ -264,9 +264,9 @@ class Producer(ProducerFace):
         if self._behind or not core.knows(message.topic):
             return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome, reply_to))
         item = core.prepare(message, queue, selector, outcome, reply_to)
-        if item.size >= LARGE_BYTES:
-            return self._in_turn(self._hand_in_large(item))
-        return None if core.hand_in(item, wait=False) else self._in_turn(self._hand_in_with_room(item))
+        if item.size < LARGE_BYTES and core.hand_in(item, wait=False):
+            return None
+        return self._in_turn(self._hand_in_later(item))
 
     async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
         self._behind += 1
@@ -289,18 +289,18 @@ class Producer(ProducerFace):
         if not core.knows(message.topic):
             await core.find(message)
         item = core.prepare(message, queue, selector, outcome, reply_to)
-        await (self._hand_in_with_room(item) if item.size < LARGE_BYTES else self._hand_in_large(item))
+        await self._hand_in_later(item)
 
-    async def _hand_in_large(self, item: PendingMessage) -> None:
-        sending = asyncio.create_task(asyncio.to_thread(self._core.hand_in, item))
-        sending.add_done_callback(_retrieve)
-        try:
-            await asyncio.shield(sending)
-        except asyncio.CancelledError:  # the thread goes on
-            await asyncio.wait([sending])
-            raise
-
-    async def _hand_in_with_room(self, item: PendingMessage) -> None:
+    async def _hand_in_later(self, item: PendingMessage) -> None:
+        if item.size >= LARGE_BYTES:
+            sending = asyncio.create_task(asyncio.to_thread(self._core.hand_in, item))
+            sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
+            try:
+                await asyncio.shield(sending)
+            except asyncio.CancelledError:  # the thread goes on
+                await asyncio.wait([sending])
+                raise
+            return
         core, loop = self._core, self._home()
         while not core.hand_in(item, wait=not core.blocks_when_full):  # which raises `BufferFull` if it does not block
             has_room = asyncio.Event()
@@ -324,8 +324,3 @@ class Producer(ProducerFace):
         if part:
             receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
         return receipts
-
-
-def _retrieve(task: asyncio.Task[bool]) -> None:
-    if not task.cancelled():
-        task.exception()

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self, TypeVar
 
 from minimq.connection.loop_steps import await_steps
-from minimq.sending.receipt import SendReceipt
-from minimq.sending.selectors import Selector
-from minimq.sending.transactions.open_transaction import OpenTransaction
-from minimq_common.model import Message, MessageQueue
+from minimq.sending.transactions.producer_transaction import TransactionFace
 
 M = TypeVar("M")
 
 
-class ProducerTransaction(Generic[M]):
+class ProducerTransaction(TransactionFace[M]):
     """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
 
     A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
     """
-
-    def __init__(self, opened: OpenTransaction[M]) -> None:
-        self._opened = opened
 
     async def __aenter__(self) -> Self:
         return self
@@ -32,10 +25,6 @@ class ProducerTransaction(Generic[M]):
     ) -> None:
         await await_steps(self._opened.leave(error), is_quick=self._opened.is_quick)
 
-    def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
-        """Add a message, which is sent at the end of the block: there is nothing to await."""
-        self._opened.send(message, queue, selector)
-
     async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction, once; as in `minimq`."""
         source = self._opened.begin_receiving()
@@ -44,8 +33,3 @@ class ProducerTransaction(Generic[M]):
     async def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
         await await_steps(self._opened.roll_back(), is_quick=True)
-
-    @property
-    def receipts(self) -> Sequence[SendReceipt]:
-        """The receipts, in the order of the messages, once it is committed."""
-        return self._opened.receipts

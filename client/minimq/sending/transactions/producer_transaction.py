@@ -15,20 +15,11 @@ from minimq_common.model import Message, MessageQueue
 M = TypeVar("M")
 
 
-class ProducerTransaction(Generic[M]):
-    """Messages that consumers see all together, or none of them; made by `Producer.transaction`. Not thread-safe.
-
-    It is committed at the end of its block, and rolled back when the block raises: nothing was sent then.
-    """
+class TransactionFace(Generic[M]):
+    """The part of a producer's transaction that is the same for threads and for asyncio."""
 
     def __init__(self, opened: OpenTransaction[M]) -> None:
         self._opened = opened
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        run_steps(self._opened.leave(error))
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
         """Add a message, which is sent at the end of the block.
@@ -44,6 +35,24 @@ class ProducerTransaction(Generic[M]):
             MessageTooLarge: the transaction would be larger than 8 MiB.
         """
         self._opened.send(message, queue, selector)
+
+    @property
+    def receipts(self) -> Sequence[SendReceipt]:
+        """The receipts, in the order of the messages, once it is committed."""
+        return self._opened.receipts
+
+
+class ProducerTransaction(TransactionFace[M]):
+    """Messages that consumers see all together, or none of them; made by `Producer.transaction`. Not thread-safe.
+
+    It is committed at the end of its block, and rolled back when the block raises: nothing was sent then.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        run_steps(self._opened.leave(error))
 
     def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction, once; they are consumed when it is committed.
@@ -64,8 +73,3 @@ class ProducerTransaction(Generic[M]):
     def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
         run_steps(self._opened.roll_back())
-
-    @property
-    def receipts(self) -> Sequence[SendReceipt]:
-        """The receipts, in the order of the messages, once it is committed."""
-        return self._opened.receipts
