@@ -139,8 +139,7 @@ class Heartbeats:
         return self._number
 
     def answered(self, number: int) -> None:
-        """Take an answer to a heartbeat, 0 from a broker that does not name it: then it is one to the oldest."""
-        number = number or next(iter(self._sent), 0)
+        """Take an answer to a heartbeat."""
         if number in self._sent:
             self.answered_at = self._sent[number]
             self._sent = {later: at for later, at in self._sent.items() if later > number}

@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
@@ -362,14 +363,8 @@ class GroupMember:
                 self._sessions.send(name, request)
 
     def _do(self, steps: Sequence[Step]) -> None:
-        at = 0
-        while at < len(steps):
-            first = steps[at]
-            end = at + 1
-            while end < len(steps) and type(steps[end]) is type(first):
-                end += 1
-            self._do_alike(steps[at:end])
-            at = end
+        for _, alike in groupby(steps, type):
+            self._do_alike([*alike])
 
     def _do_alike(self, steps: Sequence[Step]) -> None:
         match steps[0]:

@@ -83,20 +83,6 @@ def test_a_lost_answer_ages_none_of_the_later_ones() -> None:
     assert beats.answered_at == 11.0
 
 
-def test_an_answer_without_a_number_is_one_to_the_oldest_heartbeat() -> None:
-    """Brokers of earlier versions answer every heartbeat, in order."""
-    beats = Heartbeats()
-    beats.begin(10.0)
-    beats.send(10.0)
-    beats.send(11.0)
-    beats.answered(0)
-    assert beats.answered_at == 10.0
-    beats.answered(0)
-    assert beats.answered_at == 11.0
-    beats.answered(0)
-    assert beats.answered_at == 11.0
-
-
 def test_a_new_session_owes_nothing_to_the_one_before() -> None:
     beats = Heartbeats()
     beats.begin(10.0)
