@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
@@ -22,7 +22,6 @@ from minimq import (
     aio,
 )
 from minimq.errors import InvalidArgument
-from minimq.receiving.work_queues import gathered_acks
 from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.prefetch import HELD_S
@@ -206,13 +205,24 @@ def test_what_failed_is_not_taken_ahead(cluster: LocalCluster, filled: str) -> N
 def test_acknowledgements_go_before_the_next_message_is_taken(
     cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathered_acks, "_GATHER_S", 3600.0)
+    """If the next message kills its worker again and again, those before it are done."""
+    settled, before_takes = 0, list[int]()
+    send = PopStream._send
+
+    def sent(
+        stream: PopStream, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()
+    ) -> None:
+        nonlocal settled
+        settled += sum(sum(settle.spans[1::2]) for settle in settles)
+        before_takes.extend([settled] * len(takes))
+        send(stream, settles, takes)
+
+    monkeypatch.setattr(PopStream, "_send", sent)
     with simple(cluster, filled, prefetch_messages=0) as consumer:
-        consumer._reader._acks._under_way += 1  # others are: what follows is gathered
-        first = consumer.ack_async(consumer.receive(1))
-        assert not first.done()
-        consumer.receive(1)  # if that kills its worker again and again, the first message dies with it otherwise
-        first.result(60)
+        futures = [consumer.ack_async(consumer.receive(1)) for _ in range(50)]
+        assert before_takes == [*range(50)]
+        for future in futures:
+            future.result(60)
 
 
 def test_what_was_released_comes_again_though_others_are_taken_ahead(cluster: LocalCluster, filled: str) -> None:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import ConsumerOptions
@@ -63,62 +63,75 @@ class Delivery:
 D = TypeVar("D", bound=Delivery)
 
 
-class Source(Protocol[D]):
+class Source(Generic[D]):
     """Where messages come from, and what becomes of them. Lives on the event loop unless a method says otherwise."""
 
     client: ClusterClient
-    group: str
     #: For each thread of the listener, so many calls run or wait for it.
-    calls_per_thread: int
+    calls_per_thread = 1
     #: Messages of a call that hangs are tried again meanwhile.
-    retries_hanging: bool
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics that are subscribed to."""
+    retries_hanging = False
+    group: str
+    host: Dispatcher[D]
 
     @property
     def is_member(self) -> bool:
         """True once a broker serves it. On any thread."""
+        return True
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that are subscribed to."""
+        raise NotImplementedError
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork. On any thread."""
+        raise NotImplementedError
 
-    async def begin(self, host: Dispatcher[D]) -> None:
-        """Find the topics, and join the group."""
+    async def begin(self) -> None:
+        """Begin to read the topics, which were found."""
 
     async def take(self, room: int) -> None:
         """Submit deliveries to the host, for so many calls; return soon if there is something else to do."""
+        raise NotImplementedError
 
     def may_begin(self, delivery: D) -> bool:
         """Tell whether the messages are still this consumer's. On the listener's thread."""
+        return True
 
     def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
         """Settle the messages, or return what does and waits for brokers. None: they might not begin."""
+        raise NotImplementedError
 
     def is_current(self, delivery: D) -> bool:
         """Tell whether a delivery that was put off is to be made."""
+        return True
 
     def look(self, now: float) -> None:
         """Do what is due; called a few times a second."""
 
     def stop(self, taking: asyncio.Task[None]) -> None:
         """Let `take` return."""
+        raise NotImplementedError
 
     async def give_back(self, withdrawn: Sequence[D]) -> None:
         """Let others have what no listener will be called with."""
 
     async def end(self, timeout_s: float) -> None:
         """Finish with the brokers what was settled; a callback may take that long."""
+        raise NotImplementedError
 
     async def leave(self) -> None:
-        """Leave the group after a failure, without waiting for anything."""
+        """Leave the group after a failure."""
+        raise NotImplementedError
 
     def is_callback(self) -> bool:
         """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""
+        return False
 
-    def close(self) -> None:
+    def drop(self) -> None:
         """End everything at once. On any thread but that of the loop."""
+        raise NotImplementedError
 
 
 class Dispatcher(Generic[D]):
@@ -126,10 +139,11 @@ class Dispatcher(Generic[D]):
 
     def __init__(self, source: Source[D], threads: int, options: ConsumerOptions) -> None:
         self._source = source
+        source.host = self
         self._client = source.client
         self._threads = threads
         self._most_calls = source.calls_per_thread * threads
-        self._hangs_after_s = options.consume_timeout_s
+        self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
         self.replier = Replier(source.client, MOST_BODY_BYTES)
         self._closing = Closing()
         self._is_closed = False
@@ -178,7 +192,9 @@ class Dispatcher(Generic[D]):
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
 
     async def _begin(self, calls: ListenerThreads[D] | ListenerTasks[D]) -> None:
-        await self._source.begin(self)
+        for topic in self._source.topics:
+            await self._client.routes.find_within(topic, self._start_timeout_s)
+        await self._source.begin()
         self._calls = calls
         self._taking = self.run(self._take_all())
         self.run(self._watch())
@@ -361,14 +377,9 @@ class Dispatcher(Generic[D]):
 
     def _hangs(self, delivery: D) -> None:
         delivery.hangs = True
-        log.error(
-            "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s",
-            self._hangs_after_s,
-            self._source.group,
-            delivery.queue,
-            delivery.messages[0].queue_offset,
-            len(delivery.messages),
-        )
+        text = "consumer: the listener has not returned for %s s group=%s queue=%s offset=%s messages=%s"
+        offset, count = delivery.messages[0].queue_offset, len(delivery.messages)
+        log.error(text, self._hangs_after_s, self._source.group, delivery.queue, offset, count)
         if self._source.retries_hanging:
             self._act_on(delivery, Verdict(range(len(delivery.messages)), reason=TIMED_OUT))
         self._changed.set()
@@ -438,7 +449,7 @@ class Dispatcher(Generic[D]):
             if self._calls is not None:
                 self._calls.close()
                 self.replier.close(CLOSE_S)
-            self._source.close()
+            self._source.drop()
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 

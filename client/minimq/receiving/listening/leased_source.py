@@ -16,7 +16,7 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.listening.dispatcher import Dispatcher
+from minimq.receiving.listening.dispatcher import Source
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
 from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, passed_on, tried_again
@@ -27,7 +27,6 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import Begin
 from minimq.sending.callback_thread import CallbackThread
 from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import close_all
 from minimq.transport.start_position import Start
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
@@ -70,7 +69,7 @@ class _LoopWaits:
         close()
 
 
-class LeasedSource(Consumer):
+class LeasedSource(Consumer, Source[LeasedDelivery]):
     """Takes the messages of the queues that the group gives this member; see `Source`."""
 
     calls_per_thread = 2
@@ -99,7 +98,6 @@ class LeasedSource(Consumer):
         self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
         limits = InFlightLimits(options.max_in_hand_messages, options.max_in_hand_bytes, options.max_in_hand_span)
         self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
-        self._host: Dispatcher[LeasedDelivery]
         self._commit_at = 0.0
         #: Until when nothing else is taken while suspects are in hand; 0 if there are none.
         self._alone_until = 0.0
@@ -117,11 +115,7 @@ class LeasedSource(Consumer):
         """Raise `Closed` after `close`, and in a fork."""
         self._check_open()
 
-    async def begin(self, host: Dispatcher[LeasedDelivery]) -> None:
-        """Find the topics, and join the group."""
-        for topic in self._filters:
-            await self._routes.find_within(topic, self._options.start_timeout_s)
-        self._host = host
+    async def begin(self) -> None:  # noqa: D102
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         await self._join()
 
@@ -159,7 +153,7 @@ class LeasedSource(Consumer):
             return False
         leaving = self._fetcher.leaving()
         # Messages that wait for another try do not keep a queue: its next owner gets them.
-        busy = {delivery.queue for delivery in self._host.in_hand}
+        busy = {delivery.queue for delivery in self.host.in_hand}
         if offsets := self._in_flight.leave(leaving.keys() - busy):
             await self._hand_back(offsets, commit=True)
         return len(offsets) < len(leaving)
@@ -233,17 +227,17 @@ class LeasedSource(Consumer):
         if await self._announce_all():  # which does not have to wait for a listener
             return
         if room <= 0:
-            await self._host.wait_for_room(_WAIT_S)
+            await self.host.wait_for_room(_WAIT_S)
             return
         blocked = self._in_flight.blocked
         found = await self._take(self._batch_size, _WAIT_S, blocked | suspects.keys() if suspects else blocked)
         if found is None and draining:
-            await self._host.wait_changed(_DRAIN_WAIT_S)
+            await self.host.wait_changed(_DRAIN_WAIT_S)
         while found is not None:
             deliveries = self._account(found.handed, found.messages)
             room -= len(deliveries)
             for delivery in deliveries:
-                self._host.submit(delivery)
+                self.host.submit(delivery)
             if room <= 0:
                 return
             found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
@@ -273,7 +267,7 @@ class LeasedSource(Consumer):
     async def _are_alone(self) -> bool:
         """Tell whether nothing else is to be taken while suspects are in hand; commit once they are not."""
         if self._alone_until:
-            if await self._host.wait_idle(_WAIT_S):
+            if await self.host.wait_idle(_WAIT_S):
                 await self._commit()
             elif time.monotonic() < self._alone_until:
                 return True
@@ -293,7 +287,7 @@ class LeasedSource(Consumer):
         self._waits_since = self._waits_since or now
         # Calls that last must not stop other queues: these pause and go on in turns, each of which takes twice as long.
         pauses = int((now - self._waits_since) / _ALONE_S).bit_length() % 2 == 0
-        if not await self._host.wait_idle(_WAIT_S if pauses else 0.0):
+        if not await self.host.wait_idle(_WAIT_S if pauses else 0.0):
             return pauses
         self._waits_since = 0.0
         suspects = self._in_flight.suspects(near_only=now > self._suspect_until)
@@ -329,7 +323,7 @@ class LeasedSource(Consumer):
                 deaths -= 1  # a dead letter counts one more
             if is_found:
                 delivery.messages = [tried_again(message, deaths) for message in delivery.messages]
-            self._host.submit(delivery)
+            self.host.submit(delivery)
 
     def _original(self, message: ReceivedMessage) -> ReceivedMessage:
         return from_copy(message) if message.queue.topic == self._retry_topic else message
@@ -350,7 +344,7 @@ class LeasedSource(Consumer):
             self._fetcher.wake()
             return None
         if verdict is None:
-            self._host.put_off(delivery, _WAIT_S)
+            self.host.put_off(delivery, _WAIT_S)
             return None
         if verdict.again:
             return self._try_again(delivery, verdict)
@@ -383,27 +377,21 @@ class LeasedSource(Consumer):
         again = [tried_again(message) for message in messages] if delivery.verdict is None else messages
         for one in self._in_flight.split(delivery, again):
             one.verdict = delivery.verdict
-            self._host.put_off(one, self._options.suspend_s if self._in_order else self._options.local_retry_s)
+            self.host.put_off(one, self._options.suspend_s if self._in_order else self._options.local_retry_s)
         self._fetcher.wake()
 
     def _finish(self, delivery: LeasedDelivery) -> None:
         following = self._in_flight.finish(delivery)
         if following is not None:
-            self._host.submit(following)
+            self.host.submit(following)
         self._fetcher.wake()
 
     # ---- the end --------------------------------------------------------------------------------
-
-    def look(self, now: float) -> None:
-        """Do nothing: the fetcher is looked after by the member of the group."""
 
     def stop(self, taking: asyncio.Task[None]) -> None:
         """Let `take` return."""
         self._closed = True
         self._fetcher.wake()
-
-    async def give_back(self, withdrawn: Sequence[LeasedDelivery]) -> None:
-        """Do nothing: the next owner of the queue reads them again."""
 
     async def end(self, timeout_s: float) -> None:
         """Call `on_revoked`, and commit what is finished."""
@@ -425,10 +413,6 @@ class LeasedSource(Consumer):
             await asyncio.to_thread(self._member.close)
 
     def drop(self) -> None:
-        """End everything of a consumer that was never started."""
-        close_all(self._sender, self._client)
-
-    def close(self) -> None:
         """Leave the group, and end everything at once."""
         self._closed = True
         self._sender.close()

@@ -11,7 +11,7 @@ from typing import Any
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
-from minimq.receiving.listening.dispatcher import Delivery, Dispatcher
+from minimq.receiving.listening.dispatcher import Delivery, Source
 from minimq.receiving.listening.listener import ListenerCalls, Verdict
 from minimq.receiving.listening.retries import Failed, RetryRule
 from minimq.receiving.work_queues.popped import PoppedMessage
@@ -130,12 +130,9 @@ class Lanes:
         return None
 
 
-class PoppedSource:
+class PoppedSource(Source[PoppedDelivery]):
     """Takes messages for as many calls as may begin, and keeps them while these last; see `Source`."""
 
-    calls_per_thread = 1
-    retries_hanging = False
-    is_member = True
     #: Brokers count messages that were deleted before their turn.
     missed_messages = 0
 
@@ -168,7 +165,6 @@ class PoppedSource:
         self._reader = SimpleReader(nameserver, group, client_id, simple, self._before_take)
         self.client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
-        self._host: Dispatcher[PoppedDelivery]
         self._is_started = False
         self._lanes = Lanes()
         #: The latest look at the time, and the latest after which this process had stood still.
@@ -205,21 +201,18 @@ class PoppedSource:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         self._reader.subscribe(topic, expression, where)
 
-    async def begin(self, host: Dispatcher[PoppedDelivery]) -> None:
-        """Find the topics."""
-        for topic in self._reader.topics:
-            await self.client.routes.find_within(topic, self._options.start_timeout_s)
-        self._host, self._is_started = host, True
+    async def begin(self) -> None:  # noqa: D102
+        self._is_started = True
         self._looked_at = self._woke_at = time.monotonic()
 
     # ---- taking ------------------------------------------------------------------------------------
 
     async def take(self, room: int) -> None:
         """Submit messages for so many calls."""
-        in_hand = sum(len(delivery.messages) for delivery in self._host.in_hand)
+        in_hand = sum(len(delivery.messages) for delivery in self.host.in_hand)
         most = min(room * self._batch_size, self._options.max_in_hand_messages - in_hand)
         if most <= 0:
-            await self._host.wait_changed()
+            await self.host.wait_changed()
             return
         asked_at, messages = time.monotonic(), Reception()
         await self._reader.receive(most, None, self._options.wait_s, messages)
@@ -228,14 +221,14 @@ class PoppedSource:
             held = await self._still_held(messages)
         for delivery in deliveries(held, self._batch_size, time.monotonic()):
             if self._lanes.add(delivery):
-                self._host.submit(delivery)
+                self.host.submit(delivery)
             else:
-                self._host.in_hand[delivery] = None
+                self.host.in_hand[delivery] = None
 
     async def _before_take(self) -> None:
         if self._stood_still_since(self._woke_at):
             now = time.monotonic()
-            in_hand = [each for each in self._host.in_hand if each.kept and not each.is_lost]
+            in_hand = [each for each in self.host.in_hand if each.kept and not each.is_lost]
             await asyncio.gather(*(self._keep(delivery, now) for delivery in in_hand))
             self._woke_at = now
 
@@ -258,12 +251,12 @@ class PoppedSource:
         if self._stood_still_since(now):
             self._stood_still_at = now
         self._looked_at = now
-        if now - before > self._options.invisible_s and self._host.in_hand:
+        if now - before > self._options.invisible_s and self.host.in_hand:
             log.warning(STOOD_STILL, now - before, self.group)
-        for delivery in self._host.in_hand:
+        for delivery in self.host.in_hand:
             is_due = now >= delivery.kept_at + _KEPT_AFTER * self._options.invisible_s
             if is_due and delivery.kept and not delivery.is_being_kept and not delivery.is_lost:
-                self._host.run(self._keep(delivery, now))
+                self.host.run(self._keep(delivery, now))
 
     async def _keep(self, delivery: PoppedDelivery, now: float) -> None:
         delivery.is_being_kept = True
@@ -285,14 +278,6 @@ class PoppedSource:
         delivery.is_lost = True
 
     # ---- outcomes ----------------------------------------------------------------------------------
-
-    def may_begin(self, delivery: PoppedDelivery) -> bool:
-        """Return True: the messages are kept invisible."""
-        return True
-
-    def is_current(self, delivery: PoppedDelivery) -> bool:
-        """Return True: nothing is put off here."""
-        return True
 
     def act_on(self, delivery: PoppedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None]:
         """Settle messages."""
@@ -317,11 +302,11 @@ class PoppedSource:
                 await self._insist(delivery, left, broker_pb2.POP_OUTCOME_RETURN)
         finally:
             if (following := self._lanes.following(delivery)) is not None:
-                self._host.submit(following)
+                self.host.submit(following)
 
     def _withdraw(self, withdrawn: Sequence[PoppedDelivery]) -> list[PoppedMessage]:
         for delivery in withdrawn:
-            self._host.in_hand.pop(delivery, None)
+            self.host.in_hand.pop(delivery, None)
         return [message for delivery in withdrawn for message in delivery.messages]
 
     async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
@@ -383,10 +368,6 @@ class PoppedSource:
 
     # ---- the end -----------------------------------------------------------------------------------
 
-    def is_callback(self) -> bool:
-        """Return False: there are none."""
-        return False
-
     def stop(self, taking: asyncio.Task[None]) -> None:
         """Let `take` return: what it would have brought goes to others."""
         taking.cancel()
@@ -406,9 +387,5 @@ class PoppedSource:
         await self._reader.close(_CLOSE_S)
 
     def drop(self) -> None:
-        """End everything at once."""
-        self._reader.drop()
-
-    def close(self) -> None:
         """End everything at once."""
         self._reader.drop()

@@ -164,11 +164,6 @@ class Settler:
         self._check()
         await self.settle_all(receipts_of(what, self._group), outcome, duration_ms)
 
-    async def acknowledge(self, receipts: Receipts) -> None:
-        """Acknowledge messages, and wait until that is on disk. Raises as `settle_all`."""
-        self._check()
-        await self.settle_all(receipts, broker_pb2.POP_OUTCOME_DONE, 0)
-
     async def settle_all(
         self,
         receipts: Receipts,
