@@ -21,7 +21,7 @@ from minimq.receiving.interceptor import ReceiveInterceptors
 from minimq.receiving.listening import dispatcher as dispatching
 from minimq.receiving.listening import listener_calls, popped_source
 from minimq.receiving.listening.dispatcher import Dispatcher
-from minimq.receiving.listening.listener import AsyncListenerAdapter, ListenerCalls
+from minimq.receiving.listening.listener import ListenerAdapter, ListenerCalls
 from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSource
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
@@ -176,7 +176,8 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             done.append((name, message.reconsume_times + 1))
             return ConsumeResult.SUCCESS
 
-        adapter = AsyncListenerAdapter(work, "g", dispatcher.replier, ReceiveInterceptors((), "g", "c"), in_order=False)
+        interceptors = ReceiveInterceptors((), "g", "c")
+        adapter = ListenerAdapter(work, "g", dispatcher.replier, interceptors, in_order=False, awaited=True)
         await dispatcher.start_on(asyncio.get_running_loop(), adapter)
     await asyncio.wait_for(broker.is_done.wait(), 2 * JOB_S)
     return done

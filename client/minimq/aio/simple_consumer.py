@@ -3,66 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar
 
-from minimq.connection.cluster import Cluster
-from minimq.filtering.tag_filter import TagExpression
-from minimq.options import NoOthers, refuse_others
-from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
-from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
+from minimq.receiving.interceptor import Operation
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
-from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
-from minimq.transport.dropped import WhenDropped
-from minimq.transport.start_position import Start
-from minimq_common.security.credentials import CredentialsArgument
+from minimq.receiving.work_queues.settles import DONE
+from minimq.receiving.work_queues.simple_consumer import SimpleFace
+from minimq.receiving.work_queues.simple_reader import Reception
 
 T = TypeVar("T")
 
 
-class SimpleConsumer:
+class SimpleConsumer(SimpleFace):
     """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
 
     The work is done on the event loop of the connection, and nothing blocks that of the caller. Any number of tasks may
     receive and settle concurrently. Messages that a cancelled `receive` would have returned go to others.
     """
-
-    def __init__(  # noqa: PLR0913 - by name
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        *,
-        group: str,
-        invisible_s: float = 30.0,
-        max_tries: int = 16,
-        start: Start = "earliest",
-        free_on_close: bool = True,
-        client_id: str | None = None,
-        request_timeout_s: float = 10.0,
-        prefetch_messages: int = PREFETCH_MESSAGES,
-        credentials: CredentialsArgument | None = None,
-        interceptors: Sequence[ReceiveInterceptor] = (),
-        **unknown: Unpack[NoOthers],
-    ) -> None:
-        refuse_others(unknown, SimpleConsumer)
-        options = SimpleOptions(
-            invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
-        )
-        self._reader = SimpleReader(nameserver, group, client_id, options)
-        self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
-        self._when_dropped = WhenDropped(self, self._reader.drop)
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._reader.group
-
-    @property
-    def client_id(self) -> str:
-        """Name of this consumer among all clients."""
-        return self._reader.client_id
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,10 +32,6 @@ class SimpleConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         await self.close()
-
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
-        """Subscribe to a topic; see `minimq.SimpleConsumer.subscribe`."""
-        self._reader.subscribe(topic, expression, where)
 
     async def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
@@ -107,23 +64,25 @@ class SimpleConsumer:
 
     async def ack(self, messages: Receivables) -> None:
         """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
-        await self._settle("ack", messages, lambda given: self._reader.settle(given, self._reader.done))
+        await self._settle("ack", messages, lambda given: self._reader.settles.settle(given, DONE))
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
         if self._interceptors:
-            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.ack_soon)
+            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settles.ack_soon)
             return asyncio.wrap_future(later)
-        return asyncio.wrap_future(self._reader.ack_soon(messages))
+        return asyncio.wrap_future(self._reader.settles.ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.SimpleConsumer.release`."""
-        await self._settle("release", messages, lambda given: self._reader.settle(given, self._reader.freed(delay_s)))
+        await self._settle(
+            "release", messages, lambda given: self._reader.settles.settle(given, self._reader.freed(delay_s))
+        )
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
         await self._settle(
-            "extend", messages, lambda given: self._reader.settle(given, self._reader.extended(invisible_s))
+            "extend", messages, lambda given: self._reader.settles.settle(given, self._reader.extended(invisible_s))
         )
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.listening.listener import AsyncListenerAdapter, ListenerAdapter, Verdict
+from minimq.receiving.listening.listener import ListenerAdapter, Verdict
 from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThreads
 from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT
 from minimq.receiving.received import ReceivedMessage
@@ -178,7 +178,7 @@ class Dispatcher(Generic[D]):
         call, name = partial(self._call, listener), f"minimq-listener-{self._source.group}"
         self._client.wait(lambda: self._begin(ListenerThreads(self._threads, call, name)))
 
-    async def start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListenerAdapter) -> None:
+    async def start_on(self, loop: asyncio.AbstractEventLoop, listener: ListenerAdapter) -> None:
         """Do as `start`, and await the listener on an event loop, which runs this."""
         self._check_may_start()
         calls = ListenerTasks(loop, self._threads, partial(self._call_async, listener), self._cut_off)
@@ -241,13 +241,13 @@ class Dispatcher(Generic[D]):
         else:
             self.answered(delivery, None)
 
-    async def _call_async(self, listener: AsyncListenerAdapter, delivery: D) -> None:
+    async def _call_async(self, listener: ListenerAdapter, delivery: D) -> None:
         if not self._source.may_begin(delivery):
             self.answered(delivery, None)
             return
         delivery.began_at = time.monotonic()
         try:
-            verdict = await listener.ask(delivery.queue, delivery.messages)
+            verdict = await listener.ask_async(delivery.queue, delivery.messages)
         except (SystemExit, KeyboardInterrupt) as error:  # they end the loop: `close` must not wait for this call
             self.answered(delivery, listener.failed(error, delivery.queue, delivery.messages))
             raise

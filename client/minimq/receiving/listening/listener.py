@@ -7,9 +7,10 @@ import inspect
 import operator
 import reprlib
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from minimq.arguments import is_async
 from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptors
@@ -105,8 +106,10 @@ class Verdict(NamedTuple):
     error: BaseException | None = None
     is_final: bool = False
 
-    def tell(self, call: ConsumerCall) -> None:
-        """Note it in a call."""
+    def tell(self, call: ConsumerCall | None) -> None:
+        """Note it in a call, if anybody looks at that."""
+        if call is None:
+            return
         call.failed, call.error = self.again, self.error
         if self.again:
             call.reason = self.reason
@@ -173,16 +176,68 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
     return f"[{'; '.join(texts)}]{more}"
 
 
-class _Adapter:
-    """A listener as the consumer calls it: every call has a verdict."""
+class ListenerAdapter:
+    """A listener as the consumer calls it: every call has a verdict. Thread-safe if the listener is.
 
-    def __init__(self, group: str, replier: Replier, interceptors: ReceiveInterceptors, *, in_order: bool) -> None:
+    Raises:
+        InvalidArgument: it is not a plain function, or no coroutine function if it is to be awaited.
+    """
+
+    def __init__(
+        self,
+        listener: Listener | AsyncListener,
+        group: str,
+        replier: Replier,
+        interceptors: ReceiveInterceptors,
+        *,
+        in_order: bool,
+        awaited: bool = False,
+    ) -> None:
+        given: object = listener
+        if not callable(given) or is_async(given) is not awaited:
+            wanted = (
+                "a coroutine function; minimq.PushConsumer takes plain ones"
+                if awaited
+                else "a plain function; minimq.aio.PushConsumer takes coroutine functions"
+            )
+            raise InvalidArgument(f"the listener is {listener!r}: it must be {wanted}")
+        self._listener: Callable[[list[ReceivedMessage]], Any] = given
         self._interceptors = interceptors
         self._group = group
         self._replier = replier
         self._in_order = in_order
         #: The kinds of invalid results that were logged.
         self._logged: set[type] = set()
+
+    def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Call the listener."""
+        with self._around(messages) as call:
+            try:
+                found = self._verdict(self._listener(list(messages)), messages)
+            except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
+                found = self.failed(error, queue, messages)
+            found.tell(call)
+        return found
+
+    async def ask_async(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+        """Await the listener. Raises what ends the task, or the program."""
+        with self._around(messages) as call:
+            try:
+                found = self._verdict(await self._listener(list(messages)), messages)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                found = self.failed(error, queue, messages)
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever else it raises is the user's: "later"
+                found = self.failed(error, queue, messages)
+            found.tell(call)
+        return found
+
+    def _around(self, messages: Sequence[ReceivedMessage]) -> AbstractContextManager[ConsumerCall | None]:
+        return self._interceptors.process(messages) if self._interceptors else nullcontext()
 
     def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
         """Log an error of the listener; return its verdict."""
@@ -239,105 +294,3 @@ class _Adapter:
                 mistake,
                 self._group,
             )
-
-
-class ListenerAdapter(_Adapter):
-    """A plain listener. Thread-safe if the listener is.
-
-    Args:
-        listener: the function of the user.
-        group: the consumer group, for the log.
-        replier: sends the replies that the listener returns.
-        interceptors: stand around each call.
-        in_order: nothing may overtake a message that is retried.
-
-    Raises:
-        InvalidArgument: it is not a plain function.
-    """
-
-    def __init__(
-        self, listener: Listener, group: str, replier: Replier, interceptors: ReceiveInterceptors, *, in_order: bool
-    ) -> None:
-        super().__init__(group, replier, interceptors, in_order=in_order)
-        given: object = listener
-        if not callable(given) or is_async(given):
-            raise InvalidArgument(
-                f"the listener is {listener!r}: it must be a plain function; minimq.aio.PushConsumer takes coroutine "
-                "functions"
-            )
-        self._listener = listener
-
-    def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Call the listener."""
-        if not self._interceptors:
-            return self._ask(queue, messages)
-        with self._interceptors.process(messages) as call:
-            found = self._ask(queue, messages)
-            found.tell(call)
-        return found
-
-    def _ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        try:
-            answer: object = self._listener(list(messages))
-        except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
-            return self.failed(error, queue, messages)
-        return self._verdict(answer, messages)
-
-
-class AsyncListenerAdapter(_Adapter):
-    """A listener that is awaited on the loop of the user.
-
-    Args:
-        listener: the function of the user.
-        group: the consumer group, for the log.
-        replier: sends the replies that the listener returns.
-        interceptors: stand around each call.
-        in_order: nothing may overtake a message that is retried.
-
-    Raises:
-        InvalidArgument: it is not a coroutine function.
-    """
-
-    def __init__(
-        self,
-        listener: AsyncListener,
-        group: str,
-        replier: Replier,
-        interceptors: ReceiveInterceptors,
-        *,
-        in_order: bool,
-    ) -> None:
-        super().__init__(group, replier, interceptors, in_order=in_order)
-        if not is_async(listener):
-            raise InvalidArgument(
-                f"the listener is {listener!r}: it must be a coroutine function; minimq.PushConsumer takes plain ones"
-            )
-        self._listener = listener
-
-    async def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Call the listener.
-
-        Raises:
-            asyncio.CancelledError: the task that calls this is cancelled.
-            SystemExit, KeyboardInterrupt: raised by the listener to end the program.
-        """
-        if not self._interceptors:
-            return await self._ask(queue, messages)
-        with self._interceptors.process(messages) as call:
-            found = await self._ask(queue, messages)
-            found.tell(call)
-        return found
-
-    async def _ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        try:
-            answer: object = await self._listener(list(messages))
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return self.failed(error, queue, messages)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever else it raises is the user's: "later"
-            return self.failed(error, queue, messages)
-        return self._verdict(answer, messages)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
@@ -22,7 +21,6 @@ from minimq.receiving.listening.dispatcher import Dispatcher
 from minimq.receiving.listening.leased_source import LeasedSource
 from minimq.receiving.listening.listener import (
     AsyncListener,
-    AsyncListenerAdapter,
     Listener,
     ListenerAdapter,
     ListenerCalls,
@@ -42,7 +40,83 @@ Balance = Literal["queues", "messages"]
 _BATCH_SIZE: dict[Balance, int] = {"queues": 32, "messages": 1}
 
 
-class PushConsumer(ConsumerFace):
+class PushFace(ConsumerFace):
+    """Everything of a push consumer but how it is started and closed, which differs on an event loop."""
+
+    _reader: LeasedSource | PoppedSource
+    _dispatcher: Dispatcher[Any]
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        group: str,
+        allocation: str | AllocationStrategy = "averagely",
+        start: Start = "earliest",
+        threads: int = 8,
+        batch_size: int | None = None,
+        balance: Balance = "queues",
+        orderly: bool = False,
+        client_id: str | None = None,
+        options: ConsumerOptions | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
+        **changes: Unpack[ConsumerChanges],
+    ) -> None:
+        check_text("group", group)  # a push consumer always has one
+        chosen = with_changes(options or ConsumerOptions(), changes, type(self))
+        if balance not in get_args(Balance):
+            raise InvalidArgument(f"balance is {balance!r}: it must be one of {', '.join(get_args(Balance))}")
+        check_count("threads", threads)
+        most = _BATCH_SIZE[balance] if batch_size is None else batch_size
+        check_count("batch_size", most)
+        check_switch("orderly", orderly)
+        calls = ListenerCalls(threads, most, orderly)
+        self._in_order = orderly
+        if balance == "queues":
+            self._reader = LeasedSource(
+                nameserver,
+                group,
+                client_id=client_id,
+                allocation=allocation,
+                start=start,
+                calls=calls,
+                options=chosen,
+            )
+        else:
+            if orderly:
+                raise InvalidArgument(
+                    "messages that are delivered one by one have no order: leave out orderly or balance"
+                )
+            if allocation != "averagely":
+                raise InvalidArgument("there are no queues to divide with balance='messages': leave out allocation")
+            self._reader = PoppedSource(
+                nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
+            )
+        self._dispatcher = Dispatcher(self._reader, threads, chosen)
+        self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
+        self._when_dropped = WhenDropped(self, self._reader.drop)
+
+    @property
+    def is_ready(self) -> bool:
+        """True while it reads: it was started, the group has taken it in, and it is not closed."""
+        return self._dispatcher.is_ready
+
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
+        """Read a topic; before `start`. Raises `InvalidArgument`.
+
+        Args:
+            topic: its name; call again for further topics.
+            expression: which tags: "*", or for example "paid || refunded".
+            where: which properties, for example "region = 'EU'"; see docs/filtering.md.
+        """
+        self._reader.subscribe(topic, expression, where)
+
+    def _adapter(self, listener: Listener | AsyncListener, *, awaited: bool) -> ListenerAdapter:
+        replier, in_order = self._dispatcher.replier, self._in_order
+        return ListenerAdapter(listener, self.group, replier, self._interceptors, in_order=in_order, awaited=awaited)
+
+
+class PushConsumer(PushFace):
     """Calls a listener with the messages of its assigned queues.
 
     The listener returns `ConsumeResult.SUCCESS`, `RETRY_LATER` to retry the messages, or `RetryLater(indexes=[3, 5])`
@@ -83,59 +157,6 @@ class PushConsumer(ConsumerFace):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    _reader: LeasedSource | PoppedSource
-    _dispatcher: Dispatcher[Any]
-
-    def __init__(  # noqa: PLR0913 - by name
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        *,
-        group: str,
-        allocation: str | AllocationStrategy = "averagely",
-        start: Start = "earliest",
-        threads: int = 8,
-        batch_size: int | None = None,
-        balance: Balance = "queues",
-        orderly: bool = False,
-        client_id: str | None = None,
-        options: ConsumerOptions | None = None,
-        interceptors: Sequence[ReceiveInterceptor] = (),
-        **changes: Unpack[ConsumerChanges],
-    ) -> None:
-        check_text("group", group)  # a push consumer always has one
-        chosen = with_changes(options or ConsumerOptions(), changes, PushConsumer)
-        if balance not in get_args(Balance):
-            raise InvalidArgument(f"balance is {balance!r}: it must be one of {', '.join(get_args(Balance))}")
-        check_count("threads", threads)
-        most = _BATCH_SIZE[balance] if batch_size is None else batch_size
-        check_count("batch_size", most)
-        check_switch("orderly", orderly)
-        calls = ListenerCalls(threads, most, orderly)
-        self._in_order = orderly
-        if balance == "queues":
-            self._reader = LeasedSource(
-                nameserver,
-                group,
-                client_id=client_id,
-                allocation=allocation,
-                start=start,
-                calls=calls,
-                options=chosen,
-            )
-        else:
-            if orderly:
-                raise InvalidArgument(
-                    "messages that are delivered one by one have no order: leave out orderly or balance"
-                )
-            if allocation != "averagely":
-                raise InvalidArgument("there are no queues to divide with balance='messages': leave out allocation")
-            self._reader = PoppedSource(
-                nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
-            )
-        self._dispatcher = Dispatcher(self._reader, threads, chosen)
-        self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
-        self._when_dropped = WhenDropped(self, self._reader.drop)
-
     def __enter__(self) -> Self:
         return self
 
@@ -151,21 +172,6 @@ class PushConsumer(ConsumerFace):
             if not isinstance(error, KeyboardInterrupt):
                 raise
 
-    @property
-    def is_ready(self) -> bool:
-        """True while it reads: it was started, the group has taken it in, and it is not closed."""
-        return self._dispatcher.is_ready
-
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
-        """Read a topic; before `start`. Raises `InvalidArgument`.
-
-        Args:
-            topic: its name; call again for further topics.
-            expression: which tags: "*", or for example "paid || refunded".
-            where: which properties, for example "region = 'EU'"; see docs/filtering.md.
-        """
-        self._reader.subscribe(topic, expression, where)
-
     def start(self, listener: Listener) -> None:
         """Join the group and start calling the listener.
 
@@ -179,17 +185,8 @@ class PushConsumer(ConsumerFace):
             TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
         """
-        replier = self._dispatcher.replier
-        self._dispatcher.start(
-            ListenerAdapter(listener, self.group, replier, self._interceptors, in_order=self._in_order)
-        )
+        self._dispatcher.start(self._adapter(listener, awaited=False))
         self._when_dropped.closed()  # it keeps running without references to this object
-
-    async def _start_on(self, loop: asyncio.AbstractEventLoop, listener: AsyncListener) -> None:
-        replier = self._dispatcher.replier
-        adapter = AsyncListenerAdapter(listener, self.group, replier, self._interceptors, in_order=self._in_order)
-        await self._dispatcher.start_on(loop, adapter)
-        self._when_dropped.closed()
 
     def close(self, timeout: float = 30.0) -> None:
         """Stop fetching, wait for running calls of the listener, commit, and leave the group. Idempotent.

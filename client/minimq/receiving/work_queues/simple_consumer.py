@@ -15,6 +15,7 @@ from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveI
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
+from minimq.receiving.work_queues.settles import DONE
 from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
@@ -22,7 +23,60 @@ from minimq.transport.start_position import Start
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class SimpleConsumer:
+class SimpleFace:
+    """Everything of a simple consumer that does not wait, which differs on an event loop."""
+
+    def __init__(  # noqa: PLR0913 - by name
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        group: str,
+        invisible_s: float = 30.0,
+        max_tries: int = 16,
+        start: Start = "earliest",
+        free_on_close: bool = True,
+        client_id: str | None = None,
+        request_timeout_s: float = 10.0,
+        prefetch_messages: int = PREFETCH_MESSAGES,
+        credentials: CredentialsArgument | None = None,
+        interceptors: Sequence[ReceiveInterceptor] = (),
+        **unknown: Unpack[NoOthers],
+    ) -> None:
+        refuse_others(unknown, type(self))
+        options = SimpleOptions(
+            invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
+        )
+        self._reader = SimpleReader(nameserver, group, client_id, options)
+        self._client = self._reader.client
+        self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
+        self._when_dropped = WhenDropped(self, self._reader.drop)
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._reader.group
+
+    @property
+    def client_id(self) -> str:
+        """The unique name of this consumer among all clients."""
+        return self._reader.client_id
+
+    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
+        """Subscribe to a topic.
+
+        Args:
+            topic: its name; call again for further topics.
+            expression: which tags: "*", for example "paid || refunded", or ["paid", "refunded"].
+            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
+                match both. All consumers of a group need the same filter of a topic.
+
+        Raises:
+            InvalidArgument: the name or an expression is wrong.
+        """
+        self._reader.subscribe(topic, expression, where)
+
+
+class SimpleConsumer(SimpleFace):
     """Receives messages of its group one by one: a work queue. Thread-safe.
 
     A received message is not delivered to others for its invisible duration. Acknowledge it when its work is done. A
@@ -53,60 +107,11 @@ class SimpleConsumer:
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    def __init__(  # noqa: PLR0913 - by name
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        *,
-        group: str,
-        invisible_s: float = 30.0,
-        max_tries: int = 16,
-        start: Start = "earliest",
-        free_on_close: bool = True,
-        client_id: str | None = None,
-        request_timeout_s: float = 10.0,
-        prefetch_messages: int = PREFETCH_MESSAGES,
-        credentials: CredentialsArgument | None = None,
-        interceptors: Sequence[ReceiveInterceptor] = (),
-        **unknown: Unpack[NoOthers],
-    ) -> None:
-        refuse_others(unknown, SimpleConsumer)
-        options = SimpleOptions(
-            invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
-        )
-        self._reader = SimpleReader(nameserver, group, client_id, options)
-        self._client = self._reader.client
-        self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
-        self._when_dropped = WhenDropped(self, self._reader.drop)
-
-    @property
-    def group(self) -> str:
-        """The consumer group."""
-        return self._reader.group
-
-    @property
-    def client_id(self) -> str:
-        """The unique name of this consumer among all clients."""
-        return self._reader.client_id
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
-        """Subscribe to a topic.
-
-        Args:
-            topic: its name; call again for further topics.
-            expression: which tags: "*", for example "paid || refunded", or ["paid", "refunded"].
-            where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
-                match both. All consumers of a group need the same filter of a topic.
-
-        Raises:
-            InvalidArgument: the name or an expression is wrong.
-        """
-        self._reader.subscribe(topic, expression, where)
 
     def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
@@ -166,7 +171,7 @@ class SimpleConsumer:
                 later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
-        self._settle("ack", messages, lambda given: self._reader.settle_and_wait(given, self._reader.done))
+        self._settle("ack", messages, lambda given: self._reader.settles.settle_and_wait(given, DONE))
 
     def ack_async(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
@@ -175,8 +180,8 @@ class SimpleConsumer:
             A future that is done when they are on disk, with the errors of `ack`.
         """
         if self._interceptors:
-            return self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.ack_soon)
-        return self._reader.ack_soon(messages)
+            return self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settles.ack_soon)
+        return self._reader.settles.ack_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages, which are then redelivered.
@@ -189,7 +194,7 @@ class SimpleConsumer:
             MiniMQError: as of `ack`.
         """
         self._settle(
-            "release", messages, lambda given: self._reader.settle_and_wait(given, self._reader.freed(delay_s))
+            "release", messages, lambda given: self._reader.settles.settle_and_wait(given, self._reader.freed(delay_s))
         )
 
     def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
@@ -204,7 +209,9 @@ class SimpleConsumer:
             MiniMQError: as of `ack`.
         """
         self._settle(
-            "extend", messages, lambda given: self._reader.settle_and_wait(given, self._reader.extended(invisible_s))
+            "extend",
+            messages,
+            lambda given: self._reader.settles.settle_and_wait(given, self._reader.extended(invisible_s)),
         )
 
     def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
-from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from minimq.arguments import check_count, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_thread import CLOSED
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
@@ -26,18 +21,15 @@ from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import (
     OpenedBatch,
     PoppedMessage,
-    Receipts,
-    Receivables,
     Span,
     gaps,
     merged,
     receipts_of,
-    united,
 )
 from minimq.receiving.work_queues.prefetch import HELD_S, Prefetch
 from minimq.receiving.work_queues.settler import Settler
+from minimq.receiving.work_queues.settles import Settlement, Settles
 from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
-from minimq.sending.callback_thread import CallbackThread
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
 from minimq.transport.home_process import HomeProcess
@@ -59,9 +51,6 @@ log = client_logger(__name__)
 
 T = TypeVar("T")
 
-#: Called with the outcome of a settle.
-Told = Callable[[BaseException | None], object]
-
 #: Bytes of batches that one take brings, about.
 _MAX_BYTES = 4 << 20
 #: How long a broker holds a take while there is nothing, in seconds.
@@ -70,42 +59,8 @@ _LONGEST_WAIT_S = 20.0
 _CLOSE_S = 5.0
 #: More than any number of deliveries.
 _ANY_TRIES = 1 << 31
-#: So many acknowledgements do not wait for others.
-_MOST_ACKS = 16
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
-
-
-class Settlement(NamedTuple):
-    """The outcome of messages, and a duration in ms."""
-
-    outcome: broker_pb2.PopOutcome.ValueType
-    duration_ms: int
-
-
-class _AckFuture(Future[None]):
-    """Calls back on a thread of its own: the event loop that completes it must not run the code of users."""
-
-    def __init__(self, callbacks: CallbackThread) -> None:
-        super().__init__()
-        self._callbacks = callbacks
-
-    def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
-        super().add_done_callback(lambda future: self._callbacks.run(partial(fn, future)))
-
-
-class _Ack(NamedTuple):
-    receipts: Receipts
-    acknowledged: _AckFuture
-
-
-def _complete(future: Future[None] | asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 class Reception(list[PoppedMessage]):
@@ -149,15 +104,7 @@ class SimpleReader:
             self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back_soon
         )
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
-        self._callbacks = CallbackThread("minimq-ack-callbacks")
-        #: Called with the outcomes of the settles that are under way. Belongs to the event loop.
-        self._unsettled: set[Told] = set()
-        self._all_settled = asyncio.Event()
-        #: Acknowledgements on their way to the loop, which looks for them once those under way are answered.
-        self._acks: deque[_Ack] = deque()
-        self._has_acks_under_way = False
-        self._has_ended = False
-        self.client.connection.at_end(self._end_settles)
+        self.settles = Settles(self.client.connection, self.settler, group, self.check_open)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
         """Take from a topic as well."""
@@ -212,7 +159,7 @@ class SimpleReader:
             if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
             # Ahead of the take: should its message kill the process, those that were acknowledged are not redelivered.
-            self._send_acks()
+            self.settles.send_acks()
             await self.settler.in_hand.turn(until)
             taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
             if taken.messages:
@@ -239,7 +186,7 @@ class SimpleReader:
 
     async def _take_ahead(self, count: int) -> TakeResult:
         duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
-        self._send_acks()
+        self.settles.send_acks()
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
 
@@ -411,9 +358,6 @@ class SimpleReader:
 
     # ---- settling ----------------------------------------------------------------------------------
 
-    #: See `SimpleConsumer.ack`.
-    done = Settlement(broker_pb2.POP_OUTCOME_DONE, 0)
-
     def freed(self, delay_s: float) -> Settlement:
         """Return how failed messages are released; see `SimpleConsumer.release`."""
         return Settlement(broker_pb2.POP_OUTCOME_FREE, invisible_ms(delay_s, "delay_s", 0))
@@ -421,97 +365,6 @@ class SimpleReader:
     def extended(self, invisible_s: float | None) -> Settlement:
         """Return how the invisible duration of messages is restarted; see `SimpleConsumer.extend`."""
         return Settlement(broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
-
-    def settle_and_wait(self, messages: Receivables, how: Settlement) -> None:
-        """Settle messages; block until that is on disk."""
-        told: SimpleQueue[BaseException | None] = SimpleQueue()
-        if self._begin_settle(messages, how, told.put) and (error := told.get()) is not None:
-            raise error
-
-    async def settle(self, messages: Receivables, how: Settlement) -> None:
-        """Do as `settle_and_wait` in a task of another event loop."""
-        loop = asyncio.get_running_loop()
-        settled: asyncio.Future[None] = loop.create_future()
-
-        def told(error: BaseException | None) -> None:
-            with suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(_complete, settled, error)
-
-        if self._begin_settle(messages, how, told):
-            await settled
-
-    def ack_soon(self, messages: Receivables) -> Future[None]:
-        """Acknowledge messages, along with others; return a future that is done when it is on disk. On any thread.
-
-        The first go at once. Others follow once these are answered, or with the next take, or if they are many: to wake
-        the loop for each takes more time than the rest.
-        """
-        self.check_open()
-        acknowledged = _AckFuture(self._callbacks)
-        try:
-            self._acks.append(_Ack(receipts_of(messages, self.group), acknowledged))
-        except InvalidArgument as error:
-            acknowledged.set_exception(error)
-            return acknowledged
-        if not self._has_acks_under_way or len(self._acks) == _MOST_ACKS:
-            self._has_acks_under_way = True
-            if not self.client.connection.call_soon(self._send_acks):
-                raise Closed(CLOSED)
-        return acknowledged
-
-    def _send_acks(self) -> None:
-        # Those of each broker by themselves: nobody waits for a broker that is away and has none of his messages.
-        by_broker: dict[frozenset[str], list[_Ack]] = {}
-        for _ in range(len(self._acks)):
-            ack = self._acks.popleft()
-            if ack.acknowledged.set_running_or_notify_cancel():
-                by_broker.setdefault(frozenset(queue.broker_name for queue, _ in ack.receipts), []).append(ack)
-        for acks in by_broker.values():
-            self._settle_on_loop(united(ack.receipts for ack in acks), self.done, partial(self._acknowledged, acks))
-        self._look_for_acks()
-
-    def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
-        if len(acks) > 1 and isinstance(error, MiniMQError) and error.answered:
-            for receipts, acknowledged in acks:  # to one of them, perhaps: each hears what is true of its own
-                self._settle_on_loop(receipts, self.done, partial(_complete, acknowledged))
-        else:
-            for _, acknowledged in acks:
-                _complete(acknowledged, error)
-
-    def _look_for_acks(self) -> None:
-        if not self._unsettled:
-            self._all_settled.set()
-            self._has_acks_under_way = False  # first: whoever adds one from here on wakes the loop
-            if self._acks:
-                self._send_acks()
-
-    def _begin_settle(self, messages: Receivables, how: Settlement, told: Told) -> bool:
-        self.check_open()
-        receipts = receipts_of(messages, self.group)
-        connection = self.client.connection
-        connection.check_may_wait()
-        if receipts and not connection.call_soon(self._settle_on_loop, receipts, how, told):
-            raise Closed(CLOSED)
-        return bool(receipts)
-
-    def _settle_on_loop(self, receipts: Receipts, how: Settlement, told: Told) -> None:
-        self._unsettled.add(told)
-        if self._has_ended:
-            self._settled(told, Closed(CLOSED))
-        else:
-            self.settler.begin(receipts, *how, partial(self._settled, told))
-
-    def _settled(self, told: Told, error: BaseException | None) -> None:
-        if told in self._unsettled:
-            self._unsettled.discard(told)
-            told(error)
-        self._look_for_acks()
-
-    def _end_settles(self) -> None:
-        self._has_ended = True
-        self._send_acks()
-        for told in [*self._unsettled]:
-            self._settled(told, Closed(CLOSED))
 
     # ---- dead letters ------------------------------------------------------------------------------
 
@@ -549,10 +402,7 @@ class SimpleReader:
         """Let others have what nobody has received, and end all streams: brokers have heard that the consumer goes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                self._send_acks()
-                while self._unsettled:
-                    self._all_settled.clear()
-                    await self._all_settled.wait()
+                await self.settles.wait_all()
                 if prefetched := await self._prefetch.close(timeout_s):
                     await self.give_back(prefetched)
         self._is_closed = True
@@ -575,7 +425,5 @@ class SimpleReader:
         """End everything at once; on any thread but that of the loop."""
         self._is_closed = True
         self.dead_letters.close()
-        self.client.connection.not_at_end(self._end_settles)
-        self.client.connection.call_soon(self._end_settles)
-        self._callbacks.close(0)
+        self.settles.close()
         self.client.close()

@@ -1,0 +1,138 @@
+"""Acknowledgements of many calls that go together, on a real event loop and without brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from minimq.connection.connection import Connection
+from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts
+from minimq.receiving.work_queues.settles import Settles, Told
+from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError
+from minimq_common.model import MessageQueue
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+
+
+class Brokers:
+    """Stands for a settler: answers when it is told to, and refuses some offsets."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.requests: list[tuple[set[str], list[int]]] = []
+        self.refused: dict[int, MiniMQError] = {}
+        self._connection = connection
+        self._waiting: list[tuple[set[str], list[int], Told]] = []
+        self._answering: set[str] = set()
+
+    def begin(self, receipts: Receipts, outcome: int, duration_ms: int, told: Told) -> None:
+        names = {queue.broker_name for queue, _ in receipts}
+        offsets = [at for spans in receipts.values() for first, end in spans for at in range(first, end)]
+        self.requests.append((names, offsets))
+        self._waiting.append((names, offsets, told))
+        self._connection.call_soon(self._answer)
+
+    def may_answer(self, *names: str) -> None:
+        self._answering.update(names)
+        self._connection.call_soon(self._answer)
+
+    def _answer(self) -> None:
+        for item in [item for item in self._waiting if item[0] <= self._answering]:
+            self._waiting.remove(item)
+            item[2](next((self.refused[at] for at in item[1] if at in self.refused), None))
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    made = Connection(["127.0.0.1:1"])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def brokers(connection: Connection) -> Brokers:
+    return Brokers(connection)
+
+
+@pytest.fixture
+def acknowledge(connection: Connection, brokers: Brokers) -> Callable[..., Future[None]]:
+    settler: Any = brokers
+    settles = Settles(connection, settler, "g", connection.check_open)
+
+    def acknowledge(offset: int, name: str = "a") -> Future[None]:
+        return settles.ack_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)))
+
+    return acknowledge
+
+
+def test_what_comes_while_others_are_under_way_goes_together(
+    brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    futures = [acknowledge(0)]
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    futures += [acknowledge(at) for at in range(1, 200)]
+    brokers.may_answer("a")
+    for future in futures:
+        future.result(PATIENCE_S)
+    assert brokers.requests[0] == ({"a"}, [0])  # it waits for nobody
+    assert sorted(at for _, offsets in brokers.requests for at in offsets) == [*range(200)]
+    assert len(brokers.requests) < 100
+
+
+def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
+    brokers.refused = {3: HandleExpired("late", ["h"])}
+    futures = [acknowledge(at) for at in range(6)]
+    brokers.may_answer("a")
+    errors = [future.exception(PATIENCE_S) for future in futures]
+    assert [type(error) for error in errors] == [type(None)] * 3 + [HandleExpired] + [type(None)] * 2
+
+
+def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(
+    brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    futures = [acknowledge(0, "b")]
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    futures += [acknowledge(1, "b"), acknowledge(2, "b")]
+    brokers.may_answer("a")
+    acknowledge(3, "a").result(PATIENCE_S)
+    assert not any(future.done() for future in futures)
+    brokers.may_answer("b")
+    for future in futures:
+        future.result(PATIENCE_S)
+    assert all(len(names) == 1 for names, _ in brokers.requests)
+
+
+def test_without_an_answer_nobody_tries_again(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
+    error = DeadlineExceeded("no answer")
+    error.answered = False  # type: ignore[misc]
+    brokers.refused = dict.fromkeys(range(6), error)
+    futures = [acknowledge(at) for at in range(6)]
+    brokers.may_answer("a")
+    assert all(future.exception(PATIENCE_S) is error for future in futures)
+    assert sorted(at for _, offsets in brokers.requests for at in offsets) == [*range(6)]
+
+
+def test_who_waits_hears_that_the_connection_was_closed(
+    connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    futures = [acknowledge(0)]
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    futures.append(acknowledge(1))  # it waits for others
+    connection.close()
+    for future in futures:
+        assert isinstance(future.exception(PATIENCE_S), Closed)
+    with pytest.raises(Closed):
+        acknowledge(2)
+
+
+def test_callbacks_run_on_a_thread_of_their_own(
+    connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    """They may block, and call the consumer."""
+    brokers.may_answer("a")
+    called: list[bool] = []
+    acknowledge(0).add_done_callback(lambda _: called.append(connection.is_loop_thread))
+    wait_until(lambda: called == [False], PATIENCE_S)
