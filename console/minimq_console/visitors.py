@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
@@ -15,10 +16,13 @@ from minimq_common.security.access_rule import Need
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+from minimq_common.security.token_check import UserToken, parse_token
 from minimq_common.security.user_key import UserKey, parse_key
-from minimq_common.security.user_token import UserToken, parse_token
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_console.observer import Observer
 from minimq_console.sign_ins import Attempts, SignIns
+
+log = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL_S = 30.0
 #: Deliberately does not say whether the name or the key was wrong.
@@ -138,13 +142,12 @@ class Visitors:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         """End expired sign-ins within the block, and all of them at its end."""
-        sweeping = asyncio.create_task(self._sweep(), name="minimq-console-sweep")
+        sweeping = PeriodicTask("sign-ins", self._sweep, _SWEEP_INTERVAL_S, log)
+        sweeping.start()
         try:
             yield
         finally:
-            sweeping.cancel()
-            with suppress(asyncio.CancelledError):
-                await sweeping
+            await sweeping.stop()
             self._sign_ins.end_all()
             self._close_unused()
             await asyncio.gather(*self._closing)
@@ -161,11 +164,9 @@ class Visitors:
         trust = Trust(self._credentials.trust().roots, None, bearer)
         return self._open_observer(Credentials.from_text(written((), trust, about_user("a visitor"))))
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(_SWEEP_INTERVAL_S)
-            self._sign_ins.sweep(time.monotonic())
-            self._close_unused()
+    def _sweep(self) -> None:
+        self._sign_ins.sweep(time.monotonic())
+        self._close_unused()
 
     def _close_unused(self) -> None:
         for view in self._observers.keys() - self._sign_ins.views:
