@@ -13,20 +13,10 @@ from minimq.cli.access_source import open_source, secrets_option
 from minimq.cli.base import option, output_option, show_json
 from minimq.cli.base import show as show_table
 from minimq.cli.issuer import issuer, token_credentials
-from minimq.operations.operation import Table
+from minimq.operations.operation import Table, columns
 from minimq_common.words import count_of
 
-_SERVERS = Table(
-    "no server",
-    {
-        "server": "Server",
-        "address": "Address",
-        "version": "Version",
-        "mode": "Mode",
-        "digest": "Digest",
-        "error": "Not answering",
-    },
-)
+_SERVERS = Table("no server", columns("server address version mode digest error", error="Not answering"))
 #: Digits of a digest in a table.
 _SHOWN = 12
 

@@ -13,7 +13,7 @@ import click
 
 from minimq.cli.base import option, output_option, show
 from minimq.cli.completion import complete_topics
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Table, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of
@@ -25,19 +25,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _RATE = Table(
     "nothing was measured",
-    {
-        "what": "What",
-        "messages": "Messages",
-        "body_bytes": "Body bytes",
-        "seconds": "Seconds",
-        "messages_per_s": "Messages/s",
-        "mb_per_s": "MB/s",
-        "cpu_s_per_million": "CPU s per million",
-    },
+    columns(
+        "what messages body_bytes seconds messages_per_s mb_per_s cpu_s_per_million",
+        messages_per_s="Messages/s",
+        mb_per_s="MB/s",
+        cpu_s_per_million="CPU s per million",
+    ),
 )
 _LATENCY = Table(
     "nothing was measured",
-    {"what": "Milliseconds until", "mean": "Mean", "p50": "p50", "p90": "p90", "p99": "p99", "max": "Max"},
+    columns("what mean p50 p90 p99 max", what="Milliseconds until", p50="p50", p90="p90", p99="p99"),
 )
 
 _POLL_S = 1.0

@@ -91,8 +91,9 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
             plan = None
             if dry_run:
                 assert operation.plan is not None
-                _show_plan(operation.plan(admin, given), output)
-                return
+                plan = operation.plan(admin, given)
+                _show_plan(plan, output)
+                sys.exit(0 if plan.is_complete else 1)
             if operation.plan is not None and (operation.plans_first or (operation.is_destructive and not yes)):
                 plan = _asked(operation, admin, given, yes=yes)
             with _progress(operation) as progress:

@@ -12,7 +12,7 @@ from minimq.cli.base import option, output_option, show, show_json
 from minimq.cli.commands import add_operations
 from minimq.cli.completion import complete_topics
 from minimq.operations.delayed import DelayedOperations
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Table, columns
 from minimq.operations.words import duration_of, size_of
 
 if TYPE_CHECKING:
@@ -20,21 +20,9 @@ if TYPE_CHECKING:
     from minimq.administration.delayed_admin import DelayedMessages, DelayedTotals
     from minimq_common.moments import Time
 
-_TOTALS = Table(
-    "no delayed messages",
-    {"topic": "Topic", "messages": "Messages", "batches": "Batches", "next_due_at": "Next due"},
-)
+_TOTALS = Table("no delayed messages", columns("topic messages batches next_due_at", next_due_at="Next due"))
 _WAITING = Table(
-    "no delayed messages",
-    {
-        "due_at": "Due",
-        "due_in": "In",
-        "broker": "Broker",
-        "queue": "Queue",
-        "messages": "Messages",
-        "size": "Size",
-        "recall_handle": "Recall handle",
-    },
+    "no delayed messages", columns("due_at due_in broker queue messages size recall_handle", due_at="Due", due_in="In")
 )
 
 

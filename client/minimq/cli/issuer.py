@@ -9,20 +9,17 @@ import click
 
 from minimq.cli.access_source import given_nameservers, open_source, secrets_option
 from minimq.cli.base import confirm, option, output_option, show
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Table, columns
 from minimq_common.errors import InvalidArgument
 
 _ISSUERS = Table(
     "no issuers",
-    {
-        "name": "Name",
-        "issuer": "Issuer",
-        "audience": "Audience",
-        "jwks": "Keys",
-        "user_claim": "User",
-        "roles": "Roles",
-        "claimed_roles": "Roles by claim",
-    },
+    columns(
+        "name issuer audience jwks user_claim roles claimed_roles",
+        jwks="Keys",
+        user_claim="User",
+        claimed_roles="Roles by claim",
+    ),
 )
 
 _NAME = click.argument("name")

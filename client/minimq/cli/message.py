@@ -15,7 +15,7 @@ from minimq.cli.message_lines import as_line, message_lines, message_row, trace_
 from minimq.cli.message_output import MessageOutput, OutputHalted, as_json
 from minimq.cli.progress import progress_bar
 from minimq.cli.reading import read_parts, starts_of
-from minimq.operations.operation import Table
+from minimq.operations.operation import Table, columns
 from minimq.operations.values import TIME_HELP
 from minimq_common.model import Permission
 from minimq_common.moments import Time
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 _FOUND = Table(
     "no messages",
-    {
-        "address": "ADDRESS",
-        "stored_at": "STORED",
-        "tag": "TAG",
-        "keys": "KEYS",
-        "bytes": "BYTES",
-        "message_id": "ID",
-    },
+    columns(
+        "address stored_at tag keys bytes message_id",
+        address="ADDRESS",
+        stored_at="STORED",
+        tag="TAG",
+        keys="KEYS",
+        bytes="BYTES",
+        message_id="ID",
+    ),
 )
 
 

@@ -9,7 +9,7 @@ import click
 
 from minimq.cli.base import show_json
 from minimq.cli.table import show_table
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Table, columns
 from minimq.operations.words import size_of
 
 if TYPE_CHECKING:
@@ -17,19 +17,9 @@ if TYPE_CHECKING:
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
-_COUNTS = Table(
-    "nothing was counted",
-    {
-        "acknowledged": "Acknowledged",
-        "failed": "Failed",
-        "batches": "Batches",
-        "bytes": "Bytes",
-        "retries": "Retries",
-        "already_stored": "Already stored",
-    },
-)
+_COUNTS = Table("nothing was counted", columns("acknowledged failed batches bytes retries already_stored"))
 _LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
-_AVOIDED = Table("no brokers", {"broker": "Broker", "seconds": "For seconds", "reason": "Reason"})
+_AVOIDED = Table("no brokers", columns("broker seconds reason", seconds="For seconds"))
 
 
 def show_statistics(output: str, told: ProducerStatistics) -> None:

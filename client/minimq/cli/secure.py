@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from minimq.cli.base import confirm, option, output_option, show
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Table, columns
 from minimq.operations.words import duration_of
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument
@@ -19,9 +19,7 @@ from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 
 _FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
-_CERTIFICATES = Table(
-    "no certificate", {"certificate": "Certificate", "names": "Names", "ends_at": "Ends at", "left": "Time left"}
-)
+_CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
 
 #: Seconds in which the cluster has to say which users it has.
 _ANSWER_S = 2.0

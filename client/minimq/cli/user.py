@@ -14,7 +14,7 @@ import click
 
 from minimq.cli.access_source import given_nameservers, open_source, secrets_option
 from minimq.cli.base import confirm, option, output_option, show
-from minimq.operations.operation import Row, Table
+from minimq.operations.operation import Row, Table, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.moments import moment
 from minimq_common.quantities import bytes_of, seconds_of
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from minimq.administration.issued_key import IssuedKey
     from minimq_common.security.access_document import AccessDocument, StoredKey, User
 
-_USERS = Table(
-    "no users",
-    {"user": "User", "state": "State", "keys": "Keys", "roles": "Roles", "rules": "Rules", "limits": "Limits"},
-)
+_USERS = Table("no users", columns("user state keys roles rules limits"))
 
 #: The rules of the options, without "allow" or "deny".
 _GRANTS = {

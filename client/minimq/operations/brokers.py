@@ -22,6 +22,7 @@ from minimq.operations.operation import (
     Table,
     View,
     asynchronous,
+    columns,
     operation,
 )
 from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
@@ -44,38 +45,23 @@ _PROMOTION_S = 60.0
 
 _BROKERS = Table(
     "no broker is registered",
-    {
-        "cluster": "Cluster",
-        "broker": "Broker",
-        "id": "Route id",
-        "address": "Address",
-        "state": "State",
-        "replica": "Replica",
-        "role": "Role",
-        "mode": "Mode",
-        "term": "Term",
-        "in_sync": "In sync",
-        "behind": "Behind",
-        "permission": "Permission",
-        "up_for": "Up for",
-        "messages_in": "In",
-        "messages_out": "Out",
-        "disk": "Disk",
-        "full": "Disk full",
-    },
+    columns(
+        "cluster broker id address state replica role mode term in_sync behind permission "
+        "up_for messages_in messages_out disk full",
+        id="Route id",
+        messages_in="In",
+        messages_out="Out",
+        full="Disk full",
+    ),
 )
 _CONFLICTS = Table(
     "no conflicts",
-    {
-        "nameserver": "Name server",
-        "broker": "Broker",
-        "id": "Id",
-        "address": "Address",
-        "holder": "Place held by",
-        "times": "Times",
-        "last_at": "Last seen",
-        "reason": "Reason",
-    },
+    columns(
+        "nameserver broker id address holder times last_at reason",
+        nameserver="Name server",
+        holder="Place held by",
+        last_at="Last seen",
+    ),
 )
 
 

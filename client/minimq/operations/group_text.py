@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from minimq.operations.operation import Given, Plan, Row, Rows, Table, View
+from minimq.operations.operation import Given, Plan, Row, Rows, Table, View, columns
 from minimq.operations.rows import row_of
 from minimq.operations.words import duration_of, missing
 from minimq.routes.away import state_of
@@ -29,41 +29,12 @@ _MOST_QUEUES = 20
 _HOLDERS = 3
 
 _GROUPS = Table(
-    "no groups",
-    {
-        "group": "Group",
-        "members": "Members",
-        "topics": "Topics",
-        "lag": "Lag",
-        "behind": "Behind",
-        "dead_letters": "Dead letters",
-        "expires_at": "Expires in",
-    },
+    "no groups", columns("group members topics lag behind dead_letters expires_at", expires_at="Expires in")
 )
 _MEMBERS = Table(
-    "no members",
-    {
-        "number": "#",
-        "member": "Member",
-        "queues": "Queues",
-        "lag": "Lag",
-        "behind": "Behind",
-        "topics": "Topics",
-        "seen_by": "Seen only by",
-    },
+    "no members", columns("number member queues lag behind topics seen_by", number="#", seen_by="Seen only by")
 )
-_QUEUES = Table(
-    "no queues",
-    {
-        "topic": "Topic",
-        "broker": "Broker",
-        "queue": "Queue",
-        "reader": "Read by",
-        "committed": "Committed",
-        "lag": "Lag",
-        "behind": "Behind",
-    },
-)
+_QUEUES = Table("no queues", columns("topic broker queue reader committed lag behind", reader="Read by"))
 
 
 def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | Rows]:

@@ -23,6 +23,7 @@ from minimq.operations.operation import (
     Table,
     View,
     asynchronous,
+    columns,
     flag,
     operation,
 )
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 log = client_logger(__name__)
 
-_RESET = Table("no queues", {"broker": "Broker", "queue": "Queue", "before": "Before", "after": "After"})
+_RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _PAGE: Final = "/groups/{group}"

@@ -23,6 +23,7 @@ from minimq.operations.operation import (
     Table,
     View,
     asynchronous,
+    columns,
     flag,
     listed,
     operation,
@@ -96,17 +97,7 @@ _FIELDS: Final = {
 #: Topics that a plan names.
 _MOST_TOPICS = 20
 
-_COUNTS = Table(
-    "no open dead letters",
-    {
-        "group": "Group",
-        "topic": "Topic",
-        "reason": "Reason",
-        "count": "Count",
-        "oldest": "Oldest",
-        "newest": "Newest",
-    },
-)
+_COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
@@ -136,15 +127,16 @@ def _check_some(given: Given) -> None:
 class _Found:
     """The open dead letters that are meant, as far as they could be counted in the time that a face has."""
 
-    def __init__(self, admin: Admin, given: Given) -> None:
+    def __init__(self, admin: Admin, given: Given, done: str) -> None:
         #: Their number by the topic that they were sent to; "" for those that do not tell.
         self.topics = Counter[str]()
         self.is_cut = False
         #: One that dies after the plan is not meant.
         self.until_ms = 0
+        damages: list[DamagedMessages] = []
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
         choice = choice_of(chosen_of(given))
-        for letter in admin.dead_letters(given.group, on_damage=lambda _: None):
+        for letter in admin.dead_letters(given.group, on_damage=damages.append):
             if choice.wants(letter):
                 self.topics[letter.topic or ""] += 1
                 self.until_ms = max(self.until_ms, letter.died_ms + 1)
@@ -153,6 +145,9 @@ class _Found:
                 break
         if not self.topics and not self.is_cut:
             check_known(admin, given.group)
+        away = away_with_letters(admin, given.group)
+        #: What cannot be looked at.
+        self.missing = [*damage_notes(damages, f"not {done}"), *missing(away, {}, f"not {done}")]
 
     @property
     def is_none(self) -> bool:
@@ -168,16 +163,15 @@ class _Found:
         return {} if self.is_cut else {"until": f"{self.until_ms}ms"}
 
 
-def _nothing(given: Given) -> Plan:
-    return Plan(
-        sentences=[f"Group {given.group} has no such open dead letters: they were settled, or others are meant."]
-    )
+def _nothing(given: Given, found: _Found) -> Plan:
+    said = f"Group {given.group} has no such open dead letters: they were settled, or others are meant."
+    return Plan(sentences=[said], warnings=found.missing, is_complete=not found.missing)
 
 
 def _plan_resend(admin: Admin, given: Given) -> Plan:
-    found = _Found(admin, given)
+    found = _Found(admin, given, "resent")
     if found.is_none:
-        return _nothing(given)
+        return _nothing(given, found)
     sentences = [f"Resends {found.total} of group {given.group}."]
     for topic, count in found.topics.most_common(_MOST_TOPICS):
         where = f"to topic {given.to or topic}" if given.to or topic else "that do not tell their topic"
@@ -186,19 +180,20 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     if given.only_group:
         readers = f"Group {given.group} alone gets them."
     sentences.append(f"Each is resent once, and then open no more. {readers}")
-    return Plan(sentences=sentences, carried=found.carried)
+    return Plan(sentences=sentences, warnings=found.missing, carried=found.carried, is_complete=not found.missing)
 
 
 def _plan_drop(admin: Admin, given: Given) -> Plan:
-    found = _Found(admin, given)
+    found = _Found(admin, given, "dropped")
     if found.is_none:
-        return _nothing(given)
+        return _nothing(given, found)
     return Plan(
         sentences=[
             f"Drops {found.total} of group {given.group}.",
             "They are shown and resent no more; brokers keep their bytes for a while.",
         ],
-        warnings=["It cannot be taken back."],
+        warnings=["It cannot be taken back.", *found.missing],
+        is_complete=not found.missing,
         question=f"Drop {found.total} of group {given.group}?",
         carried=found.carried,
     )

@@ -164,6 +164,11 @@ class Table:
     headings: Mapping[str, str]
 
 
+def columns(keys: str, /, **headings: str) -> Mapping[str, str]:
+    """Return the headings of columns by their keys, which blanks divide: "read_queues" is headed "Read queues"."""
+    return {key: headings.get(key, key.replace("_", " ").capitalize()) for key in keys.split()}
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows under a table's headings; the columns in `without` are left out."""
@@ -183,6 +188,7 @@ class Plan:
         question: that a command asks on a terminal; nothing if it is empty.
         rows: what will be, for `--dry-run --output json`.
         table: shows the rows to people; None shows the sentences alone.
+        is_complete: False if a part could not be looked at: a dry run ends with status 1.
         carried: values that a form carries from the plan to the end, by `Parameter.key`.
     """
 
@@ -191,6 +197,7 @@ class Plan:
     question: str = ""
     rows: Sequence[Mapping[str, object]] = ()
     table: Table | None = None
+    is_complete: bool = True
     carried: Mapping[str, str] = field(default_factory=dict)
 
 

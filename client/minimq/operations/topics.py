@@ -18,6 +18,7 @@ from minimq.operations.operation import (
     Table,
     View,
     asynchronous,
+    columns,
     flag,
     operation,
 )
@@ -39,58 +40,26 @@ if TYPE_CHECKING:
 from minimq.operations.topic_changes import TopicChanges
 from minimq.operations.topic_creation import manage_topic, versions_of
 
-_TOPICS = Table(
-    "no topics",
-    {
-        "topic": "Topic",
-        "brokers": "Brokers",
-        "read_queues": "Read queues",
-        "write_queues": "Write queues",
-        "permission": "Permission",
-    },
-)
+_TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 
 
 _SETTINGS = Table(
     "no broker carries the topic",
-    {
-        "broker": "Broker",
-        "read_queues": "Read queues",
-        "write_queues": "Write queues",
-        "permission": "Permission",
-        "fifo": "FIFO",
-        "compacted": "Compacted",
-        "retention_s": "Retention s",
-        "retention_bytes": "Retention bytes",
-        "created_at": "Created",
-    },
+    columns(
+        "broker read_queues write_queues permission fifo compacted retention_s retention_bytes created_at",
+        fifo="FIFO",
+        created_at="Created",
+    ),
 )
 
 
 _QUEUES = Table(
-    "no queues",
-    {
-        "broker": "Broker",
-        "queue": "Queue",
-        "min_offset": "Min offset",
-        "max_offset": "Max offset",
-        "messages": "Messages",
-        "last_stored_at": "Last stored",
-    },
+    "no queues", columns("broker queue min_offset max_offset messages last_stored_at", last_stored_at="Last stored")
 )
 
 
 _ROUTE = Table(
-    "no broker carries the topic",
-    {
-        "broker": "Broker",
-        "cluster": "Cluster",
-        "master": "Master",
-        "slaves": "Slaves",
-        "read_queues": "Read queues",
-        "write_queues": "Write queues",
-        "permission": "Permission",
-    },
+    "no broker carries the topic", columns("broker cluster master slaves read_queues write_queues permission")
 )
 
 

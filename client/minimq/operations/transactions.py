@@ -24,6 +24,7 @@ from minimq.operations.operation import (
     Table,
     View,
     asynchronous,
+    columns,
     operation,
 )
 from minimq.operations.rows import row_of
@@ -91,18 +92,7 @@ class ListedTransactions:
 
 
 _OPEN = Table(
-    "no open transactions",
-    {
-        "group": "Producer group",
-        "number": "Number",
-        "broker": "Broker",
-        "topics": "Topics",
-        "batches": "Batches",
-        "keys": "Keys",
-        "age": "Age",
-        "checks": "Checks",
-        "state": "State",
-    },
+    "no open transactions", columns("group number broker topics batches keys age checks state", group="Producer group")
 )
 
 
