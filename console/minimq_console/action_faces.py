@@ -48,21 +48,6 @@ _ABOUT_THE_FORM = (TOKEN, STEP, CONFIRMED, TYPED)
 _MOST_TYPED = 255
 
 
-class FieldRow(msgspec.Struct, frozen=True):
-    """A field of the form of an action, as `FormField` has it, with its value."""
-
-    name: str
-    label: str
-    kind: str
-    value: str
-    hint: str
-    choices: tuple[tuple[str, str], ...]
-    low: int
-    high: int
-    most: int
-    is_required: bool
-
-
 class ActionPage(msgspec.Struct, frozen=True, kw_only=True):
     """The form of an action, or what it will do."""
 
@@ -70,7 +55,7 @@ class ActionPage(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     label: str
     back: str
-    fields: tuple[FieldRow, ...]
+    fields: tuple[FormField, ...]
     #: What it will do; None while the form is filled in.
     plan: ActionPlan | None
     #: With which it is confirmed; empty without a plan.
@@ -139,7 +124,7 @@ class ActionFaces:
             title=self._action.title.format_map(given.names),
             label=self._action.label,
             back=address(self._action.page, given.names),
-            fields=tuple(_row_of(field, given) for field in fields),
+            fields=tuple(msgspec.structs.replace(field, value=field.given(given)) for field in fields),
             plan=plan,
         )
         return page, problem
@@ -230,18 +215,3 @@ class ActionFaces:
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         whole = functools.partial(call, *args, **named)
         return await asyncio.get_running_loop().run_in_executor(self._surroundings.gathering, whole)
-
-
-def _row_of(field: FormField, given: Parameters) -> FieldRow:
-    return FieldRow(
-        field.name,
-        field.label,
-        field.kind,
-        field.given(given),
-        field.hint,
-        tuple(field.choices),
-        field.low,
-        field.high,
-        field.most,
-        field.is_required,
-    )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from minimq_common.errors import InvalidArgument
 from minimq_console.parameters import Parameters
@@ -12,8 +13,7 @@ from minimq_console.parameters import Parameters
 FieldKind = Literal["text", "number", "lines", "choice", "switch"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormField:
+class FormField(msgspec.Struct, frozen=True, kw_only=True):
     """A field of the form of an action."""
 
     name: str
@@ -30,6 +30,8 @@ class FormField:
     most: int = 255
     #: It may not be left empty.
     is_required: bool = False
+    #: What was filled in.
+    value: str = ""
 
     def given(self, parameters: Parameters) -> str:
         """Return what it holds, unchecked."""

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
@@ -95,6 +95,12 @@ def confirm(question: Callable[[], str], *, yes: bool) -> None:
     text = question()
     if text:
         click.confirm(text, abort=True)
+
+
+def tell(sentences: Iterable[str]) -> None:
+    """Print sentences about what is missing on stderr."""
+    for sentence in sentences:
+        click.echo(sentence, err=True)
 
 
 def show(output: str, table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:

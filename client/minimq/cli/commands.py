@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from minimq.cli.base import confirm, option, show_json
+from minimq.cli.base import confirm, option, show_json, tell
 from minimq.cli.completion import complete
 from minimq.cli.progress import progress_bar, progress_line
 from minimq.cli.table import show_table
@@ -121,9 +121,9 @@ def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan
             raise
         return None  # the operation itself says what is wrong
     if plan.question and not yes and sys.stdin.isatty():
-        _tell(plan.sentences)
+        tell(plan.sentences)
     if plan.question:
-        _tell(plan.warnings)
+        tell(plan.warnings)
     confirm(lambda: plan.question, yes=yes)
     return plan
 
@@ -243,7 +243,7 @@ def _show_plan(plan: Plan, output: str) -> None:
 def show(view: View, output: str, *, notes_first: bool = False) -> None:
     """Print a result."""
     if notes_first:
-        _tell(view.notes)
+        tell(view.notes)
     if output == "json":
         show_json(view.json)
     elif output == "jsonl":
@@ -256,12 +256,7 @@ def show(view: View, output: str, *, notes_first: bool = False) -> None:
             else:
                 click.echo(line)
     if not notes_first:
-        _tell(view.notes)
-
-
-def _tell(sentences: Sequence[str]) -> None:
-    for sentence in sentences:
-        click.echo(sentence, err=True)
+        tell(view.notes)
 
 
 @contextmanager

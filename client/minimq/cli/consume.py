@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.away import tell_away
-from minimq.cli.base import check_allowed, option, start_of, stop_on_signal
+from minimq.cli.base import check_allowed, option, start_of, stop_on_signal, tell
 from minimq.cli.completion import complete_groups, complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
 from minimq.cli.stored_ends import StoredEnds
 from minimq.operations.values import TIME_HELP
+from minimq.operations.words import missing
 from minimq.options import START_TIMEOUT_S
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Permission
@@ -198,7 +198,7 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
         )
         AWAY_LOG.setLevel(logging.ERROR)  # reported here, in the words of the other commands
         if route is not None and not exit_at_end:
-            tell_away(route.away, "not read until it is back")
+            tell(missing(route.away, {}, "not read until it is back"))
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
         writer = MessageOutput(sys.stdout.fileno(), FORMATS[shape], told)
         is_open, unread = True, list[str]()

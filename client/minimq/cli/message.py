@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.away import tell_away, tell_unanswered
-from minimq.cli.base import check_allowed, option, output_option, show, show_json, stop_on_signal
+from minimq.cli.base import check_allowed, option, output_option, show, show_json, stop_on_signal, tell
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_lines import as_line, message_lines, message_row, trace_lines, trace_row
 from minimq.cli.message_output import MessageOutput, OutputHalted, as_json
@@ -17,6 +16,7 @@ from minimq.cli.progress import progress_bar
 from minimq.cli.reading import read_parts, starts_of
 from minimq.operations.operation import Table, columns
 from minimq.operations.values import TIME_HELP
+from minimq.operations.words import missing
 from minimq_common.model import Permission
 from minimq_common.moments import Time
 
@@ -156,7 +156,7 @@ def _tell_unread(unread: Iterable[UnreadOffsets], away: Iterable[AwayBroker], fr
     for each in unread:
         where = f"{each.queue}@{each.offset}" + (f" to {each.end_offset - 1}" if each.end_offset > each.offset else "")
         click.echo(f"{where}: not looked at: {each.reason}", err=True)
-    tell_away(away, "not looked at")
+    tell(missing(away, {}, "not looked at"))
     for broker in from_slaves:
         click.echo(f"{broker}: a slave answered, which may lack the latest messages", err=True)
 
@@ -199,8 +199,7 @@ def tail(nameserver: str, *, topic: str, last: int, tags: str, where: str | None
     with Admin(nameserver) as admin:
         described = admin.describe_topic(topic)
         starts = starts_of(admin, described.queues, None, None, last)
-    tell_away(described.away, "not read")
-    tell_unanswered(described.unanswered, "not read")
+    tell(missing(described.away, described.unanswered, "not read"))
     ends = {item.queue: item.max_offset for item in described.queues}
     with stop_on_signal() as told, PullConsumer(nameserver) as consumer:
         lines = MessageOutput(sys.stdout.fileno(), as_json if output == "json" else as_line, told)

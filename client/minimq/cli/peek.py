@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.away import tell_away, tell_unanswered
-from minimq.cli.base import check_allowed, option, start_of, stop_on_signal
+from minimq.cli.base import check_allowed, option, start_of, stop_on_signal, tell
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
 from minimq.cli.queue_name import parse_queue
 from minimq.cli.reading import chosen_queues, read_parts, starts_of
 from minimq.operations.values import TIME_HELP
+from minimq.operations.words import missing
 from minimq_common.model import Permission
 
 if TYPE_CHECKING:
@@ -111,6 +111,5 @@ def peek(
     if not output.count:
         click.echo("no messages", err=True)
     if (described.away or described.unanswered) and not chosen:
-        tell_away(described.away, "not read")
-        tell_unanswered(described.unanswered, "not read")
+        tell(missing(described.away, described.unanswered, "not read"))
         sys.exit(1)

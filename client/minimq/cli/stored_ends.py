@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from minimq.cli.away import describe_unanswered
+from minimq.operations.words import describe_unanswered
 from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.words import count_of
 
