@@ -1,0 +1,110 @@
+"""Declarations of operations: what faces learn from a signature and a docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+
+from minimq.admin import Admin
+from minimq.cli.commands import command_of
+from minimq.operations.operation import HIDDEN, Operations, Param, Plan, View, flag, operation, operations_of
+from minimq_common.errors import InvalidArgument
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rules of a door.
+
+    Attributes:
+        width_cm: how wide it is.
+    """
+
+    width_cm: float = 80.0
+
+
+WIDE = Param(flag="--wide", parts={"width_cm": Param(flag="--width", low=10, high=300, default="80")})
+
+
+def view(_admin: Any, _given: Any, result: object, _plan: Plan | None) -> View:
+    return View(json=result)
+
+
+class Doors(Operations):
+    @operation("door close", example="door close a", view=view, fixed={"shut": True}, flags=[flag("loud", "Loudly.")])
+    @operation("door open", example="door open a", view=view, plan=lambda *_: Plan(sentences=["Opens."]))
+    def move(
+        self,
+        name: str,
+        times: Annotated[int, Param(low=1, high=3)] = 1,
+        *,
+        rooms: Annotated[Sequence[str], Param(flag="--room")] = (),
+        rules: Annotated[Rules | None, WIDE] = None,
+        shut: bool = False,
+        wait: Annotated[bool, HIDDEN] = True,
+    ) -> list[object]:
+        """Move a door. It creaks.
+
+        It may be done `times` times.
+
+        Args:
+            name: of the door.
+            times: how often, with
+                `rooms` for each.
+            rooms: where.
+            rules: of the door.
+            shut: shut it.
+            wait: until it stands.
+
+        Returns:
+            What was done.
+        """
+        return [name, times, rooms, rules, shut, wait]
+
+
+OPEN, CLOSE = sorted(operations_of(Doors), key=lambda each: each.name, reverse=True)
+
+
+def test_a_method_is_several_operations_with_fixed_arguments() -> None:
+    assert (OPEN.name, CLOSE.name, OPEN.method) == ("door open", "door close", "move")
+    doors: Any = Doors(None)  # type: ignore[arg-type]
+    assert CLOSE.run(doors, CLOSE.given(name="a"))[4] is True
+    assert OPEN.run(doors, OPEN.given(name="a", rooms=("hall",))) == ["a", 1, ("hall",), None, False, True]
+
+
+def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() -> None:
+    assert [each.name for each in OPEN.shown] == ["name", "times", "rooms", "rules", "shut"]
+    assert [each.name for each in CLOSE.shown] == ["name", "times", "rooms", "rules", "loud"]
+    name, times, rooms, rules, _ = OPEN.shown
+    assert (name.is_argument, name.is_required, times.is_argument) == (True, True, False)
+    assert (times.kind, rooms.is_many, rooms.key, rules.key) == (int, True, "room", "wide")
+    assert OPEN.with_flags(times.help) == "How often, with --room for each."
+    assert [(each.flag, each.help) for each in rules.parts] == [("--width", "How wide it is.")]
+    assert OPEN.summary == "Move a door."
+    assert OPEN.help == "Move a door. It creaks.\n\nIt may be done --times times."
+
+
+@pytest.mark.parametrize("text", ["0", "4", "x", "1.5", ""])
+def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^--times is "):
+        OPEN.shown[1].read("--times", text)
+
+
+def test_a_command_has_an_option_for_each_parameter() -> None:
+    opened, closed = command_of(OPEN), command_of(CLOSE)
+    assert [each.opts[0] for each in opened.params] == [
+        *("name", "--times", "--room", "--wide", "--width", "--shut", "--dry-run", "--output")
+    ]
+    assert "--dry-run" not in [each.opts[0] for each in closed.params]
+
+
+def test_each_operation_of_admin_is_documented_and_plans_what_it_changes() -> None:
+    found = operations_of(Admin)
+    assert len({each.name for each in found}) == len(found)
+    for each in found:
+        assert each.summary.endswith("."), each.name
+        assert [parameter.name for parameter in each.shown if not parameter.help] == [], each.name
+        assert each.example.startswith(each.name), each.name
+        assert each.plan is not None or not (each.needs or each.is_destructive or each.forms), each.name
