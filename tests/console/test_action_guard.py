@@ -209,7 +209,7 @@ def test_dead_letters_are_resent_to_topics_to_which_the_visitor_may_send(
             [letter] = reader.json("/dead-letters/salaries")["letters"]
             assert [each["action"] for each in letter["actions"]] == ["resend-letters", "drop-letters"]
             audit()
-            assert "1 dead letter of group salaries was resent." in use(reader, "/dead-letters/salaries/resend")
+            assert "1 dead letter resent" in use(reader, "/dead-letters/salaries/resend")
             assert audit() == ["done"]
             assert list(admin.dead_letters("salaries")) == []
         finally:

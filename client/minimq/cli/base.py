@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -19,9 +18,10 @@ import click
 from minimq.cli.table import show_table
 from minimq.operations.operation import Row, Table
 from minimq.operations.rows import json_text
+from minimq.operations.values import moment_or_end
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
-from minimq_common.moments import Time, moment, start_ms
+from minimq_common.moments import Time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,28 +50,8 @@ class _Option(click.Option):
 def start_of(
     _context: click.Context, parameter: click.Parameter, text: str | None, also: str = "'earliest', 'latest', "
 ) -> Time | None:
-    """Return the value of an option for a start: "earliest", "latest" or a time, evaluated once.
-
-    Args:
-        parameter: the option.
-        text: the value.
-        also: other valid values, for errors.
-
-    Raises:
-        InvalidArgument: the value is invalid, or in the future.
-    """
-    if text is None or text in {"earliest", "latest"}:
-        return text
-    ms = start_ms(text, time.time(), parameter.opts[0], also)
-    return moment(ms)
-
-
-def offset_or_start_of(context: click.Context, parameter: click.Parameter, text: str) -> Time | None:
-    """Do as `start_of` does; digits alone are an offset, and returned as a number."""
-    digits = text.strip()
-    if digits.isascii() and digits.isdecimal():
-        return int(digits)
-    return start_of(context, parameter, text, "an offset, 'earliest', 'latest', ")
+    """Return the value of an option for a start: "earliest", "latest" or a time, evaluated once."""
+    return None if text is None else moment_or_end(parameter.opts[0], text, also)
 
 
 def output_option(command: F) -> F:

@@ -11,9 +11,9 @@ import click
 from minimq.cli.base import check_allowed, option, start_of, stop_on_signal, tell
 from minimq.cli.completion import complete_topics
 from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
-from minimq.cli.queue_name import parse_queue
 from minimq.cli.reading import chosen_queues, read_parts, starts_of
 from minimq.operations.values import TIME_HELP
+from minimq.operations.values import queue as parse_queue
 from minimq.operations.words import missing
 from minimq_common.model import Permission
 
@@ -89,7 +89,7 @@ def peek(
         raise click.UsageError("--offset, --from and --last exclude each other")
     if offset is None and start is None:
         last = last or _DEFAULT_LAST
-    chosen = [parse_queue(topic, text) for text in queues]
+    chosen = [parse_queue("--queue", text, topic) for text in queues]
     check_allowed(nameserver, topic, Permission.READ)
     with Admin(nameserver) as admin:
         described = admin.describe_topic(topic)

@@ -29,10 +29,10 @@ from minimq.operations.operation import (
     operation,
 )
 from minimq.operations.rows import row_of
-from minimq.operations.words import missing
+from minimq.operations.words import listing, missing
 from minimq.routes.away import by_broker
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import DamagedMessages, InvalidArgument, TopicUnavailable
+from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -98,9 +98,6 @@ _FIELDS: Final = {
 _MOST_TOPICS = 20
 
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
-
-
-# ---- Plans and results ------------------------------------------------------------------------------
 
 
 def _read_group(given: Given) -> Sequence[Need]:
@@ -172,6 +169,10 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     found = _Found(admin, given, "resent")
     if found.is_none:
         return _nothing(given, found)
+    if not given.only_group:
+        needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in found.topics if topic and not given.to}
+        if lacking := sorted(need.name for need in needs - admin.own_rights(needs)[1]):
+            raise AccessDenied(f"you may not send to {listing(lacking)}: give another topic, to which you may")
     sentences = [f"Resends {found.total} of group {given.group}."]
     for topic, count in found.topics.most_common(_MOST_TOPICS):
         where = f"to topic {given.to or topic}" if given.to or topic else "that do not tell their topic"
@@ -244,9 +245,6 @@ def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan | None], View]
         )
 
     return view
-
-
-# ---- Operations -------------------------------------------------------------------------------------
 
 
 class LetterOperations(Operations):

@@ -71,12 +71,12 @@ def past(what: str, text: str) -> Time:
     return moment_or_end(what, text, "")
 
 
-def queue(what: str, text: str) -> MessageQueue:
-    """Return the queue of "BROKER:ID", without its topic."""
+def queue(what: str, text: str, topic: str = "") -> MessageQueue:
+    """Return the queue of "BROKER:ID"."""
     broker, colon, number = text.rpartition(":")
     if not (broker and colon and number.isdecimal() and len(number) <= _MOST_DIGITS):
         raise InvalidArgument(f"{what} {text!r} is not a queue: write BROKER:ID, for example broker-a:0")
-    return MessageQueue("", broker, int(number))
+    return MessageQueue(topic, broker, int(number))
 
 
 def offset_or_moment(what: str, text: str) -> Time:

@@ -13,9 +13,9 @@ from typing import Any, Final
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.cli.line_format import LineFormat, properties_of
-from minimq.cli.queue_name import parse_queue
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagFilter
+from minimq.operations.values import queue as parse_queue
 from minimq.options import nameserver_addresses
 from minimq.transport.start_position import offset_or_start, start_position
 from minimq_broker.replication.controller import parse as parse_controller
@@ -297,7 +297,7 @@ TARGETS = (
         _tried(
             *(names.check_topic, names.check_group, names.is_group, names.check_transaction, names.check_broker),
             *(names.check_cluster, names.check_address, names.machine_room_of, nameserver_addresses, parse_controller),
-            lambda text: parse_queue("t", text),
+            lambda text: parse_queue("--queue", text, "t"),
             lambda text: properties_of([text]),
             lambda text: names.check_topic(names.retry_topic(text)),
         ),

@@ -4,51 +4,49 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import click
 import pytest
 
-from minimq.cli.base import offset_or_start_of, start_of
+from minimq.operations.values import moment_or_end, offset_or_moment
 from minimq_common.errors import InvalidArgument
 
-FROM = click.Option(["--from", "start"])
-CONTEXT = click.Context(click.Command("peek"))
+FROM = "--from"
 
 
 def test_a_time_before_now_is_a_moment_from_then_on() -> None:
-    found = start_of(CONTEXT, FROM, "-15m")
+    found = moment_or_end(FROM, "-15m")
     assert isinstance(found, datetime)
     assert abs(datetime.now(UTC) - timedelta(minutes=15) - found) < timedelta(seconds=10)
 
 
 @pytest.mark.parametrize("text", ["2026-01-31T08:00Z", "1769846400000", "1769846400000ms"])
 def test_other_times_are_moments_as_well(text: str) -> None:
-    assert start_of(CONTEXT, FROM, text) == datetime(2026, 1, 31, 8, tzinfo=UTC)
+    assert moment_or_end(FROM, text) == datetime(2026, 1, 31, 8, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("text", ["earliest", "latest", None])
-def test_a_beginning_and_an_end_stay_as_they_are(text: str | None) -> None:
-    assert start_of(CONTEXT, FROM, text) == text
+@pytest.mark.parametrize("text", ["earliest", "latest"])
+def test_a_beginning_and_an_end_stay_as_they_are(text: str) -> None:
+    assert moment_or_end(FROM, text) == text
 
 
 @pytest.mark.parametrize("text", ["soon", "2026-01-31T08:00", ""])
 def test_what_is_no_time_is_refused_under_the_name_of_the_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--from is "):
-        start_of(CONTEXT, FROM, text)
+        moment_or_end(FROM, text)
 
 
 def test_a_start_in_the_future_is_refused() -> None:
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
-    for option_of in (start_of, offset_or_start_of):
+    for option_of in (moment_or_end, offset_or_moment):
         with pytest.raises(InvalidArgument, match=r"^--from is .* in the future: .*'latest'"):
-            option_of(CONTEXT, FROM, tomorrow)
+            option_of(FROM, tomorrow)
 
 
 def test_an_error_names_each_form_that_is_taken() -> None:
     with pytest.raises(InvalidArgument, match=r"must be an offset, 'earliest', 'latest', a time .*1769846400000ms"):
-        offset_or_start_of(CONTEXT, FROM, "tomorrow")
+        offset_or_moment(FROM, "tomorrow")
 
 
 def test_digits_are_an_offset_only_where_there_are_offsets() -> None:
-    assert offset_or_start_of(CONTEXT, FROM, " 4711 ") == 4711
-    assert offset_or_start_of(CONTEXT, FROM, "4711ms") == datetime(1970, 1, 1, 0, 0, 4, 711_000, tzinfo=UTC)
-    assert offset_or_start_of(CONTEXT, FROM, "latest") == "latest"
+    assert offset_or_moment(FROM, " 4711 ") == 4711
+    assert offset_or_moment(FROM, "4711ms") == datetime(1970, 1, 1, 0, 0, 4, 711_000, tzinfo=UTC)
+    assert offset_or_moment(FROM, "latest") == "latest"
