@@ -12,11 +12,11 @@ from minimq.administration.masters import Masters
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.finding.message_admin import MessageAdmin
 from minimq.operations.brokers import BrokerOperations
 from minimq.operations.delayed import DelayedOperations
 from minimq.operations.groups import GroupOperations
 from minimq.operations.letters import LetterOperations
+from minimq.operations.messages import MessageOperations
 from minimq.operations.topics import TopicOperations
 from minimq.operations.transactions import TransactionOperations
 from minimq.options import NoOthers, refuse_others
@@ -37,7 +37,7 @@ class Admin(
     LetterOperations,
     DelayedOperations,
     TransactionOperations,
-    MessageAdmin,
+    MessageOperations,
     AccessAdmin,
 ):
     """Manages topics, groups, dead letters, delayed messages, transactions, brokers and users, and finds messages.

@@ -13,6 +13,7 @@ from minimq.operations.brokers import AsyncBrokerOperations
 from minimq.operations.delayed import AsyncDelayedOperations
 from minimq.operations.groups import AsyncGroupOperations
 from minimq.operations.letters import AsyncLetterOperations
+from minimq.operations.messages import AsyncMessageOperations
 from minimq.operations.operation import asynchronous
 from minimq.operations.topics import AsyncTopicOperations
 from minimq.operations.transactions import AsyncTransactionOperations
@@ -27,6 +28,7 @@ class Admin(
     AsyncTransactionOperations,
     AsyncDelayedOperations,
     AsyncLetterOperations,
+    AsyncMessageOperations,
 ):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
@@ -68,9 +70,7 @@ class Admin(
     disable_user = asynchronous(SyncAdmin.disable_user)
     drop_old_keys = asynchronous(SyncAdmin.drop_old_keys)
     enable_user = asynchronous(SyncAdmin.enable_user)
-    find_messages = asynchronous(SyncAdmin.find_messages)
     limit_user = asynchronous(SyncAdmin.limit_user)
-    message_at = asynchronous(SyncAdmin.message_at)
     offset_at = asynchronous(SyncAdmin.offset_at)
     offsets_at = asynchronous(SyncAdmin.offsets_at)
     own_rights = asynchronous(SyncAdmin.own_rights)
@@ -79,4 +79,3 @@ class Admin(
     remove_user = asynchronous(SyncAdmin.remove_user)
     rotate_key = asynchronous(SyncAdmin.rotate_key)
     token_credentials = asynchronous(SyncAdmin.token_credentials)
-    trace_message = asynchronous(SyncAdmin.trace_message)

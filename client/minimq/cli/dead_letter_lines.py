@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from minimq.cli.message_output import LineOf, as_body, body_fields
-from minimq.cli.printable import printable
+from minimq.cli.message_output import LineOf, as_body
+from minimq.operations.message_text import body_fields
+from minimq.operations.printable import printable
 
 if TYPE_CHECKING:
     from minimq.receiving.received import ReceivedMessage

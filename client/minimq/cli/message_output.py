@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import os
 import select
@@ -16,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from minimq.operations.message_text import body_fields, due_field
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
     import threading
-    from datetime import datetime
 
     from minimq.receiving.received import ReceivedMessage
     from minimq_common.model import MessageQueue
@@ -66,19 +65,6 @@ def as_json(message: ReceivedMessage) -> bytes:
             **({"is_tombstone": True} if message.is_tombstone else {}),
         }
     )
-
-
-def due_field(message: ReceivedMessage) -> dict[str, datetime]:
-    """Return the field of a JSON object that says when a delayed message was due; no field for any other message."""
-    return {} if message.due_at is None else {"due_at": message.due_at}
-
-
-def body_fields(body: bytes) -> dict[str, str]:
-    """Return the field of a JSON object that has a body."""
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
 
 
 #: The formats of lines, by their names for `--format`.

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from minimq.cli.printable import printable
+from minimq.operations.printable import printable
 from minimq.operations.words import duration_of, size_of
 
 if TYPE_CHECKING:

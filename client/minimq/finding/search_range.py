@@ -35,15 +35,19 @@ class SearchBounds:
 
 
 class SearchRange(TypedDict, total=False):
-    """The bounds of a search: arguments of `Admin.find_messages`."""
+    """The bounds of a search: arguments of `Admin.find_messages`.
 
-    #: When the messages were stored, at the earliest: a datetime with a time zone, "2026-01-31T08:00Z", "-24h" or
-    #: milliseconds since 1970; "earliest" for all. An hour ago unless given: the range decides how long a search
-    #: takes.
+    Attributes:
+        since: only messages stored from this time on, or "earliest"; an hour ago unless given, as the range decides how
+            long a search takes. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or
+            1769846400000ms since 1970.
+        until: only messages stored before this time.
+        max_messages: end after so many; 1,000 unless given.
+        verify: compare each batch with its checksum as well, which takes a multiple: damaged keys could hide a message.
+    """
+
     since: Time
-    #: Only messages stored before.
     until: Time | None
-    #: The search ends with so many, 1,000 unless given.
     max_messages: int
     verify: bool
 

@@ -98,6 +98,8 @@ class Parameter:
     default: Any
     help: str
     about: Param
+    #: It is a field of a `TypedDict`, which is left out if it is None.
+    is_keyword: bool = False
 
     @property
     def is_required(self) -> bool:
@@ -361,7 +363,9 @@ class Operation:
         for each in self.parameters:
             if each.about.is_collected and getattr(given, each.name) is None:
                 setattr(given, each.name, given.collected.append)
-        return getattr(admin, self.method)(**{each.name: getattr(given, each.name) for each in self.parameters})
+        values = {each.name: getattr(given, each.name) for each in self.parameters}
+        absent = [each.name for each in self.parameters if each.is_keyword and values[each.name] is None]
+        return getattr(admin, self.method)(**{name: value for name, value in values.items() if name not in absent})
 
 
 def operation(  # noqa: PLR0913 - by name, as fields
@@ -465,7 +469,7 @@ def _keywords(annotation: str, scope: Mapping[str, Any], abouts: Mapping[str, Pa
         _parameter(name, each.__forward_arg__, None, scope, helps.get(name, ""), is_argument=False)
         for name, each in choice.__annotations__.items()
     ]
-    return [replace(each, about=abouts.get(each.name, each.about)) for each in found]
+    return [replace(each, about=abouts.get(each.name, each.about), is_keyword=True) for each in found]
 
 
 def _capital(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from minimq.cli.message_output import body_fields, due_field
-from minimq.cli.printable import printable
 from minimq.operations.operation import Row
+from minimq.operations.printable import printable
 
 if TYPE_CHECKING:
     from minimq.administration.delayed_admin import DelayedMessages
@@ -152,3 +152,16 @@ def _said(trace: GroupTrace) -> str:
 
 def _time(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def due_field(message: ReceivedMessage) -> dict[str, datetime]:
+    """Return the field of a JSON object that says when a delayed message was due; no field for any other message."""
+    return {} if message.due_at is None else {"due_at": message.due_at}
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return the field of a JSON object that has a body."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
