@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -149,14 +150,11 @@ def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iter
 
 
 def _with_flags(operation: Operation, message: str) -> str:
-    """Return an error that names options instead of parameters, if it begins with one."""
-    first, space, rest = message.partition(" ")
+    """Return an error that names options instead of parameters."""
     flags = {each.name: each.flag for each in operation.shown if not each.is_argument}
-    if message.startswith("nothing to change: give "):
-        return " ".join(
-            flags.get(word.strip(","), word.strip(",")) + "," * word.endswith(",") for word in message.split()
-        )
-    return f"{flags.get(first, first)}{space}{rest}"
+    if not message.startswith("nothing to change: "):  # else words such as "topic" may be meant
+        flags = {name: flag for name, flag in flags.items() if "_" in name or message.startswith(f"{name} ")}
+    return re.sub(r"(?<![\w-])\w+(?![\w-])", lambda match: flags.get(match[0], match[0]), message)
 
 
 # ---- Parameters -------------------------------------------------------------------------------------

@@ -164,7 +164,7 @@ class MessageOperations(Operations):
         from minimq.finding.search_range import bounds_of  # as above
 
         if (key is None) == (message_id is None):
-            raise InvalidArgument("give a key or a message_id, one of them")
+            raise InvalidArgument("key and message_id: give one of them")
         criterion = by_id(message_id) if message_id is not None else by_key(key)
         client = self._masters.calls
         search = MessageSearch(client, criterion, bounds_of(within, client.timeout_s), progress)
