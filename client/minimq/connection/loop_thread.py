@@ -33,7 +33,7 @@ class LoopThread:
         self._name = name
         self._finish = finish
         #: The one place that knows of forks.
-        self.process = HomeProcess("client")
+        self.process = HomeProcess()
         #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None

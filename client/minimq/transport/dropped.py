@@ -13,7 +13,6 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Protocol
 
 from minimq.transport.client_log import client_logger
 
@@ -52,19 +51,6 @@ class WhenDropped:
         """Do nothing any more: the client was closed."""
         self._finalizer.detach()
         _unclosed.pop(self._number, None)
-
-
-class Closable(Protocol):
-    """Anything that can be closed."""
-
-    def close(self) -> None:
-        """End it."""
-
-
-def close_all(*parts: Closable) -> None:
-    """Close one after the other."""
-    for part in parts:
-        part.close()
 
 
 def _place_of_user() -> str:

@@ -109,7 +109,7 @@ _homes: weakref.WeakSet[HomeProcess] = weakref.WeakSet()
 class HomeProcess:
     """The process that made a client. gRPC and the client's threads do not come along into a fork of it."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self) -> None:
         if _breaking_parent:
             raise UsageError(
                 f"no client works in process {_pid}: process {_breaking_parent} had an open client, or used gRPC "
@@ -123,7 +123,6 @@ class HomeProcess:
                 "(threading, socket, select), which would stop the whole process. Use threads or asyncio here, or run "
                 "the client in a process of its own without that patch (docs/processes.md)"
             )
-        self._what = what
         self._process = _pid
         #: True in a fork of that process.
         self.is_forked = False
@@ -138,7 +137,7 @@ class HomeProcess:
         """Raise `Closed` in a fork."""
         if self.is_forked:
             raise Closed(
-                f"the {self._what} was made in process {self._process}, and this is its fork {_pid}: start "
+                f"the client was made in process {self._process}, and this is its fork {_pid}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"
             )
 

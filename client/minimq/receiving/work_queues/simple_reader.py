@@ -32,7 +32,6 @@ from minimq.receiving.work_queues.settles import Settlement, Settles
 from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
-from minimq.transport.home_process import HomeProcess
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
     Closed,
@@ -88,8 +87,8 @@ class SimpleReader:
         self._before_take = before_take
         self._invisible_ms = invisible_ms(options.invisible_s)
         self._start = start_position(options.start)
-        self._process = HomeProcess("consumer")
         self.client = ClusterClient(nameserver, credentials=options.credentials)
+        self._process = self.client.connection.process
         self._filters: dict[str, MessageFilter] = {}
         #: Errors that the next calls raise.
         self._errors: list[MiniMQError] = []
