@@ -16,9 +16,9 @@ from minimq_common.moments import start_ms
 from minimq_console.action import ActionTarget
 from minimq_console.actions import produce
 from minimq_console.chart import Chart
-from minimq_console.looking import MOST_QUEUES, Looking
 from minimq_console.message_row import MessageRow
 from minimq_console.message_row import row_of as message_row_of
+from minimq_console.message_search import MOST_QUEUES, MessageSearch
 from minimq_console.operation_actions import FORMS, toggles
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.pages.topics import TopicRow, row_of
@@ -92,13 +92,13 @@ def gather(visit: Visit) -> TopicPage:
     if wanted.key:
         messages = _by_key(visit, name, wanted, notes)
     elif wanted.is_newest:
-        messages = [message_row_of(each) for each in Looking(visit, wanted.most).newest(queues)]
+        messages = [message_row_of(each) for each in MessageSearch(visit, wanted.most).newest(queues)]
         if sum(queue.messages > 0 for queue in queues) > MOST_QUEUES:
             notes.append(f"Of the {MOST_QUEUES} queues that were written last.")
     else:
         starts = _starts(visit, queues, wanted)
         tags = (wanted.tag,) if wanted.tag else ()
-        messages = [message_row_of(each) for each in Looking(visit, wanted.most).following(queues, starts, tags)]
+        messages = [message_row_of(each) for each in MessageSearch(visit, wanted.most).following(queues, starts, tags)]
     sampler = visit.observer.sampler
     activity = sampler.sample.activity
     rates = {each.topic: each.in_per_s for each in activity.topics} if activity is not None else {}

@@ -22,7 +22,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 _RESERVE_S = 0.3
 
 
-class Looking:
+class MessageSearch:
     """Reads messages within the time that a page has. Used by one thread."""
 
     def __init__(self, visit: Visit, most: int) -> None:
