@@ -13,7 +13,7 @@ from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.recovery import recover
 
 

@@ -14,7 +14,7 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
-from minimq_broker.store.upkeep.segment_copy import SegmentCopy
+from minimq_broker.store.upkeep.copy import SegmentCopy, placed
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_proto.v1 import replication_pb2
 
@@ -54,7 +54,8 @@ class SegmentRepair:
         try:
             if at < end:
                 room = self._store.options.segment_bytes
-                made = await uncancellable(asyncio.to_thread(SegmentCopy, self._store.log.path, at, room))
+                path = self._store.log.path / f"{at:020d}.new"
+                made = await uncancellable(asyncio.to_thread(SegmentCopy, path, at, room))
                 await self._fill(made, frame, stream, end)
             await uncancellable(asyncio.to_thread(self._put_in, made))
         except CorruptEntry as error:
@@ -77,7 +78,7 @@ class SegmentRepair:
             if not made.position <= frame.position <= end:
                 raise StoreError(f"the master sent entries at {frame.position}, {made.position} was expected")
             made.skip_to(frame.position)
-            await uncancellable(asyncio.to_thread(made.put, frame.entries))
+            await uncancellable(asyncio.to_thread(made.put, placed(frame.entries, frame.position)))
             if made.position >= end:
                 break
             frame = await next_frame(stream, SILENCE_S, self._peer)
@@ -90,7 +91,7 @@ class SegmentRepair:
         if made is None or made.start != self._start:
             self._remove_up_to_it()
         if made is not None:
-            made.finish()
+            made.finish(made.position if made.has_gap else 0)
             with self._handle.reading() as store:
                 if not store.log.put_in(made.path, made.start):
                     return  # retention has removed it meanwhile

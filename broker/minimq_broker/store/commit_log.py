@@ -8,8 +8,8 @@ but one or more of them may be rewritten: a file with the entries that are still
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import lmdb
@@ -19,11 +19,10 @@ from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.first_position import keep, look_and_keep
 from minimq_broker.store.held.due_rows import AnyDueRow
 from minimq_broker.store.lmdb_file import lock_file, remove_lmdb
-from minimq_broker.store.log_observer import LogObserver
-from minimq_broker.store.log_reader import LogReader
+from minimq_broker.store.log_reader import LogObserver, LogReader
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.segment_files import segment_files, total_bytes, without_replaced
+from minimq_broker.store.segment_file import segment_files
 from minimq_broker.store.upkeep.compaction_file import forget_rounds
 from minimq_broker.store.upkeep.crash_note import time_to_look
 from minimq_broker.store.upkeep.damage_marks import DamageMarks
@@ -52,14 +51,14 @@ class CommitLog(LogReader):
         self._changing = threading.RLock()
         self.missing = ""
         try:
-            files = segment_files(path, readonly=readonly, without=without)
+            files = segment_files(path, without)
             if not readonly:
                 self.lost, self._looked_from = repair_at_start(files, segment_bytes, time_to_look(path.parent))
             for file in files:
                 self.segments.append(
                     Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=not readonly)
                 )
-            self._use(without_replaced(self.segments, readonly=readonly))
+            self._use(_without_replaced(self.segments, readonly=readonly))
             if not self.segments and not readonly:
                 self._add(start)
             if not readonly:
@@ -83,7 +82,11 @@ class CommitLog(LogReader):
     @property
     def disk_bytes(self) -> int:
         """Disk that the segments use."""
-        return total_bytes(self.segments)
+        size = 0
+        for segment in self.segments:
+            with suppress(FileNotFoundError):  # it is removed meanwhile
+                size += segment.path.stat().st_size
+        return size
 
     @property
     def active(self) -> Segment:
@@ -233,3 +236,16 @@ class CommitLog(LogReader):
                 sync_directory(self.path)
                 self.damage.discard(last.start)
             self.active.truncate(position)
+
+
+def _without_replaced(segments: Iterable[Segment], *, readonly: bool) -> list[Segment]:
+    """Close, and unless `readonly` delete, those that a rewritten one has replaced: their deletion was interrupted."""
+    kept: list[Segment] = []
+    for segment in segments:
+        if not kept or segment.start >= kept[-1].rewritten_to:
+            kept.append(segment)
+            continue
+        segment.close()
+        if not readonly:
+            remove_lmdb(segment.path)
+    return kept

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,7 +14,6 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.log_observer import LogObserver
 from minimq_broker.store.rows import ReadLimits, ReadResult, Row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.damage_marks import DamageMarks
@@ -23,6 +23,18 @@ T = TypeVar("T")
 
 #: Retry delay of readers of a segment that is being repaired, in seconds.
 _COME_BACK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogObserver:
+    """Functions that the log calls, on any thread."""
+
+    name_of: Callable[[QueueKey], str]
+    damage_found: Callable[[int, str], None]
+
+
+#: For callers that go by what is raised, such as tools.
+UNOBSERVED = LogObserver(str, lambda start, reason: None)
 
 
 class LogReader:
@@ -117,7 +129,9 @@ class LogReader:
         for segment in self._segments_from(queue, offset):
             if left is None:
                 break
-            part = self._ask(segment, partial(_read, queue, offset, left), ReadResult([], offset, 0))
+            part = self._ask(
+                segment, partial(Segment.read, queue=queue, offset=offset, limits=left), ReadResult([], offset, 0)
+            )
             if part.begins_at > offset and self._lacks(queue, offset):
                 if rows:
                     break
@@ -200,7 +214,3 @@ class LogReader:
         except DAMAGE as error:
             self.report_damage(segment.start, str(error))
             raise
-
-
-def _read(queue: QueueKey, offset: int, limits: ReadLimits, segment: Segment) -> ReadResult:
-    return segment.read(queue, offset, limits)

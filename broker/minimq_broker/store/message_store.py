@@ -23,7 +23,7 @@ from minimq_broker.store.held.delayed_batches import DelayedPage, DelayedRange
 from minimq_broker.store.held.due_index import DueIndex
 from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
-from minimq_broker.store.log_observer import LogObserver
+from minimq_broker.store.log_reader import LogObserver
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreObserver, StoreOptions

@@ -16,7 +16,7 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendStatus
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import CorruptEntry, Fenced, InvalidArgument, MiniMQError, StaleSequence, TopicNotFound
 from support.states import rows, rows_from_scratch

@@ -22,7 +22,7 @@ from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.inspect import inspect_directory
 from minimq_common.batch.records import RecordBatch

@@ -14,7 +14,7 @@ from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.held.due_rows import wait_key
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.repair import repair_segment

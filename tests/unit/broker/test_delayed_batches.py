@@ -395,7 +395,7 @@ def test_a_rewriting_keeps_what_is_published_until_that_is_saved(stores: Stores)
     slave.take_from(store)
     log, old = slave.store.log, slave.store.old
     old.look(slave.clock.now_ms)
-    rewriting = Rewriting(log, log.segments[:1], log.segments[1].start, lambda *_: None, old.needed.mark)
+    rewriting = Rewriting(log, log.segments[:1], log.segments[1].start, lambda *_: None, old.mark)
     while rewriting.step(1 << 30, 10):
         pass
     assert rewriting.put_in_place()

@@ -9,7 +9,7 @@ import pytest
 
 from minimq_broker.services.engine import EngineObserver
 from minimq_broker.services.store_handle import HandleObserver
-from minimq_broker.store.log_observer import LogObserver
+from minimq_broker.store.log_reader import LogObserver
 from minimq_broker.store.store_options import StoreObserver
 from minimq_broker.store.writer import WriterHooks
 

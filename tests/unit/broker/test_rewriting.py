@@ -18,10 +18,9 @@ from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
-from minimq_broker.store.upkeep.copy import StoreCopy
+from minimq_broker.store.upkeep.copy import SegmentCopy, StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.upkeep.rewriting import Rewriting
-from minimq_broker.store.upkeep.segment_copy import SegmentCopy
 from minimq_broker.store.upkeep.verify import Verification
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
@@ -401,14 +400,13 @@ def test_a_segment_of_another_replica_may_lack_entries(store: OpenStore) -> None
     """As a repair takes it from a master that has rewritten it."""
     log = store.store.log
     former, end = log.segments[2], log.segments[3].start
-    made = SegmentCopy(log.path, former.start, SEGMENT_BYTES)
+    made = SegmentCopy(log.path / "copy.new", former.start, SEGMENT_BYTES)
     kept = list(former.entries())[1:-1]
-    made.skip_to(kept[0][0])
     for position, entry in log.segments[2].entries(kept[0][0]):
         if position <= kept[-1][0]:
-            made.put([bytes(entry)])
+            made.put([(position, bytes(entry))])
     made.skip_to(end)
-    made.finish()
+    made.finish(end)
     assert log.put_in(made.path, former.start)
     made.give_up()
     assert log.complete_from == end

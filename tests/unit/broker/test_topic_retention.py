@@ -7,8 +7,7 @@ import random
 import pytest
 
 from minimq_broker.core.upkeep.retention import RetentionRules
-from minimq_broker.store.upkeep.topic_retention import TopicRetention
-from minimq_broker.store.upkeep.topic_sizes import TopicSizes
+from minimq_broker.store.upkeep.topic_retention import TopicRetention, TopicSizes
 from support.chance import SEED
 from support.stores import OpenStore, Stores
 from support.topic_rules import set_rules

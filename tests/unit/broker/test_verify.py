@@ -13,7 +13,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.verify import Verification
 from support.stores import Stores, numbered_batch
 

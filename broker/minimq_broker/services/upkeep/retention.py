@@ -136,7 +136,7 @@ class Retention(PeriodicTask):
     def _look_at_topics(self) -> None:
         with self._handle.reading() as store:
             store.old.look(self._clock_ms())
-            self._knows = store.old.needed.known_to >= 0
+            self._knows = store.old.known_to >= 0
 
     def _delete(self, item: Expired, needed_from: int) -> bool:
         with self._handle.reading() as store:
@@ -211,11 +211,11 @@ class Retention(PeriodicTask):
 
     def _rest(self, store: MessageStore, segment: Segment, end: int) -> SegmentRest:
         try:
-            return store.old.needed.rest(segment, end)
+            return store.old.rest(segment, end)
         except DAMAGE as error:
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)
                 log.error(
                     "retention: dead letters alone are kept of a damaged segment=%d error=%s", segment.start, error
                 )
-            return store.old.needed.rest_of_damaged(segment)
+            return store.old.rest_of_damaged(segment)

@@ -96,9 +96,9 @@ class Rewriter:
                     f"segments {stretch.start} to {stretch.end} cannot be rewritten: about {stretch.kept_bytes} bytes "
                     f"of them are needed, such as delayed messages, and {free} are left on the disk: free some"
                 )
-            choice = store.old.needed.choice(stretch.reason) if choose is None else choose(store)
+            choice = store.old.choice(stretch.reason) if choose is None else choose(store)
             salvages = stretch.reason is not None and any(each.start in self._handle.damage.known for each in segments)
-            made = Rewriting(store.log, segments, stretch.end, choice, store.old.needed.mark, salvages=salvages)
+            made = Rewriting(store.log, segments, stretch.end, choice, store.old.mark, salvages=salvages)
             return _StoreRewriting(store, store.state, made)
 
     def _step(self, work: _StoreRewriting) -> bool:

@@ -27,12 +27,12 @@ from minimq_broker.store.entry import (
 )
 from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.held.due_check import DueCheck
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.popping.popped_replay import PoppedReplay
 from minimq_broker.store.popping.popped_rows import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.segment_files import is_segment
+from minimq_broker.store.segment_file import is_segment
 from minimq_common.batch import records as batch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.files.lmdb_files import check_file

@@ -11,7 +11,7 @@ import lmdb
 
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_common.errors import StoreError
 from minimq_common.words import count_of
 

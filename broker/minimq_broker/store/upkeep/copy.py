@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +24,15 @@ from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
 from minimq_broker.store.held.due_rows import AnyDueRow, due_rows_of
 from minimq_broker.store.lmdb_file import remove_lmdb
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.rows import Row, row_of
+from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
 _OF_NO_CONCERN = frozenset({"lock", "crash", "format", "format.new", "lost+found"})
+#: Entries with their log positions. They come in the order of their positions, and none overlaps another one.
+Placed = list[tuple[int, bytes]]
 
 
 class StoreCopy:
@@ -95,7 +98,8 @@ class StoreCopy:
         return sum(end < self._complete_from for end in ends)
 
     def _put(self, entries: Sequence[bytes]) -> None:
-        places, rows, due = verified(entries, self.position)
+        places = placed(entries, self.position)
+        rows, due = _verified(places)
         with writing(self._directory.path):
             if self._log.active.used_bytes >= self._segment_bytes or self.position == self._complete_from:
                 self._seal()
@@ -155,22 +159,65 @@ class StoreCopy:
         sync_directory(directory.path)
 
 
-def verified(
-    entries: Sequence[bytes], position: int
-) -> tuple[list[tuple[int, bytes]], list[tuple[QueueKey, Row]], list[AnyDueRow]]:
-    """Return entries that begin at a log position with their places, and their rows. Raises `CorruptEntry`."""
-    places: list[tuple[int, bytes]] = []
+class SegmentCopy:
+    """A segment in the making beside those that it will replace; used by one thread at a time."""
+
+    def __init__(self, path: Path, start: int, room_bytes: int) -> None:
+        self.position = self.start = start
+        self.has_gap = False
+        self.path = path
+        with writing(path.parent):
+            remove_lmdb(path)  # of one that was interrupted
+            self._segment = Segment(path, start, room_bytes)
+
+    def put(self, entries: Placed) -> None:
+        """Add entries behind those that it has, verified and synced. Raises `CorruptEntry`, `StoreError`."""
+        for position, data in entries:
+            if position < self.position:
+                raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self.position}")
+            self.skip_to(position)
+            self.position += len(data)
+        if entries:
+            rows, due = _verified(entries)
+            with writing(self.path.parent):
+                self._segment.write(entries, rows, due)
+
+    def skip_to(self, position: int) -> None:
+        """Go on at a position, which is a later one where entries are missing."""
+        self.has_gap = self.has_gap or position > self.position
+        self.position = position
+
+    def finish(self, rewritten_to: int = 0) -> None:
+        """Close it; with a position mark it before as rewritten, and as ending there."""
+        if rewritten_to:
+            with writing(self.path.parent):
+                self._segment.mark_rewritten(rewritten_to)
+        self._close()
+
+    def give_up(self) -> None:
+        """Close and delete the file, unless it has its place by now. Idempotent."""
+        self._close()
+        remove_lmdb(self.path)
+
+    def _close(self) -> None:
+        with suppress(lmdb.Error):
+            self._segment.close()
+
+
+def placed(entries: Sequence[bytes], position: int) -> Placed:
+    """Return entries that follow on one another from a log position on with their places."""
+    return [*zip(accumulate(map(len, entries), initial=position), entries, strict=False)]
+
+
+def _verified(entries: Placed) -> tuple[list[tuple[QueueKey, Row]], list[AnyDueRow]]:
     rows: list[tuple[QueueKey, Row]] = []
     due: list[AnyDueRow] = []
-    at = position
-    for data in entries:
-        header, about, effect = opened(data, at)
-        due += due_rows_of(effect, at, len(data))
+    for position, data in entries:
+        header, about, effect = opened(data, position)
+        due += due_rows_of(effect, position, len(data))
         if about is not None:
-            rows.append((header.queue, row_of(header, about, at, len(data))))
-        places.append((at, data))
-        at += len(data)
-    return places, rows, due
+            rows.append((header.queue, row_of(header, about, position, len(data))))
+    return rows, due
 
 
 def check_free(path: Path) -> None:

@@ -29,7 +29,7 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
-from minimq_broker.store.log_observer import UNOBSERVED
+from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.recovery import recover
 from minimq_common.batch import records as batch
 from minimq_common.errors import StoreError

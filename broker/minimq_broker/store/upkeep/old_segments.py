@@ -1,40 +1,61 @@
-"""The old segments of a store: removed when nothing of them is needed, rewritten when some of it is."""
+"""The old segments of a store: which entries of them are still needed, so that they are removed or rewritten."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minimq_broker.store.upkeep.needed_entries import NeededEntries
-from minimq_broker.store.upkeep.topic_retention import TopicRetention
+from minimq_broker.core.held.delays import NO_KEY, DueKey
+from minimq_broker.core.state import QueueKey
+from minimq_broker.core.upkeep.retention import Reason, RetentionRules
+from minimq_broker.core.upkeep.rewriting_plan import NO_REST, SegmentRest
+from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind
+from minimq_broker.store.segment import Segment
+from minimq_broker.store.upkeep.rewriting import Choice, Rewriting
+from minimq_broker.store.upkeep.topic_retention import TopicRetention, is_kept
 
 if TYPE_CHECKING:
     from minimq_broker.store.message_store import MessageStore
-    from minimq_broker.store.upkeep.rewriting import Rewriting
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A part of a state, which is certain once the state is saved: no truncation goes behind it."""
+
+    position: int = -1
+    topics: frozenset[int] = frozenset()
+    #: Compacted ones, and those of dead letters: nothing but their own rules deletes what they have.
+    lasting: frozenset[int] = frozenset()
+    rules: Mapping[int, RetentionRules] = field(default_factory=dict)
+    staged: frozenset[int] = frozenset()
+
+    def outlives(self, topic_id: int) -> bool:
+        """Return whether a topic outlives the age of segments."""
+        return topic_id in self.lasting or (topic_id in self.rules and self.rules[topic_id].max_age_ms > 0)
 
 
 class OldSegments:
     """Removes and replaces the old segments of one store. Used by one thread at a time."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._store = store
-        self._log = store.log
-        options = store.options
+        self._store, self._log, options = store, store.log, store.options
         self.topics = TopicRetention(
             self._log, options.segment_bytes, options.retention.max_age_ms, options.dead_letters
         )
-        self.needed = NeededEntries(self._log, self.topics)
+        self.mark: DueKey = NO_KEY
+        self._next = self._known = _Known()
+
+    @property
+    def known_to(self) -> int:
+        """Log position up to which it is known what is needed; -1 when nothing is known yet."""
+        return self._known.position
 
     @property
     def rewritable_to(self) -> int:
         """Log position up to which segments may be rewritten: what is needed of them is known, and stays."""
         store = self._store
-        return min(store.saved_position, store.state.transactions.needed_from, self.needed.known_to)
-
-    def look(self, now_ms: int) -> None:
-        """Find out what is needed at a time, in ms since 1970, and show no more of topics than that."""
-        state = self._store.state
-        self.topics.look(state, now_ms)
-        self.needed.look(state, self._store.saved_position)
+        return min(store.saved_position, store.state.transactions.needed_from, self.known_to)
 
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it."""
@@ -45,3 +66,92 @@ class OldSegments:
         """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done."""
         with self._log.kept():
             return rewriting.end <= min(needed_from, self.rewritable_to) and rewriting.put_in_place()
+
+    def look(self, now_ms: int) -> None:
+        """Find out what is certainly needed at a time, in ms since 1970, and show no more of topics than that."""
+        state, saved_position = self._store.state, self._store.saved_position
+        self.topics.look(state, now_ms)
+        self.mark = state.delays.saved_mark
+        if self._known.position < self._next.position <= saved_position:
+            self._known = self._next
+        if self._next is not self._known:
+            return
+        position = state.position  # ahead of the rest, which may have more
+        topics = [*state.topics.copy().values()]
+        self._next = _Known(
+            position,
+            frozenset(topic.topic_id for topic in topics),
+            frozenset(topic.topic_id for topic in topics if topic.compaction or is_kept(topic.name)),
+            self.topics.rules,
+            state.transactions.staged_positions(),
+        )
+        if position <= saved_position:
+            self._known = self._next
+
+    def rest(self, segment: Segment, end: int) -> SegmentRest:
+        """Return how much of a sealed segment is needed, which ends at a log position. Raises one of `DAMAGE`."""
+        known, used = self._known, segment.used_bytes
+        lasting = sum(segment.start <= position < end for position in known.staged)
+        if segment.due.next_key(self.mark) is not None:
+            lasting += used // 2
+        aged = garbage = 0
+        sizes = self.topics.sizes(segment)
+        is_rest = bool(segment.rewritten_to) and all(known.outlives(topic_id) for topic_id in sizes.topics)
+        for topic_id in sizes.topics - known.topics:
+            garbage += sizes.size_of(topic_id)
+        for topic_id in sizes.topics & (known.lasting | known.rules.keys()):
+            gone = sizes.size_of(topic_id, self._gone_before(topic_id))
+            garbage += gone
+            if known.outlives(topic_id) and self._has_shown(segment, topic_id):
+                left = max(sizes.size_of(topic_id) - gone, 1)
+                if topic_id in known.lasting:
+                    lasting += left
+                else:
+                    aged += left
+        return SegmentRest(garbage, aged + lasting, lasting, is_rest)
+
+    def rest_of_damaged(self, segment: Segment) -> SegmentRest:
+        """Return the rest of a segment of which nobody knows what it has: all of it, if anything may last."""
+        return SegmentRest(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
+
+    def _has_shown(self, segment: Segment, topic_id: int) -> bool:
+        return any(
+            (segment.end_of(queue) or 0) > self._floors(topic_id).get(queue, 0) for queue in segment.queues_of(topic_id)
+        )
+
+    def _gone_before(self, topic_id: int) -> int:
+        return self.topics.gone_before.get(topic_id, 0) if self._is_settled(topic_id) else 0
+
+    def _floors(self, topic_id: int) -> Mapping[QueueKey, int]:
+        return self._log.floors if self._is_settled(topic_id) else {}
+
+    def _is_settled(self, topic_id: int) -> bool:
+        return self._known.rules.get(topic_id) == self.topics.rules.get(topic_id)
+
+    def choice(self, reason: Reason | None) -> Choice:
+        """Return what decides about the entries of segments that go for a reason; None: only garbage goes.
+
+        It is not asked about delayed batches that wait. What goes by its age leaves what outlives that; what goes for
+        the disk leaves only what lasts: the state in compacted topics, and dead letters.
+        """
+        known = self._known
+        floors = {topic_id: self._floors(topic_id) for topic_id in known.rules}
+
+        def is_shown(header: EntryHeader) -> bool:
+            topic_id = header.queue.topic_id
+            if topic_id not in known.topics:
+                return False
+            if reason is Reason.AGE and not known.outlives(topic_id):
+                return False
+            if reason not in (None, Reason.AGE) and topic_id not in known.lasting:
+                return False
+            return topic_id not in floors or header.base_offset >= floors[topic_id].get(header.queue, 0)
+
+        def choose(position: int, header: EntryHeader, entry: memoryview) -> memoryview | None:
+            if header.kind == EntryKind.STAGED:
+                is_needed = position in known.staged
+            else:
+                is_needed = header.kind in IN_QUEUE and is_shown(header)
+            return entry if is_needed else None
+
+        return choose

@@ -9,25 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
-from pathlib import Path
-
-import lmdb
+from contextlib import closing
 
 from minimq_broker.core.held.delays import NO_KEY, BatchesRecalled, DelaysSetBack, DueKey
-from minimq_broker.core.state import QueueKey
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import EntryHeader, EntryKind, opened, payload_of, read_fact, read_header
 from minimq_broker.store.held.due_index import DueIndex
-from minimq_broker.store.held.due_rows import AnyDueRow
-from minimq_broker.store.lmdb_file import DAMAGE, remove_lmdb
-from minimq_broker.store.rows import Row
+from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.copy import verified, writing
+from minimq_broker.store.upkeep.copy import Placed, SegmentCopy, writing
 from minimq_common.errors import StoreError
 
-#: Entries with their log positions. They come in the order of their positions, and none overlaps another one.
-Placed = list[tuple[int, bytes]]
 #: Says what stands at a log position from now on: the entry that is passed, another one of the same queue and offsets
 #: that is not longer, or nothing; or entries that take the place of this one and of some before it. It is asked in
 #: order about all entries but facts, and delayed batches that wait.
@@ -59,14 +51,10 @@ class Rewriting:
         self._index, self._mark = DueIndex(log), mark
         self._waiting = [*segments]
         self._rest = rest
-        #: Where the last entry of the new segment ends.
-        self._made_end = self.start
         self._position = self.start
-        self._path = rewritten_path(log.path, self.start)
-        room = sum(segment.used_bytes for segment in segments)
-        with writing(log.path):
-            remove_lmdb(self._path)
-            self._made = Segment(self._path, self.start, room)
+        # What a start finds of it is deleted.
+        path = log.path / f"{self.start:020d}.new-rewriting-{next(_numbers)}"
+        self._made = SegmentCopy(path, self.start, sum(segment.used_bytes for segment in segments))
 
     @property
     def at(self) -> Segment:
@@ -98,7 +86,8 @@ class Rewriting:
                     self._check_end(found[-1], self._position)
         if not self._waiting:
             found += self._rest()
-        self._put(found)
+        self._made.put(found)
+        self.kept_bytes += sum(len(data) for _, data in found)
         return bool(self._waiting)
 
     def _next(self, entries: Iterator[tuple[int, memoryview]]) -> tuple[int, memoryview] | None:
@@ -140,43 +129,15 @@ class Rewriting:
             room = end - position
             raise StoreError(f"there are {room} bytes at position {position}, which cannot be replaced by {len(entry)}")
 
-    def _put(self, found: list[tuple[int, bytes]]) -> None:
-        for position, entry in found:
-            if position < self._made_end:
-                raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self._made_end}")
-            self._made_end = position + len(entry)
-        if not found:
-            return
-        rows: list[tuple[QueueKey, Row]] = []
-        due: list[AnyDueRow] = []
-        for position, data in found:
-            _, its_rows, its_due = verified([data], position)
-            rows += its_rows
-            due += its_due
-        with writing(self._log.path):
-            self._made.write(found, rows, due)
-        self.kept_bytes += sum(len(data) for _, data in found)
-
     def put_in_place(self) -> bool:
         """Let the new segment take the place of the former ones once all is taken over; return whether it did.
 
         It does not when one of them was removed or repaired meanwhile. Current readers of the former ones finish.
         """
+        self._made.finish(self.end)
         with writing(self._log.path):
-            self._made.mark_rewritten(self.end)
-            self._close()
-            return self._log.replace(self.former, self._path)
+            return self._log.replace(self.former, self._made.path)
 
     def give_up(self) -> None:
         """Close and delete the new segment, unless it has its place by now. Idempotent."""
-        self._close()
-        remove_lmdb(self._path)
-
-    def _close(self) -> None:
-        with suppress(lmdb.Error):
-            self._made.close()
-
-
-def rewritten_path(folder: Path, start: int) -> Path:
-    """Return a new name for a rewritten segment before it has its place; what a start finds of it is deleted."""
-    return folder / f"{start:020d}.new-rewriting-{next(_numbers)}"
+        self._made.give_up()

@@ -9,7 +9,7 @@ from minimq_broker.store.entry import opened
 from minimq_broker.store.held.due_rows import due_rows_of
 from minimq_broker.store.rows import row_of
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.page_check import PageCheck
+from minimq_broker.store.segment_file import PageCheck
 from minimq_common.errors import CorruptEntry
 
 
