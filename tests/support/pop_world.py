@@ -29,7 +29,7 @@ from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, T
 from minimq_broker.core.popping.pop_runs import PopMoved, Run, handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.services.clock import PopClock
 from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from support.pop_model import PopLimits, PopModel
 

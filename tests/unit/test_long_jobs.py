@@ -30,9 +30,9 @@ from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_requests import Take
 from minimq_broker.core.popping.pop_runs import handle_epoch
 from minimq_broker.core.state import State
-from minimq_broker.services.popping import pop_clock
+from minimq_broker.services import clock as pop_clock
+from minimq_broker.services.clock import PopClock
 from minimq_broker.services.popping.pop_clients import settle_step
-from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_common.errors import HandleExpired, Unavailable
 from minimq_proto.v1 import broker_pb2

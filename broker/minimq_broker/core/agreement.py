@@ -1,8 +1,6 @@
 """Conditions that the members of a consumer group must share: how queues are divided, how each topic is filtered.
 
-Members may subscribe to different topics, since a deploy that adds a topic replaces one member after the other. That
-was not always so: older client libraries divide each topic among all members, so all need the same topics while
-one of them is in the group.
+Members may subscribe to different topics, since a deploy that adds a topic replaces one member after the other.
 """
 
 from __future__ import annotations
@@ -26,16 +24,8 @@ class GroupConfig(NamedTuple):
         return [topic for topic, _ in self.filters]
 
 
-class MemberConfig(NamedTuple):
-    """The configuration with which a member joins."""
-
-    agreement: GroupConfig
-    topics_may_differ: bool
-
-
-def check_agreement(group: str, others: MemberConfig, member: MemberConfig) -> None:
+def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
     """Raise `GroupConflict` if a member contradicts another one of its group, or several that say the same."""
-    theirs, own = others.agreement, member.agreement
     if own.allocation != theirs.allocation:
         raise GroupConflict(
             f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
@@ -45,11 +35,6 @@ def check_agreement(group: str, others: MemberConfig, member: MemberConfig) -> N
         raise GroupConflict(
             f"group {group!r} has {_kind(group, theirs)}, this member is one of {_kind(group, own)}: "
             "all members of a group need to be of one kind"
-        )
-    if own.topics != theirs.topics and not (others.topics_may_differ and member.topics_may_differ):
-        raise GroupConflict(
-            f"group {group!r} subscribes to {theirs.topics}, this member to {own.topics}: all members of a group need "
-            "the same subscriptions while one has a client library that knows no others: upgrade it, or stop it"
         )
     filters = dict(theirs.filters)
     for topic, filter_of_member in own.filters:

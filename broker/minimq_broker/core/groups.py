@@ -14,7 +14,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from minimq_broker.core.agreement import GroupConfig, MemberConfig, check_agreement
+from minimq_broker.core.agreement import GroupConfig, check_agreement
 from minimq_broker.core.group_room import GroupRoom, Share, check_size
 from minimq_common.errors import GroupConflict
 from minimq_common.member_list import MemberList
@@ -55,7 +55,7 @@ class Members(NamedTuple):
 
 
 class _Member(NamedTuple):
-    config: MemberConfig
+    config: GroupConfig
     #: What it holds now, as far as it has said: a set that keeps its order.
     holding: Mapping[MessageQueue, None]
 
@@ -86,7 +86,7 @@ class GroupTable:
         #: How many queues all members hold, as far as that is remembered.
         self._held = 0
         #: Who was refused for a conflict, by group.
-        self._refused: dict[str, dict[str, MemberConfig]] = {}
+        self._refused: dict[str, dict[str, GroupConfig]] = {}
         self._room = GroupRoom()
 
     # ---- coming and going -----------------------------------------------------------------------
@@ -95,19 +95,18 @@ class GroupTable:
         self,
         group: str,
         client_id: str,
-        agreement: GroupConfig,
+        config: GroupConfig,
         held: Iterable[MessageQueue] = (),
         *,
-        topics_may_differ: bool = True,
         now: float = 0.0,
     ) -> Members | None:
         """Add a member, or change what it subscribes to: a lone member may change all."""
-        config, holding = MemberConfig(agreement, topics_may_differ), self._remembered_of(group, client_id, held)
+        holding = self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
-        share = Share.of(agreement)
+        share = Share.of(config)
         self._room.check(group, client_id, share)
         known = self.agreement(group)
-        check_size(group, {*agreement.filters, *(known.filters if known is not None else ())})
+        check_size(group, {*config.filters, *(known.filters if known is not None else ())})
         former = self._member(group, client_id)
         if former is not None and former.config == config:
             self._put(self._groups[group], client_id, _Member(config, holding))
@@ -119,7 +118,7 @@ class GroupTable:
                 self._room.put(group, client_id, share)
             self._refused.setdefault(group, {})[client_id] = config
             raise
-        self._come_back(group, agreement)
+        self._come_back(group, config)
         self._room.put(group, client_id, share)
         entry = self._groups.setdefault(group, _Group())
         self._put(entry, client_id, _Member(config, holding))
@@ -188,7 +187,7 @@ class GroupTable:
     def topics(self, group: str, client_id: str) -> list[str]:
         """Return what a member of a group subscribes to, sorted; nothing when it is not in the group."""
         member = self._member(group, client_id)
-        return member.config.agreement.topics if member else []
+        return member.config.topics if member else []
 
     @property
     def count(self) -> int:
@@ -224,15 +223,15 @@ class GroupTable:
         entry = self._groups.get(group)
         return entry.members.get(client_id) if entry else None
 
-    def _check(self, group: str, client_id: str, own: MemberConfig, now: float) -> None:
+    def _check(self, group: str, client_id: str, own: GroupConfig, now: float) -> None:
         entry = self._groups.get(group)
         others = {member.config for name, member in entry.members.items() if name != client_id} if entry else set()
         for theirs in sorted(others):
             check_agreement(group, theirs, own)
         if group in self._remembered and now < self._remembered_until:
-            check_agreement(group, MemberConfig(self._remembered[group], topics_may_differ=True), own)
+            check_agreement(group, self._remembered[group], own)
 
-    def _admits(self, group: str, client_id: str, config: MemberConfig, now: float) -> bool:
+    def _admits(self, group: str, client_id: str, config: GroupConfig, now: float) -> bool:
         try:
             self._check(group, client_id, config, now)
         except GroupConflict:
@@ -263,7 +262,7 @@ class GroupTable:
         return _members(group, entry)
 
     def _summarize(self, group: str, entry: _Group) -> None:
-        agreements = [member.config.agreement for member in entry.members.values()]
+        agreements = [member.config for member in entry.members.values()]
         filters = {item for agreement in set(agreements) for item in agreement.filters}
         if group in self._remembered:
             filters.update(self._remembered[group].filters)

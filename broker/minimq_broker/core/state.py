@@ -41,13 +41,12 @@ from minimq_broker.core.group_index import GroupIndex
 from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueSkipped
 from minimq_broker.core.held.staged_batches import BatchStaged
 from minimq_broker.core.held.transactions import TransactionTable
-from minimq_broker.core.permission_refusal import not_allowed
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import PopMoved
 from minimq_broker.core.producers import ProducerTable
 from minimq_broker.core.queue_ends import BatchApplied, QueueEnd, QueueKey
 from minimq_broker.core.term_history import MAX_TERMS, TermStart
-from minimq_common.errors import QueueNotFound, TopicNotFound
+from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX
 
@@ -129,17 +128,16 @@ class State:
         """Return the committed offset of a group, None when there is none."""
         return self.committed.get((group, *queue))
 
-    def allowed(self, topic: Topic) -> Permission:
-        """Return what may be done with a topic now: what both its own permission and that of the broker allow."""
-        # By plain numbers: an older log may hold bits without a meaning, or a negative number, which flags reinterpret.
-        return Permission(int(topic.permission) & int(self.permission) & int(Permission.READ_WRITE))
-
     def check_allowed(self, topic: Topic, wanted: Permission) -> None:
         """Raise `NoPermission` when a topic cannot be written, or read, on this broker now."""
-        # As in `allowed`, and for each batch: plain numbers cost a tenth of flags.
+        # For each batch: plain numbers cost a tenth of flags.
         if int(topic.permission) & int(self.permission) & int(wanted):
             return
-        raise not_allowed(topic, self.permission, wanted)
+        what = "writable" if wanted == Permission.WRITE else "readable"
+        cause = "" if topic.permission & wanted else ": its own permission does not allow it"
+        if not self.permission & wanted:
+            cause = f": the whole broker is not {what}, until minimq cluster permission allows it again"
+        raise NoPermission(f"topic {topic.name!r} is not {what} on this broker{cause}")
 
     def groups(self) -> set[str]:
         """Return the names of all groups that have an offset, a decided start or an agreement. Any thread may ask."""
@@ -248,7 +246,7 @@ class State:
     def _change_group(self, entry: OffsetsCommitted | GroupStarted | GroupAgreed) -> None:
         match entry:
             case OffsetsCommitted(group, offsets, forced, published):
-                self._commit(group, offsets, forced=forced)
+                self._move(group, offsets, forced=forced)
                 if published and group not in self.published:
                     self._set(("published", group), self.published, group, value=True)
             case GroupStarted(group, topic_id, offsets, started_ms):
@@ -264,9 +262,6 @@ class State:
     def _unpublish(self, group: str) -> None:
         if self.published.pop(group, None):
             self.changed.add(("published", group))
-
-    def _commit(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
-        self._move(group, offsets, forced=forced)
 
     def _pop(self, moved: PopMoved) -> None:
         for topic_id, queue_id, runs, done in map(msgspec.structs.astuple, moved.queues):

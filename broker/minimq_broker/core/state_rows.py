@@ -99,7 +99,7 @@ _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),
     "deliveries": _row_of(lambda state: state.deliveries, tuple[str, int, int], Deliveries),
-    "started": _row_of(lambda state: state.started, tuple[str, int], int | bool, _note_row),  # True in the first logs
+    "started": _row_of(lambda state: state.started, tuple[str, int], int, _note_row),
     "used": _row_of(lambda state: state.used, str, int),
     "published": _row_of(lambda state: state.published, str, bool),
     "agreement": _row_of(lambda state: state.agreements, str, GroupConfig),

@@ -44,7 +44,7 @@ class FollowerHello(NamedTuple):
     log_id: str = ""
 
     def is_stranger(self, log_id: str) -> bool:
-        """Say whether its log is not the one with that identity; an empty one has none, nor one of an older release."""
+        """Say whether its log is not the one with that identity; an empty one has none."""
         return bool(self.log_id and log_id and self.log_id != log_id)
 
 

@@ -212,11 +212,11 @@ class Follower:
         name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
         if frame.go_on.term_entry and term.position >= store.log.complete_from:
-            # Logs of an older release get an identity late, perhaps two that have a common beginning.
+            # Two copies of one log have one identity, whoever has written to them since.
             if store.entries(term.position, 1) != [frame.go_on.term_entry]:
                 raise BrokerConflict(
-                    f"the log of this broker, {mine or 'of an older release'}, is not one of {name}, which is "
-                    f"{theirs or 'of an older release'}: its term {term.term} began in another way; {remedy}"
+                    f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: "
+                    f"its term {term.term} began in another way; {remedy}"
                 )
         elif store.end and mine and theirs and mine != theirs:
             raise BrokerConflict(

@@ -1,4 +1,4 @@
-"""The clocks of a broker: the time of day, that of leases, and the one by which messages are deleted."""
+"""The clocks of a broker: the time of day, those of leases and redeliveries, and the one that deletes messages."""
 
 from __future__ import annotations
 
@@ -20,6 +20,24 @@ def now_ms() -> int:
 def lease_clock() -> float:
     """Return seconds on a clock that includes sleep of the machine, if there is one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+_NS_PER_MS = 1_000_000
+
+
+class PopClock:
+    """A time of day that is read once and then advances monotonically: setting the clock releases no message."""
+
+    def __init__(self, not_before_ms: int = 0) -> None:
+        self._ahead_ns = max(time.time_ns(), not_before_ms * _NS_PER_MS) - time.monotonic_ns()
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970, rounded down."""
+        return (self._ahead_ns + time.monotonic_ns()) // _NS_PER_MS
+
+    def after_ms(self, duration_ms: int) -> int:
+        """Return the time after a duration, in ms since 1970, rounded up: no invisible duration ends too early."""
+        return -((self._ahead_ns + time.monotonic_ns()) // -_NS_PER_MS) + duration_ms
 
 
 log = logging.getLogger(__name__)

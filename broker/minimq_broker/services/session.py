@@ -242,14 +242,8 @@ class SessionService:
         self._sessions.claim(group, session)  # also if it is refused: it is told when it may ask again
         self._engine.tables.poppers.check_none(group, session.client_id)
         try:
-            changed = self._engine.groups.join(
-                group,
-                session.client_id,
-                agreement,
-                held,
-                topics_may_differ=join.topics_may_differ,
-                now=asyncio.get_running_loop().time(),
-            )
+            now = asyncio.get_running_loop().time()
+            changed = self._engine.groups.join(group, session.client_id, agreement, held, now=now)
         except SystemBusy:
             if not self._engine.groups.is_member(group, session.client_id):
                 self._sessions.release(group, session)

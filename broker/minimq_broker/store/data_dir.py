@@ -184,9 +184,8 @@ class DataDirectory:
 
     def _check_owner(self, owner: Owner) -> None:
         marker = self.owner_path
-        text = json.dumps({**asdict(owner), "crc32c": owner.crc32c}) + "\n"
         if not marker.exists():
-            _write_whole(marker, text)
+            _write_whole(marker, json.dumps({**asdict(owner), "crc32c": owner.crc32c}) + "\n")
             return
         try:
             found = self.owner()
@@ -197,8 +196,6 @@ class DataDirectory:
                 f"{self.path} is the data directory of {found}, and this is {owner}: give each broker its own, or an "
                 f"empty one; only if the former is no more, and this one shall go on with its data, delete {marker}"
             )
-        if marker.read_text() != text:
-            _write_whole(marker, text)
 
 
 def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:

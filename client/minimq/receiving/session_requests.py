@@ -50,7 +50,6 @@ def join(
             hold_ms=round(options.hold_s * 1000),
             filters=[membership.filters[topic] for topic in topics],
             held=map(_name, held[:AT_ONCE]),
-            topics_may_differ=True,
         ),
     )
     yield from _more_held(membership.group, held)

@@ -1622,16 +1622,11 @@ class JoinGroup(google.protobuf.message.Message):
     HOLD_MS_FIELD_NUMBER: builtins.int
     FILTERS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
-    TOPICS_MAY_DIFFER_FIELD_NUMBER: builtins.int
     group: builtins.str
     allocation: builtins.str
     """Name of the allocation strategy."""
     hold_ms: builtins.int
     """After a release nobody gets the queue until its former owner has said `StateSaved`, or for so long; 0: at once."""
-    topics_may_differ: builtins.bool
-    """The member divides each topic among those that subscribe to it. Older clients do not: while one is in the group all
-    members need the same topics.
-    """
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -1654,10 +1649,9 @@ class JoinGroup(google.protobuf.message.Message):
         hold_ms: builtins.int = ...,
         filters: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___QueueName] | None = ...,
-        topics_may_differ: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics", "topics_may_differ", b"topics_may_differ"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics"]) -> None: ...
 
 global___JoinGroup = JoinGroup
 

@@ -28,7 +28,6 @@ from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.core.term_history import TermStart
 from minimq_common.errors import StoreError
-from minimq_common.model import Permission
 
 KEY = LeaseKey("g", QueueKey(1, 0))
 OTHER = LeaseKey("g", QueueKey(1, 1))
@@ -43,14 +42,6 @@ def test_an_entry_without_a_case_is_not_passed_over_in_silence() -> None:
     with pytest.raises(AssertionError):
         state.apply(cast("Fact", CommittedOffset(1, 0, 3)), 1)
     assert state.position == 0
-
-
-def test_unknown_bits_of_a_permission_have_no_effect() -> None:
-    state = State()
-    state.apply(TopicSet(Topic("t", 1, 4, 4, permission=-(1 << 31) | 4)), 1)
-    assert state.allowed(state.topic("t")) == Permission.READ
-    state.apply(PermissionSet(-(1 << 31)), 2)
-    assert state.allowed(state.topic("t")) == Permission.NONE
 
 
 def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:

@@ -130,15 +130,6 @@ def test_a_topic_that_nobody_subscribes_to_any_more_may_be_filtered_by_something
         table.join("g", "b", WITH_U)
 
 
-@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)], ids=["old comes", "old is there"])
-def test_a_member_that_divides_topics_among_all_needs_the_same_topics_as_all(first: bool, second: bool) -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T, topics_may_differ=first)
-    with pytest.raises(GroupConflict, match=r"subscribes to \['t'\], this member to \['t', 'u'\].*library"):
-        table.join("g", "b", WITH_U, topics_may_differ=second)
-    assert table.join("g", "b", T, topics_may_differ=second)
-
-
 # ---- the end of a conflict --------------------------------------------------------------------------
 
 

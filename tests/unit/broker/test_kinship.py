@@ -19,7 +19,7 @@ OWN = ReplicaIdentity("c", "broker-a", 1, 7, "127.0.0.1:1", founds=False, sync=F
 
 @pytest.mark.parametrize("knows", ["both", "slave", "nobody"])
 def test_a_term_that_began_with_another_entry_is_of_another_log(tmp_path: Path, knows: str) -> None:
-    """Logs of an older release have no identity, and their terms may begin at the same position."""
+    """Copies of one log have one identity, and their terms may begin at the same position."""
 
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
@@ -39,7 +39,6 @@ def test_a_term_that_began_with_another_entry_is_of_another_log(tmp_path: Path, 
         follower._check_kin(frame(entry, log_id))
         with pytest.raises(BrokerConflict, match="its term 1 began in another way; give it the data directory of this"):
             follower._check_kin(frame(entry[:-1] + b"!", log_id))
-        # Two that got an identity late may be of one set all the same.
         follower._check_kin(frame(entry, "another"))
         with pytest.raises(BrokerConflict, match="began in another way"):
             follower._check_kin(frame(entry[:-1] + b"!", "another"))

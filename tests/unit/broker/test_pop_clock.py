@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from minimq_broker.services.popping import pop_clock
-from minimq_broker.services.popping.pop_clock import PopClock
+from minimq_broker.services import clock as pop_clock
+from minimq_broker.services.clock import PopClock
 from support.chance import SEED
 
 

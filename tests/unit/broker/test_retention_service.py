@@ -19,11 +19,10 @@ from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
 from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
-from minimq_broker.services.clock import DeletionClock
+from minimq_broker.services.clock import DeletionClock, PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
-from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob

@@ -37,9 +37,7 @@ class Session:
 
     def join(self, *topics: str, held: int = 0) -> None:
         queues = [broker_pb2.QueueName(topic="t", broker_name="other", queue_id=number) for number in range(held)]
-        join = broker_pb2.JoinGroup(
-            group="g", topics=topics, held=queues, allocation="averagely", topics_may_differ=True
-        )
+        join = broker_pb2.JoinGroup(group="g", topics=topics, held=queues, allocation="averagely")
         self._requests.put_nowait(broker_pb2.SessionRequest(client_id=self._client_id, join=join))
 
     async def end(self) -> None:

@@ -14,8 +14,8 @@ from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
 from minimq_broker.core.popping.pop_runs import Run
 from minimq_broker.core.state import QueueKey
+from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.services.pull import batch_parts, fill_batch
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits

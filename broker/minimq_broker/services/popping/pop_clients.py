@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
 from minimq_broker.core.state import State
+from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import check_new_group
 from minimq_broker.services.popping.pop_answers import PopAnswers
-from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.store.popping.pop_drafts import PopStep
 from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MIN_INVISIBLE_MS

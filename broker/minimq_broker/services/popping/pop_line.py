@@ -22,9 +22,9 @@ from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_lanes import NEVER, Stretch
 from minimq_broker.core.popping.pop_requests import Take
 from minimq_broker.core.state import QueueKey
+from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopAnswers
-from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.store.rows import ReadLimits

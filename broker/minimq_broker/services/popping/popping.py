@@ -15,11 +15,11 @@ import lmdb
 from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
+from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, settle_step
-from minimq_broker.services.popping.pop_clock import PopClock
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.lmdb_file import unreadable

@@ -28,8 +28,7 @@ from minimq_broker.store.entry import (
 from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.held.due_check import DueCheck
 from minimq_broker.store.log_reader import UNOBSERVED
-from minimq_broker.store.popping.popped_replay import PoppedReplay
-from minimq_broker.store.popping.popped_rows import popped_findings
+from minimq_broker.store.popping.popped_check import PoppedReplay, popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import is_segment

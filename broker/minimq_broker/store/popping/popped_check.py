@@ -1,4 +1,4 @@
-"""The popped queues that follow from the facts of a log, to be compared with a checkpoint's."""
+"""Verification of the popped queues of a checkpoint: that they can be so, and that they follow from the log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from minimq_broker.core.facts import (
     TopicSet,
 )
 from minimq_broker.core.popping.pop_queue import PopQueue, PopRow
-from minimq_broker.core.popping.pop_runs import PopMoved
+from minimq_broker.core.popping.pop_runs import PopMoved, RunState
 from minimq_broker.core.state import QueueKey, State
+from minimq_common.names import DEAD_LETTER_PREFIX
 
 _Key = tuple[str, int, int]
 
@@ -73,3 +74,30 @@ def _difference(expected: PopQueue | None, row: PopRow) -> str:
         if run != other:
             return f"messages {run.first} to {run.end} are {run.state.name}, in hand-out {run.epoch}, try {run.tries}"
     return f"it has {len(runs)} runs, not {len(row.runs)}"
+
+
+def popped_findings(state: State, rows: Iterable[tuple[_Key, PopRow]]) -> Iterator[str]:
+    """Yield a text for each popped queue that cannot be as it is saved."""
+    for (group, topic_id, queue_id), row in rows:
+        queue = QueueKey(topic_id, queue_id)
+        committed = state.committed.get((group, topic_id, queue_id), 0)
+        if group.startswith(DEAD_LETTER_PREFIX):  # settled by operators: no group has offsets there
+            committed = row.done
+        reason = _mistake(row, state.end(queue).offset, committed)
+        if reason:
+            yield f"queue {state.name_of(queue)} as group {group} pops it: {reason}"
+
+
+def _mistake(row: PopRow, end: int, committed: int) -> str:
+    if row.done != committed:
+        return f"it is settled to {row.done}, but the offset of the group is {committed}"
+    following = row.done
+    for run in row.runs:
+        if run.first != following or run.end <= run.first:
+            return f"messages {run.first} to {run.end} stand where those from {following} on should"
+        if run.state is not RunState.FREE and run.state is not RunState.OUT and run.first == row.done:
+            return f"messages {run.first} to {run.end} are done, but it is settled to {row.done} only"
+        if run.state is RunState.OUT and not (run.tries and run.epoch):
+            return f"messages {run.first} to {run.end} are in flight, but were never handed out"
+        following = run.end
+    return f"it was handed out to {following}, but ends at {end}" if following > end else ""
