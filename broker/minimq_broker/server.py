@@ -19,7 +19,6 @@ from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
@@ -38,6 +37,7 @@ from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
+from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.certificates import security_of_files
@@ -315,7 +315,7 @@ class Broker:
     # ---- roles ----------------------------------------------------------------------------------
 
     def _make_roles(self, engine: Engine, options: BrokerOptions) -> RoleKeeper:
-        own = ReplicaIdentity(
+        own = ReplicaReport(
             cluster=options.cluster,
             broker_name=options.name,
             replica_id=options.broker_id,

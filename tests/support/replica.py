@@ -14,10 +14,10 @@ import grpc.aio
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.engine import Engine
+from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import Dispatcher, methods_of
 from minimq_proto.v1 import replication_pb2
@@ -52,7 +52,16 @@ async def replica(
         server = grpc.aio.server(options=rpc.SERVER_OPTIONS)
         address = await rpc.bind(server, "127.0.0.1:0")
         shown = advertise(address)
-        own = ReplicaIdentity(CLUSTER, NAME, replica_id, new_run(), shown, not replica_id, sync=False, min_in_sync=1)
+        own = ReplicaReport(
+            cluster=CLUSTER,
+            broker_name=NAME,
+            replica_id=replica_id,
+            run=new_run(),
+            address=shown,
+            founds=not replica_id,
+            sync=False,
+            min_in_sync=1,
+        )
         roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))

@@ -16,7 +16,6 @@ from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication.copying import take_copy
 from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.pauses import Break, Pauses
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
@@ -24,6 +23,7 @@ from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.jobs import ReplicaJob
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
 from minimq_common.outage_log import OutageLog
+from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
@@ -44,7 +44,7 @@ _EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError
 class MasterRef:
     """The master that a slave follows, that of a term of its replica set."""
 
-    own: ReplicaIdentity
+    own: ReplicaReport
     term: int
     address: str
 

@@ -22,7 +22,6 @@ from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.own_damage import OwnDamage
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import LogStatus
@@ -57,7 +56,7 @@ class RoleKeeper:
     def __init__(
         self,
         engine: Engine,
-        own: ReplicaIdentity,
+        own: ReplicaReport,
         controller: Controller,
         patience: Patience,
         changed: Callable[[], None],
@@ -65,6 +64,7 @@ class RoleKeeper:
     ) -> None:
         self._engine = engine
         self._security = security
+        #: What never changes of its reports.
         self.own = own
         self.controller = controller
         self._patience = patience
@@ -158,18 +158,10 @@ class RoleKeeper:
     # ---- reporting ------------------------------------------------------------------------------
 
     def _report(self, *, resigns: bool = False) -> ReplicaReport:
-        own = self.own
-        is_barred = self.leadership is None and self._damage.bars(self.record, own.replica_id)
+        is_barred = self.leadership is None and self._damage.bars(self.record, self.own.replica_id)
         log_status = LogStatus() if is_barred else self._engine.handle.log_status
-        return ReplicaReport(
-            cluster=own.cluster,
-            broker_name=own.broker_name,
-            replica_id=own.replica_id,
-            run=own.run,
-            address=own.address,
-            founds=own.founds,
-            sync=own.sync,
-            min_in_sync=own.min_in_sync,
+        return replace(
+            self.own,
             last_term=log_status.last_term,
             log_end=log_status.end,
             log_id=log_status.log_id,

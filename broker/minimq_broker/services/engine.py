@@ -15,7 +15,7 @@ from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import LimitRefusals, Limits
-from minimq_broker.services.role_tables import GroupOffsets, RoleTables
+from minimq_broker.services.role_tables import RoleTables
 from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
@@ -79,7 +79,6 @@ class Engine:
             alone=alone,
             clock_ms=now_ms,
         )
-        self.offsets = GroupOffsets(self.writes, lambda: self.store)
         self._told = self._store.state.made
         self.tables = RoleTables(self._store.term, lambda: self._store.state, recovery_s)
 

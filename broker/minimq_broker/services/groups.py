@@ -109,7 +109,7 @@ class GroupService:
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
-        committed = self._engine.offsets.committed(group, queue)
+        committed = self._engine.state.offset(group, queue)
         first, end = self._engine.store.bounds(queue)
         unread = max(first, committed or 0)
         described = broker_pb2.GroupQueue(
@@ -255,7 +255,7 @@ def _waits_for_retry(engine: Engine, group: str) -> bool:
     for number in range(topic.queues):
         queue = QueueKey(topic.topic_id, number)
         first, end = engine.store.bounds(queue)
-        if max(first, engine.offsets.committed(group, queue) or 0) < end:
+        if max(first, engine.state.offset(group, queue) or 0) < end:
             return True
     return False
 

@@ -313,7 +313,7 @@ class LeaseKeeper:
     async def _settle(self) -> None:
         while True:
             try:
-                await self._engine.offsets.settle()
+                await self._engine.writes.record(lambda _: None)
             except NotMaster:  # another broker may be granting; this one may be its master again
                 await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
@@ -351,7 +351,7 @@ class LeaseKeeper:
         topic = self._topic_name(queue)
         # A queue that came after the group had started has no committed offset: it is read from its beginning. The pull
         # reports whether that offset is still stored, and what is missing.
-        offset = self._engine.offsets.committed(group, queue) or 0
+        offset = self._engine.state.offset(group, queue) or 0
         granted = broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id
         )

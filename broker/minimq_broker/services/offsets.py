@@ -13,8 +13,6 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.role_tables import GroupOffsets
-from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange, SystemBusy
 from minimq_common.names import RETRY_PREFIX, check_group
@@ -76,7 +74,7 @@ class OffsetService:
             _fact(item, queue, request.client_id) for item, queue in zip(request.offsets, queues, strict=True)
         )
         published = request.published or msgspec.UNSET
-        await self._engine.offsets.commit(OffsetsCommitted(group, offsets, request.force, published))
+        await self._engine.writes.commit(OffsetsCommitted(group, offsets, request.force, published))
         return broker_pb2.CommitOffsetsResponse()
 
     def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:
@@ -123,15 +121,17 @@ class OffsetService:
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
         """Return the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet."""
-        name_of, caller = self._engine.state.topic_name, current_caller()
+        state, caller = self._engine.state, current_caller()
         answer = broker_pb2.GetCommittedResponse()
-        async for part in slices(list((await self._engine.offsets.of_group(request.group)).items())):
-            for queue, offset in part:
-                name = name_of(queue.topic_id)
-                if name is not None and request.topic in ("", name) and caller.sees(Resource.TOPIC, name):
+        async for part in slices(list(state.index.queues(request.group))):
+            for queue in map(QueueKey._make, part):
+                name, offset = state.topic_name(queue.topic_id), state.offset(request.group, queue)
+                if offset is None or name is None or request.topic not in ("", name):
+                    continue
+                if caller.sees(Resource.TOPIC, name):
                     answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
         if not self._engine.handle.is_slave:
-            await self._engine.offsets.settle()  # unconfirmed offsets could go back after a fail-over
+            await self._engine.writes.record(lambda _: None)  # unconfirmed offsets could go back after a fail-over
         return answer
 
 
@@ -147,12 +147,12 @@ class Beginning(NamedTuple):
 class GroupBeginnings:
     """Decides the initial offsets of groups, and returns the decided ones. Belongs to the loop of the engine."""
 
-    def __init__(self, handle: StoreHandle, offsets: GroupOffsets) -> None:
-        self._handle, self._offsets = handle, offsets
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
 
     def begun(self, group: str, names: Iterable[str]) -> list[broker_pb2.TopicBegun]:
         """Return the topics in which a group has begun here, and how long ago."""
-        state, now = self._handle.store.state, now_ms()
+        state, now = self._engine.store.state, now_ms()
         found = []
         for name in names:
             topic = state.topics.get(name)
@@ -162,12 +162,12 @@ class GroupBeginnings:
         return found
 
     async def decide(self, group: str, name: str, beginning: Beginning) -> None:
-        """Record where a group begins in a topic unless that is decided. Raises as `GroupOffsets.commit` does."""
-        topic = self._handle.store.state.topics.get(name)
-        if topic is not None and (group, topic.topic_id) not in self._handle.store.state.started:
+        """Record where a group begins in a topic unless that is decided. Raises `NotMaster`."""
+        topic = self._engine.store.state.topics.get(name)
+        if topic is not None and (group, topic.topic_id) not in self._engine.store.state.started:
             queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
-            check_new_offsets(self._handle.any_store.state, group, queues)
-            await self._offsets.start(partial(self._fact, group, name, beginning))
+            check_new_offsets(self._engine.handle.any_store.state, group, queues)
+            await self._engine.writes.record(partial(self._fact, group, name, beginning))
 
     def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:
         topic = state.topics.get(name)
@@ -177,12 +177,12 @@ class GroupBeginnings:
         offsets = tuple(
             CommittedOffset(*queue, self._offset(name, queue, beginning))
             for queue in queues
-            if self._offsets.committed(group, queue) is None  # otherwise somebody committed by hand before
+            if state.offset(group, queue) is None  # otherwise somebody committed by hand before
         )
         return GroupStarted(group, topic.topic_id, offsets, now_ms())
 
     def _offset(self, name: str, queue: QueueKey, beginning: Beginning) -> int:
-        store = self._handle.store
+        store = self._engine.store
         if name.startswith(RETRY_PREFIX):  # what waits there for another try of the group is its own
             return store.bounds(queue)[0]
         offset = start_offset(store, queue, beginning.start)

@@ -304,7 +304,7 @@ class _Pull:
         state.check_allowed(topic, Permission.READ)
         if request.HasField("lease"):
             lease = request.lease
-            self._engine.offsets.check()  # another broker may have granted the queue by now
+            self._engine.writes.check()  # another broker may have granted the queue by now
             self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
         return queue
 

@@ -6,19 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from minimq_broker.core.facts import GroupAgreed, GroupStarted, OffsetsCommitted
+from minimq_broker.core.facts import GroupAgreed
 from minimq_broker.core.groups import GroupTable, Remembered
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.popping.poppers import Poppers
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.state import State
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import Writes
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import MiniMQError
 from minimq_common.replicas.epochs import first_epoch
-from minimq_common.slices import slices
 
 
 class RoleTables:
@@ -101,47 +99,9 @@ class Agreements:
 
     async def _record(self, fact: GroupAgreed) -> None:
         try:
-            await self._writes.record(lambda _: fact, alone=False)
+            await self._writes.commit(fact)
         except MiniMQError as error:
             log.warning("group: what it agrees on is not kept group=%s reason=%s", fact.group, error)
         finally:
             if self._on_its_way.get(fact.group) is fact:
                 del self._on_its_way[fact.group]
-
-
-class GroupOffsets:
-    """The committed offsets of all groups. Belongs to the loop of the engine."""
-
-    def __init__(self, writes: Writes, store: Callable[[], MessageStore]) -> None:
-        self._writes = writes
-        self._store = store
-
-    def check(self) -> None:
-        """Raise `NotMaster` when this broker does not serve groups now."""
-        self._writes.check()
-
-    def committed(self, group: str, queue: QueueKey) -> int | None:
-        """Return the committed offset of a group, or None."""
-        return self._store().state.offset(group, queue)
-
-    async def of_group(self, group: str) -> dict[QueueKey, int]:
-        """Return all that a group has committed."""
-        offsets: dict[QueueKey, int] = {}
-        async for part in slices(list(self._store().state.index.queues(group))):
-            for queue in map(QueueKey._make, part):
-                if (offset := self.committed(group, queue)) is not None:
-                    offsets[queue] = offset
-        return offsets
-
-    async def commit(self, fact: OffsetsCommitted) -> None:
-        """Return once offsets of a group are on disk. Raises `NotMaster`."""
-        # The writer takes jobs in order, so a later grant of a queue finds this commit applied.
-        await self._writes.record(lambda _: fact, alone=False)
-
-    async def start(self, decide: Callable[[State], GroupStarted | None]) -> None:
-        """Record the initial offset of a group in a topic, from `decide`. Raises as `commit` does."""
-        await self._writes.record(decide)
-
-    async def settle(self) -> None:
-        """Return when all offsets that were committed before are on disk."""
-        await self._writes.record(lambda _: None)

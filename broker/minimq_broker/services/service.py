@@ -91,7 +91,7 @@ class BrokerService:
         options = self._options.sessions
         expiry = GroupExpiry(self._options.group_expiry_ms, self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
-        starts = GroupBeginnings(self._engine.handle, self._engine.offsets)
+        starts = GroupBeginnings(self._engine)
         self._popping = PopService(self._engine, starts, options.grace_s, self._session.may_ask_again)
         self._attending = AttendService(self._engine)
         self._replying = ReplyService(self._engine, self._attending.attendants)

@@ -66,7 +66,7 @@ class SessionService:
         #: Requests that take long take turns, so that others come in between.
         self._turn = asyncio.Lock()
         self.agreements = Agreements(engine.handle, engine.writes, engine.tables, engine.streams)
-        self._starts = GroupBeginnings(engine.handle, engine.offsets)
+        self._starts = GroupBeginnings(engine)
         self._lists = MemberLists(engine, self._starts, self._events_of, round(options.grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
@@ -92,7 +92,7 @@ class SessionService:
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
         """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
-        self._engine.offsets.check()
+        self._engine.writes.check()
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if first is None:
@@ -122,7 +122,7 @@ class SessionService:
     ) -> None:
         try:
             while request is not None:
-                self._engine.offsets.check()  # leases are trusted as long as this broker answers
+                self._engine.writes.check()  # leases are trusted as long as this broker answers
                 if not self._is_within_bounds(session, request):
                     pass
                 elif request.ByteSize() > _LARGE_BYTES:

@@ -172,6 +172,10 @@ class Writes:
         with LoggedDecision(decide) as decision:
             return (await self.written(FactJob(decision, alone, keeps_log))).fact
 
+    async def commit(self, fact: Fact) -> None:
+        """Return once a fact that depends on nothing is on disk: a later job finds it applied. Raises `NotMaster`."""
+        await self.record(lambda _: fact, alone=False)
+
     async def publish(self, name: str) -> int:
         """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left."""
         return (await self.written(PublishJob(name))).published

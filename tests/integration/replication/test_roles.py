@@ -19,7 +19,6 @@ from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, Pauses
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import new_run
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.message_store import MessageStore
@@ -51,8 +50,15 @@ def test_of_two_processes_with_one_id_the_first_stays(
             async with replica(tmp_path / "1", controller, 1) as slave:
                 await until(lambda: master.in_sync == {0, 1})
                 assert master.roles.leadership is not None
-                own = ReplicaIdentity(
-                    CLUSTER, NAME, 1, new_run(), "127.0.0.1:1", founds=False, sync=False, min_in_sync=1
+                own = ReplicaReport(
+                    cluster=CLUSTER,
+                    broker_name=NAME,
+                    replica_id=1,
+                    run=new_run(),
+                    address="127.0.0.1:1",
+                    founds=False,
+                    sync=False,
+                    min_in_sync=1,
                 )
                 other = Follower(
                     engine, MasterRef(own, master.roles.leadership.term, master.roles.own.address), Confirmations(0)
@@ -143,11 +149,11 @@ def test_a_slave_that_alone_does_not_reach_its_master_serves_no_groups(tmp_path:
                 await asyncio.to_thread(ways[0].cut, for_good=True)
                 await until(lambda: follower.lost_s > 3.0)
                 with pytest.raises(NotMaster):
-                    slave.engine.offsets.check()
+                    slave.engine.writes.check()
                 await asyncio.to_thread(controller.kill)
                 await until(lambda: slave.roles.controller_silent_s > 4.0)
                 with pytest.raises(NotMaster):
-                    slave.engine.offsets.check()
+                    slave.engine.writes.check()
                 assert master.roles.refusal(to_sender=False) is None, "it is alone in its set"
 
         asyncio.run(test())
@@ -301,7 +307,16 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
             await until(lambda: master.in_sync)
             await make_topic(master.engine, 10)
             assert master.roles.leadership is not None
-            own = ReplicaIdentity(CLUSTER, NAME, 1, new_run(), "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
+            own = ReplicaReport(
+                cluster=CLUSTER,
+                broker_name=NAME,
+                replica_id=1,
+                run=new_run(),
+                address="127.0.0.1:1",
+                founds=False,
+                sync=False,
+                min_in_sync=1,
+            )
             slave = Follower(
                 engine, MasterRef(own, master.roles.leadership.term, master.roles.own.address), Confirmations(0)
             )

@@ -41,7 +41,7 @@ class Groups:
         self.later_ms = later_ms
         await self.deletion.look()
         await asyncio.sleep(0)  # what is recorded beside is handed in
-        await self.engine.offsets.settle()
+        await self.engine.writes.record(lambda _: None)
         return self.engine.state.groups()
 
 
@@ -51,7 +51,7 @@ async def lead(engine: Engine, term: int = 1) -> None:
 
 
 async def commit(engine: Engine, group: str, queue: QueueKey, offset: int) -> None:
-    await engine.offsets.commit(OffsetsCommitted(group, (CommittedOffset(*queue, offset),)))
+    await engine.writes.commit(OffsetsCommitted(group, (CommittedOffset(*queue, offset),)))
 
 
 def as_master(path: Path, test: Callable[[Engine, QueueKey], Awaitable[None]]) -> None:

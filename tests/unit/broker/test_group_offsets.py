@@ -20,15 +20,15 @@ def test_a_group_goes_on_at_the_next_master_and_does_not_go_back(tmp_path: Path)
         await engine.lead(1, waits_for_replicas=False)
         engine.begin(1)
         queue = await make_topic(engine, 500)
-        await engine.offsets.commit(fact(queue, 300))
+        await engine.writes.commit(fact(queue, 300))
         await engine.follow()
         engine.begin(1)
-        assert await engine.offsets.of_group("g") == {queue: 300}
+        assert engine.state.offset("g", queue) == 300
         await engine.lead(2, waits_for_replicas=False)
         engine.begin(2)
-        await engine.offsets.commit(fact(queue, 400))
-        await engine.offsets.commit(fact(queue, 350))
-        assert engine.offsets.committed("g", queue) == 400
+        await engine.writes.commit(fact(queue, 400))
+        await engine.writes.commit(fact(queue, 350))
+        assert engine.state.offset("g", queue) == 400
 
     with_engine(tmp_path, test)
 

@@ -8,13 +8,22 @@ import pytest
 
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication.follower import Follower, MasterRef
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import BrokerConflict
+from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine
 
-OWN = ReplicaIdentity("c", "broker-a", 1, 7, "127.0.0.1:1", founds=False, sync=False, min_in_sync=1)
+OWN = ReplicaReport(
+    cluster="c",
+    broker_name="broker-a",
+    replica_id=1,
+    run=7,
+    address="127.0.0.1:1",
+    founds=False,
+    sync=False,
+    min_in_sync=1,
+)
 
 
 @pytest.mark.parametrize("knows", ["both", "slave", "nobody"])

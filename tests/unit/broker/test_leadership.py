@@ -14,13 +14,12 @@ import pytest
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import NotEnoughReplicas, Unavailable
-from minimq_common.replicas.replica_set import ReplicaSet, change_in_sync
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
 from support.replica import until
 from support.replica_engine import make_topic, with_engine
@@ -171,7 +170,16 @@ def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) ->
         await engine.lead(1, waits_for_replicas=False)
         engine.begin(1)
         silent = cast("Any", SilentController())
-        own = ReplicaIdentity("c", "broker-a", 0, 1, "host:0", founds=True, sync=False, min_in_sync=1)
+        own = ReplicaReport(
+            cluster="c",
+            broker_name="broker-a",
+            replica_id=0,
+            run=1,
+            address="host:0",
+            founds=True,
+            sync=False,
+            min_in_sync=1,
+        )
         roles = RoleKeeper(engine, own, silent, Patience(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)

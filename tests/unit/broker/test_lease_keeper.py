@@ -36,7 +36,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
             if event.HasField("granted"):
                 told.put_nowait((client_id, event.granted))
 
-        keeper = LeaseKeeper(engine, GroupBeginnings(engine.handle, engine.offsets), "broker-a", tell)
+        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", tell)
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         for name in ("former", "next"):
             engine.groups.join("g", name, GroupConfig((("t", ""),), "averagely"))
@@ -47,7 +47,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
         fact = OffsetsCommitted("g", (CommittedOffset(*queue, 3),))
-        committing = asyncio.create_task(engine.offsets.commit(fact))
+        committing = asyncio.create_task(engine.writes.commit(fact))
         await asyncio.sleep(0)  # it is handed in
         await keeper.release("g", "former", items)
         for _ in range(10):  # whatever can be told without the disk is told by then

@@ -81,7 +81,7 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, PopService], Awai
         engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
         consumer = Consumer()
         try:
-            service = PopService(engine, GroupBeginnings(engine.handle, engine.offsets), 1.0, lambda *_: None)
+            service = PopService(engine, GroupBeginnings(engine), 1.0, lambda *_: None)
             async with asyncio.timeout(PATIENCE_S):
                 serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
                 await test(engine, consumer, service)

@@ -12,14 +12,22 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.replication.replica_identity import ReplicaIdentity
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.clock import lease_clock
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.replica import until
 from support.replica_engine import replica_engine
 
-OWN = ReplicaIdentity("c", "broker-a", 0, 7, "127.0.0.1:1", founds=True, sync=False, min_in_sync=1)
+OWN = ReplicaReport(
+    cluster="c",
+    broker_name="broker-a",
+    replica_id=0,
+    run=7,
+    address="127.0.0.1:1",
+    founds=True,
+    sync=False,
+    min_in_sync=1,
+)
 LEASE_S = 1000.0
 LEADING = ReplicaSet(
     cluster="c",
@@ -62,7 +70,7 @@ class ToldController:
 
 
 @asynccontextmanager
-async def keeper(path: Path, own: ReplicaIdentity) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
+async def keeper(path: Path, own: ReplicaReport) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
     async with replica_engine(path) as engine:
         controller = ToldController()
         roles = RoleKeeper(engine, own, cast("Any", controller), Patience(), lambda: None)
@@ -76,7 +84,7 @@ async def keeper(path: Path, own: ReplicaIdentity) -> AsyncIterator[tuple[RoleKe
 
 
 def with_keeper(
-    path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]], own: ReplicaIdentity = OWN
+    path: Path, test: Callable[[RoleKeeper, ToldController], Awaitable[None]], own: ReplicaReport = OWN
 ) -> None:
     async def run() -> None:
         async with keeper(path, own) as (roles, controller):

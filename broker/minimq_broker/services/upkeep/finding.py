@@ -192,7 +192,7 @@ class TraceService:
         popped = self._engine.state.popped.get((group, *queue))
         if popped is not None:
             return _popped_progress(group, popped, offset)
-        committed = self._engine.offsets.committed(group, queue)
+        committed = self._engine.state.offset(group, queue)
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
         is_read = committed is not None and offset < committed
         return find_pb2.GroupProgress(
