@@ -28,7 +28,7 @@ from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_broker.store.upkeep.old_segments import OldSegments
-from minimq_broker.store.writer import CommitFigures, Writer, WriterHooks, term_begun
+from minimq_broker.store.writer import CommitFigures, Writer, term_begun
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
 
@@ -87,7 +87,9 @@ class MessageStore:
             state,
             self._checkpoint,
             self._confirmation,
-            WriterHooks(clock_ms, self.disk.refusal, observer.grown),
+            clock_ms=clock_ms,
+            refusal=self.disk.refusal,
+            grown=observer.grown,
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )

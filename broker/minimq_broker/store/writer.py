@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Callable, Set
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import lmdb
 
@@ -82,18 +81,6 @@ class CommitFigures:
             times.began_at, times.stored_at = began_at, stored_at
 
 
-@dataclass(frozen=True, slots=True)
-class WriterHooks:
-    """Functions that the writer's thread calls."""
-
-    #: Returns the time of day in ms since 1970.
-    clock_ms: Callable[[], int]
-    #: Returns, before each group, why no batch may be written now, None when it may.
-    refusal: Callable[[], MiniMQError | None]
-    #: Hears that the log has grown, whether that is confirmed or not; None: there is no other replica.
-    grown: Callable[[], None] | None
-
-
 class Writer:
     """Owns the log, the state and the checkpoint for writing, from `start` to `stop`."""
 
@@ -103,8 +90,10 @@ class Writer:
         state: State,
         checkpoint: Checkpoint,
         confirmation: Confirmation,
-        hooks: WriterHooks,
         *,
+        clock_ms: Callable[[], int],
+        refusal: Callable[[], MiniMQError | None],
+        grown: Callable[[], None] | None,
         sync: bool,
         checkpoint_interval_s: float,
     ) -> None:
@@ -115,7 +104,9 @@ class Writer:
         self._confirmation = confirmation
         #: Whether batches and facts are written, as the master, or the entries of another one.
         self.leads = True
-        self._clock_ms, self.refusal, self._grown = hooks.clock_ms, hooks.refusal, hooks.grown
+        #: Asked before each group why no batch may be written now; None when it may.
+        self.refusal = refusal
+        self._clock_ms, self._grown = clock_ms, grown
         self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()

@@ -11,10 +11,9 @@ from minimq_broker.services.engine import EngineObserver
 from minimq_broker.services.store_handle import HandleObserver
 from minimq_broker.store.log_reader import LogObserver
 from minimq_broker.store.store_options import StoreObserver
-from minimq_broker.store.writer import WriterHooks
 
 
-@pytest.mark.parametrize("observer", [EngineObserver, HandleObserver, LogObserver, StoreObserver, WriterHooks])
+@pytest.mark.parametrize("observer", [EngineObserver, HandleObserver, LogObserver, StoreObserver])
 def test_an_observer_has_no_defaults(observer: Any) -> None:
     fields = dataclasses.fields(observer)
 

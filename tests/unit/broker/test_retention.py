@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_broker.core.upkeep.disk import DiskLevel, DiskUse, Watermarks
-from minimq_broker.core.upkeep.retention import Reason, RetentionRules, SegmentFacts, early_bytes, expired, is_outdated
-from minimq_broker.core.upkeep.rewriting_plan import SegmentRest
+from minimq_broker.core.upkeep.retention import (
+    Reason,
+    RetentionRules,
+    SegmentFacts,
+    SegmentRest,
+    early_bytes,
+    expired,
+    is_outdated,
+)
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
 

@@ -1,4 +1,4 @@
-"""Decides which segments of the CommitLog go, and when the one that is written to is sealed so that it can go."""
+"""Decides which segments of the CommitLog go or are rewritten, and when the active one is sealed so that it can go."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
-
-from minimq_broker.core.upkeep.rewriting_plan import NO_REST, SegmentRest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +29,29 @@ FOR_EVER = RetentionRules()
 AGED_AT_ONCE = 16
 _AGED_PART = 10
 
+#: A segment is rewritten for the sake of its disk when at least such a part of it is garbage.
+_GARBAGE_PART = 0.5
+#: What is smaller than this part of a segment of the usual size is merged with a neighbor.
+_SMALL_PART = 16
+
+
 #: A log position beyond all others: nobody needs entries before it.
 NOTHING_NEEDED = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRest:
+    """The needed part of a sealed segment; sizes are estimates, 0 only if there is nothing."""
+
+    #: Of topics that were deleted, or keep less: needed by nobody, whatever the age of the segment.
+    garbage_bytes: int = 0
+    aged_bytes: int = 0
+    lasting_bytes: int = 0
+    is_rest: bool = False
+
+
+#: Of a segment that can be removed as a whole once it is too old.
+NO_REST = SegmentRest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,3 +151,23 @@ def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> b
     if segment.newest_ms is None:
         return bool(rules.max_age_ms)
     return rules.is_over_age(segment.newest_ms, now_ms)
+
+
+def is_worthwhile(used_bytes: int, garbage_bytes: int, segment_bytes: int) -> bool:
+    """Return whether enough of a segment is garbage for a rewriting."""
+    return garbage_bytes >= max(_GARBAGE_PART * used_bytes, segment_bytes // _SMALL_PART)
+
+
+def with_neighbors(kept: Sequence[tuple[int, bool]], index: int, segment_bytes: int) -> range:
+    """Return which segments are rewritten together with one: it, and rests ahead of it that are not larger.
+
+    So a byte is written anew only each time that what it is in has doubled.
+    """
+    first, total = index, kept[index][0]
+    while first and kept[first - 1][1]:
+        size = kept[first - 1][0]
+        if size > max(total, segment_bytes // _SMALL_PART) or total + size > segment_bytes:
+            break
+        total += size
+        first -= 1
+    return range(first, index + 1)

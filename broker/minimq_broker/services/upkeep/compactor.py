@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from minimq_broker.core.facts import TopicCompaction
 from minimq_broker.core.state import State
-from minimq_broker.core.upkeep.compaction_need import TopicBytes, needs_compaction
+from minimq_broker.core.upkeep.compaction_record import TopicBytes, needs_compaction
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle

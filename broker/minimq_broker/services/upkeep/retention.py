@@ -16,14 +16,16 @@ import lmdb
 
 from minimq_broker.core.upkeep.retention import (
     AGED_AT_ONCE,
+    NO_REST,
     Expired,
     Reason,
     SegmentFacts,
+    SegmentRest,
     early_bytes,
     expired,
     is_outdated,
+    is_worthwhile,
 )
-from minimq_broker.core.upkeep.rewriting_plan import NO_REST, SegmentRest, is_worthwhile
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle

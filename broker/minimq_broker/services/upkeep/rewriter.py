@@ -10,8 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimq_broker.core.state import State
-from minimq_broker.core.upkeep.retention import Reason
-from minimq_broker.core.upkeep.rewriting_plan import SegmentRest, with_neighbors
+from minimq_broker.core.upkeep.retention import Reason, SegmentRest, with_neighbors
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.lmdb_file import DAMAGE

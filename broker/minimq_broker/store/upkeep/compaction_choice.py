@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from minimq_broker.core.facts import TopicCompaction
-from minimq_broker.core.held.compaction_record import CompactionRecord
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.compacted_batch import BatchPart, compacted
+from minimq_broker.core.upkeep.compaction_record import CompactionRecord
 from minimq_broker.core.upkeep.newest_keys import NO_KEY, NewestKeys, are_tombstones, key_names
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind, batch_entry, payload_of
 from minimq_common.batch.records import CODEC_ZSTD, RecordBatch

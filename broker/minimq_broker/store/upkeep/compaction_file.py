@@ -10,7 +10,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from minimq_broker.core.held.compaction_record import CompactionRecord
+from minimq_broker.core.upkeep.compaction_record import CompactionRecord
 from minimq_broker.store.data_dir import sync_directory
 
 log = logging.getLogger(__name__)

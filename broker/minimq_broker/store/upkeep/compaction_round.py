@@ -12,8 +12,8 @@ from contextlib import closing
 from enum import Enum
 
 from minimq_broker.core.facts import TopicCompaction
-from minimq_broker.core.held.compaction_record import CompactionRecord
 from minimq_broker.core.held.delays import DueKey
+from minimq_broker.core.upkeep.compaction_record import CompactionRecord
 from minimq_broker.core.upkeep.newest_keys import NewestKeys, key_names
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import IN_QUEUE, payload_of, read_header

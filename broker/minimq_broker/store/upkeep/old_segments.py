@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from minimq_broker.core.held.delays import NO_KEY, DueKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.core.upkeep.retention import Reason, RetentionRules
-from minimq_broker.core.upkeep.rewriting_plan import NO_REST, SegmentRest
+from minimq_broker.core.upkeep.retention import NO_REST, Reason, RetentionRules, SegmentRest
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.rewriting import Choice, Rewriting
