@@ -115,10 +115,7 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):
 
 
 class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
-    """It is decided where a group begins in a topic; queues that come later begin at their first message.
-
-    `at_ms` is when it was decided, in ms since 1970.
-    """
+    """It was decided, in ms since 1970, where a group begins in a topic; later queues are read from their start."""
 
     group: str
     topic_id: int

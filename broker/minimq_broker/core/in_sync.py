@@ -146,10 +146,7 @@ class InSync:
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if somebody counts only because nobody knows what became of a question: another one has to settle it.
-
-        Nothing else ends that: who was asked for may have died, and would be waited for without an end.
-        """
+        """True if a replica counts only because an unanswered question named it: only another question settles that."""
         return not self._asked <= self.members
 
     def recorded(self, members: Collection[int], now: float) -> None:

@@ -43,10 +43,6 @@ class _Row(NamedTuple):
 def _row_of(
     table: Callable[[State], dict[Any, Any]], key: Any, kind: Any, note: Callable[..., None] = lambda *_: None
 ) -> _Row:
-    """Return the rows of one table, with the types of its keys and of its values.
-
-    What is found by these rows is noted in the state as they are loaded: `note` takes it, and the parts of the key.
-    """
 
     def put(state: State, value: Any, *parts: Any) -> None:
         found = parts[0] if key is str and len(parts) == 1 else parts

@@ -56,10 +56,7 @@ class EtcdLink:
         self._former: list[Any] = []
 
     async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> EtcdResult:
-        """Put values if keys have the expected revisions, and return all keys with a prefix, in one step.
-
-        It is as if all transactions were carried out one after the other, this one between its call and its return.
-        """
+        """Put values if keys have the expected revisions, and return all keys with a prefix, in one step."""
         make = self._library.client.transactions
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         look = make.Get(prefix.encode(), end.encode())

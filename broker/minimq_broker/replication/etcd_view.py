@@ -40,10 +40,7 @@ _LOOK_S = 0.2
 
 
 class EtcdView:
-    """The record, its revision, and the replicas whose reports were seen to change.
-
-    Not thread-safe: it lives on one event loop.
-    """
+    """The record, its revision, and the replicas whose reports changed. Not thread-safe: it lives on one event loop."""
 
     def __init__(self, link: EtcdLink, key: tuple[str, str], term_lease_s: float) -> None:
         self.record: ReplicaSet | None = None

@@ -38,11 +38,7 @@ Began = Callable[[int, int], Moved]
 async def rebuild(
     directory: Path, address: str, segment_bytes: int, began: Began, security: ChannelSecurity = PLAIN
 ) -> tuple[int, int]:
-    """Replace log and state of a stopped slave by a copy from a master.
-
-    The owner of the directory stays. Whenever it is interrupted, the directory holds the former data or the copy.
-    Returns from where to where the log of the copy goes.
-    """
+    """Replace log and state of a stopped slave by a copy from its master, as a whole; return the extent of its log."""
     held = DataDirectory(directory, create=False, rebuilds=True)
     with closing(held):
         await _wait_until_left(address, security, held.owner(), directory)

@@ -58,10 +58,7 @@ class GroupService:
     # ---- describe -------------------------------------------------------------------------------
 
     async def describe(self, request: broker_pb2.DescribeGroupRequest) -> broker_pb2.DescribeGroupResponse:
-        """Return the members of a group and its progress in each queue; an unknown group has neither.
-
-        The age of the oldest unread message is that of its batch, some of whose messages may be read already.
-        """
+        """Return the members of a group and its progress in each queue; an unknown group has neither."""
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
         poppers = self._engine.tables.poppers
@@ -239,10 +236,7 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
 
 
 def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
-    """Return when an unused group is deleted, in ms since 1970; None when it is not to be deleted.
-
-    A group with messages that wait for a retry is kept: they would be lost with it.
-    """
+    """Return when an unused group is deleted, in ms since 1970; None: never, as with messages that wait for a retry."""
     has_members = engine.groups.agreement(group) is not None or bool(engine.tables.poppers.of_group(group))
     found = expiry.expires_ms(engine.state, group, has_members=has_members)
     return None if found is None or _waits_for_retry(engine, group) else found

@@ -41,10 +41,7 @@ class _QueueRequest(NamedTuple):
 
 
 class LeaseKeeper:
-    """Changes the leases of an engine on request of members, and notifies them of the result.
-
-    Not thread-safe: it belongs to the loop of the engine.
-    """
+    """Changes leases on request of members, and notifies them of the result. Belongs to the event loop."""
 
     def __init__(self, engine: Engine, starts: GroupBeginnings, broker_name: str, tell: Tell) -> None:
         self._engine = engine
@@ -247,10 +244,7 @@ class LeaseKeeper:
         return not self._engine.leases.of_member(group, client_id)
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
-        """Fence the owners of queues, and grant the queues again at the new offsets of the group.
-
-        What the caller records before it waits for anything is on disk ahead of these grants.
-        """
+        """Fence the owners of queues, and grant them again behind what the caller records before it waits."""
         for key in keys:
             self._later(self._engine.leases.renew(key))
 

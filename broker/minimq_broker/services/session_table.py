@@ -201,10 +201,7 @@ _HELD = broker_pb2.GroupMembers.DESCRIPTOR.fields_by_name["held"].number
 
 
 class MemberLists:
-    """Sends the members of groups their member lists. Lives on the event loop.
-
-    Lists are made one after the other, so that none comes after a later one.
-    """
+    """Sends the members of groups their member lists, made one after the other. Lives on the event loop."""
 
     def __init__(
         self,

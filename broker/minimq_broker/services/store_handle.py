@@ -56,10 +56,7 @@ class HandleObserver:
 
 
 class StoreHandle:
-    """Holds the open store of a broker; refuses readers while it is changed from the ground up.
-
-    Changes belong to the loop of the engine; any thread may look.
-    """
+    """Holds the open store, and refuses readers while it is replaced, on the event loop. Any thread may look."""
 
     def __init__(
         self,

@@ -131,10 +131,7 @@ class TopicService:
             raise NotDrained(say_lags(lags), retry_after_s=_LOOK_AGAIN_S)
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
-        """Delete a topic; its messages are gone at once, and their disk space is freed with their segments.
-
-        Raises `TopicNotFound`.
-        """
+        """Delete a topic. Its messages are gone at once, and their disk space with their segments."""
         await self._engine.writes.record(lambda state: TopicDeleted(state.topic(request.topic).name))
         return broker_pb2.DeleteTopicResponse(data_version=self._engine.tables.answered_version)
 

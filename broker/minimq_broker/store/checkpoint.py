@@ -41,10 +41,7 @@ class Snapshot(NamedTuple):
 
 
 class ChangedRows(NamedTuple):
-    """The changes that a checkpoint lacks: changed rows of a state, as they are stored, its log position and its mark.
-
-    None stands for a row that is gone.
-    """
+    """Rows of a state that a checkpoint lacks, as stored, None for one that is gone, with its log position and mark."""
 
     position: int
     rows: list[tuple[bytes, bytes | None]]

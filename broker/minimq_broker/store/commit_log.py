@@ -173,10 +173,7 @@ class CommitLog(LogReader):
             self.damage.discard(start)
 
     def put_in(self, made: Path, start: int) -> bool:
-        """Replace the segment with the same start by a repaired one, or put it before all others.
-
-        Any thread may call this. Returns whether it was done: the segment may have been removed meanwhile.
-        """
+        """Put a repaired segment in the place of the one with its start, or ahead of all; False: that is gone."""
         with self._changing:
             file = self.path / f"{start:020d}.mdb"
             former = next((segment for segment in self.segments if segment.start == start), None)
@@ -221,10 +218,7 @@ class CommitLog(LogReader):
         return True
 
     def truncate(self, position: int) -> None:
-        """Delete all entries from a position on. By the thread that writes; there must be no readers meanwhile.
-
-        It begins at the end, so that whatever interrupts it leaves a log in one piece.
-        """
+        """Delete all entries from a position on, the end first. By the thread that writes; there must be no readers."""
         self.truncations += 1
         with self._changing:
             while len(self.segments) > 1 and self.active.start >= position:

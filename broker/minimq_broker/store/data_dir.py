@@ -34,10 +34,7 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The broker that a data directory belongs to: its cluster, name and replica id.
-
-    What one replica has acknowledged is counted under its number; another one with its data would be taken for it.
-    """
+    """The broker that a data directory belongs to: what it has acknowledged is counted under its replica id."""
 
     cluster: str
     name: str
@@ -123,10 +120,6 @@ class DataDirectory:
         self._put_rebuilt_in_place()
 
     def _put_rebuilt_in_place(self) -> None:
-        """Do so, or go on with it, if there is such a copy.
-
-        Its file `format` exists until the first part of it is moved: only until then anything is deleted.
-        """
         rebuilt = self._rebuilt_path
         if not rebuilt.is_dir():
             return

@@ -183,10 +183,6 @@ def lock_file(path: Path) -> Path:
 
 
 def _reserve(lock: Path) -> None:
-    """Have all pages of a lock file on the disk. Raises `OSError`.
-
-    LMDB makes it by its size alone and writes to it through memory: on a full disk that would kill the process.
-    """
     file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(file, 0, max(os.fstat(file).st_size, _LOCK_BYTES))

@@ -132,11 +132,7 @@ class MessageStore:
 
     @property
     def needed_from(self) -> int:
-        """Log position from which recovery or the publication of staged or delayed batches may need entries.
-
-        A master refuses a decision on deleted batches, but keeps half messages. Others learn of decisions, and may have
-        to publish them.
-        """
+        """Log position from which recovery or the publication of staged or delayed batches may need entries."""
         transactions = self.state.transactions
         open_from = transactions.open_from(halves_only=self.leads)
         waiting_from = self.due.waiting_from(self.state.delays.saved_mark)
@@ -247,10 +243,7 @@ class MessageStore:
 
     @property
     def next_due_ms(self) -> int | None:
-        """The time at which the next delayed batch is due, in ms since 1970; None while none waits. Any thread may ask.
-
-        After a recall it may be that of the recalled batch.
-        """
+        """When the next delayed batch is due, in ms since 1970, or was before its recall; None while none waits."""
         key = self.due.next_key(self.state.delays.mark)
         return None if key is None else key.due_ms
 
@@ -318,10 +311,7 @@ class MessageStore:
         return row.size if row is not None else 0
 
     def stored_ms(self, queue: QueueKey, offset: int) -> int:
-        """Return when the message at an offset was stored, in ms since 1970; 0 when there is none at or after it.
-
-        It is the time of its whole batch.
-        """
+        """Return when the batch at an offset was stored, in ms since 1970; 0 when there is none at or after it."""
         row = self.log.row_at(queue, offset)
         return row.stored_ms if row is not None and row.base_offset < self.queue_end(queue).offset else 0
 

@@ -55,10 +55,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
 
 
 def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None = None) -> tuple[Checkpoint, State]:
-    """Open the checkpoint of a log, and return it with the state, as `recover` does.
-
-    A damaged one is set aside and the state rebuilt, if the whole log exists.
-    """
+    """Open the checkpoint of a log, and recover; a damaged one is set aside and made anew if the whole log exists."""
     try:
         return _open_state(path, commit_log, confirmation)
     except DamagedCheckpoint as error:

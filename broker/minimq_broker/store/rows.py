@@ -83,10 +83,7 @@ def _anything(_batch: memoryview) -> bool:
 
 
 class Lent(ExitStack):
-    """Keeps views of segment files valid until it is closed: one transaction per segment, and a reference to it.
-
-    Without the reference, removing the segment would unmap its file.
-    """
+    """Keeps views of segment files valid until it is closed, by a transaction of each and a reference to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -103,10 +103,7 @@ class Segment(SegmentFile):
         rows: list[tuple[QueueKey, Row]],
         due: Sequence[AnyDueRow] = (),
     ) -> None:
-        """Add entries by position, in ascending order, and the rows of what is among them.
-
-        With rows of the due table, that table is made before, and told of the change after the commit.
-        """
+        """Add entries by position, in ascending order, and the rows of what is among them."""
         for position, entry in entries:
             txn.put(_POSITION.pack(position), entry, db=self._log, append=True)
         for queue, row in rows:
@@ -126,10 +123,7 @@ class Segment(SegmentFile):
             self.due.changed()
 
     def truncate(self, position: int) -> None:
-        """Delete all entries from a position on and the rows of the batches among them, and sync; it is written again.
-
-        Nobody may read the segment meanwhile.
-        """
+        """Delete the entries from a position on with their rows, synced; it is written again. Nobody may read."""
         self.sealed = False
         self._first.clear()
         self._newest = (-1, None)
@@ -188,10 +182,7 @@ class Segment(SegmentFile):
     def values_of(
         self, queue: QueueKey, offset: int = 0
     ) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
-        """Yield the last offset of each batch of a queue from an offset on, its key and row as stored, not verified.
-
-        They are valid until the next is asked for.
-        """
+        """Yield last offset, key and row as stored, not verified, of each batch of a queue; valid until the next."""
         with self._reading() as txn:
             yield from self._values_from(txn, queue, offset)
 

@@ -350,11 +350,6 @@ class Writer:
         return self._failure
 
     def _save(self, patience_s: float = 0.0) -> bool:
-        """Save the state as it was at the first try, once that is confirmed, and tell whether it was.
-
-        What is written in between is saved the next time: under steady load there is always something that is not
-        confirmed.
-        """
         if self._failure:
             return True  # the state may be half changed; recovery goes on from the checkpoint before
         try:

@@ -51,10 +51,7 @@ def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
 
 
 def leading(due: Iterable[Run], least: int, most: int, losses: Callable[[Run], int]) -> Iterator[Run]:
-    """Yield the runs that were delivered from `least` to `most` times, of each lane up to the first that was not.
-
-    One that has `losses` is none of them.
-    """
+    """Yield runs without `losses` delivered `least` to `most` times, of each lane up to the first other one."""
     shut = set[int]()
     for run in due:
         if run.lane in shut:

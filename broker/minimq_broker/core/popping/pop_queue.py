@@ -203,10 +203,7 @@ class PopQueue:
         return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - following)
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
-        """Return the runs that a consumer gets; none if there is nothing, or consumers have too much already.
-
-        Failed messages come first, and without others: whatever made them fail must not affect other messages.
-        """
+        """Return the runs that a consumer gets, failed ones first and alone; none if too much is in flight."""
         most = min(wanted.most, MAX_HELD - self.held)
         found: list[Run] = []
         if due := self._due(now_ms):
@@ -243,10 +240,6 @@ class PopQueue:
         return [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
 
     def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
-        """Return runs to redeliver: those that failed less often first, otherwise undelivered ones.
-
-        One that was lost with its consumer comes alone, as does one that has failed more than once.
-        """
         failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1, wanted.losses)
         if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
             return found

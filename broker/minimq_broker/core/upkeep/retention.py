@@ -125,10 +125,7 @@ def expired(
 
 
 def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes: int) -> int:
-    """Return how much of a log to delete though it is not expired; 0 if that would not help, or is not its fault.
-
-    Otherwise somebody else who fills the disk bit by bit would have it delete everything.
-    """
+    """Return how much of a log to delete early; 0 if that would not help, or others fill the disk bit by bit."""
     deletable = sum(segment.size_bytes for segment in segments[:-1])
     if not 0 < excess_bytes <= deletable or 2 * grown_bytes < segments[0].size_bytes:
         return 0
@@ -140,10 +137,7 @@ def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
 
 
 def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
-    """Tell whether the segment that is written to is to be sealed because all its batches are over age.
-
-    Nothing else would seal it while nobody sends. One without batches stays, since ending it frees nothing.
-    """
+    """Tell whether to seal the active segment as all its batches are over age; nothing else would if nobody sends."""
     return active.newest_ms is not None and _is_over_age(active, now_ms, rules)
 
 
@@ -159,10 +153,7 @@ def is_worthwhile(used_bytes: int, garbage_bytes: int, segment_bytes: int) -> bo
 
 
 def with_neighbors(kept: Sequence[tuple[int, bool]], index: int, segment_bytes: int) -> range:
-    """Return which segments are rewritten together with one: it, and rests ahead of it that are not larger.
-
-    So a byte is written anew only each time that what it is in has doubled.
-    """
+    """Return the segments rewritten with one: smaller rests ahead, so that a byte is written anew as sizes double."""
     first, total = index, kept[index][0]
     while first and kept[first - 1][1]:
         size = kept[first - 1][0]

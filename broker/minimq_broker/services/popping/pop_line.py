@@ -85,10 +85,7 @@ class WaitingTake:
 
 
 class PopLine:
-    """The takes of one group from one topic. Belongs to the event loop.
-
-    It knows which queues may have messages, so its cost does not depend on their number.
-    """
+    """The takes of one group from one topic, at a cost that does not depend on the number of its queues."""
 
     def __init__(
         self, engine: Engine, group: str, topic: Topic, clock: PopClock, may_begin: Callable[[], bool]

@@ -49,10 +49,7 @@ class GroupDeletion:
     # ---- on request -----------------------------------------------------------------------------
 
     async def delete(self, request: broker_pb2.DeleteGroupRequest) -> broker_pb2.DeleteGroupResponse:
-        """Delete a group with its offsets, decided starts and retries; its dead letters only on request.
-
-        With `force` its members start over, as those of a new group; and keep the messages that wait for a retry.
-        """
+        """Delete a group, its dead letters only if requested; with `force` its members start over as a new group."""
         group = check_group(request.group)
         if not request.force:
             check_idle(self._engine, group, self._engine.leases.of_group(group), "deletion")

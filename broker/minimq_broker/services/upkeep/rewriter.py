@@ -33,10 +33,7 @@ _SPARE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogStretch:
-    """Adjacent segments that are to be rewritten: by log positions, the number of bytes that about stay, and why.
-
-    The reason is None if only garbage goes.
-    """
+    """Adjacent segments to be rewritten: by log positions, how much about stays, and why; None: only garbage goes."""
 
     start: int
     end: int

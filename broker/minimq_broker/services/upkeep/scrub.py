@@ -30,10 +30,7 @@ _AGAIN_S = 2.0
 
 
 class Scrub(PeriodicTask):
-    """Verifies all segments but the one that is written to, from `start` to `stop`. It reads on another thread.
-
-    First it looks once at all pages that were not looked at when their segment was opened, then it goes in rounds.
-    """
+    """Verifies all sealed segments in rounds, on a thread, after a look at the pages that no start has verified."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters

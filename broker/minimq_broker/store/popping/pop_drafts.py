@@ -48,10 +48,7 @@ class PopStep:
 
 @dataclass(slots=True, eq=False)
 class PopJob(Job):
-    """The settles and takes of one request of a consumer, in order; recorded by one fact for each group.
-
-    Results: those of the steps, and the epoch of the deliveries.
-    """
+    """The settles and takes of one request, in order; recorded by one fact for each group, which gives their epoch."""
 
     group: str
     steps: Sequence[PopStep]

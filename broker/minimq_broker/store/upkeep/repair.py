@@ -36,11 +36,7 @@ _TOLD_GAPS = 5
 
 
 def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tuple[dict[int, str], int]:
-    """Rebuild damaged segments before any of them is opened.
-
-    The last one is always verified, earlier ones from the newest on, while that is quick: the others are verified
-    later, while the broker runs.
-    """
+    """Rebuild damaged segments before any is opened: the last one always, earlier ones while verifying is quick."""
     lost: dict[int, str] = {}
     looked_from = NOT_LOOKED
     until = time.monotonic() + look_s

@@ -130,10 +130,7 @@ class Rewriting:
             raise StoreError(f"there are {room} bytes at position {position}, which cannot be replaced by {len(entry)}")
 
     def put_in_place(self) -> bool:
-        """Let the new segment take the place of the former ones once all is taken over; return whether it did.
-
-        It does not when one of them was removed or repaired meanwhile. Current readers of the former ones finish.
-        """
+        """Replace the former segments, unless one was removed or repaired meanwhile; return whether it did."""
         self._made.finish(self.end)
         with writing(self._log.path):
             return self._log.replace(self.former, self._made.path)

@@ -118,10 +118,6 @@ class TopicRetention:
         return found
 
     def _aged(self, state: State, now_ms: int) -> Iterator[Topic]:
-        """Yield the topics without rules of their own that have messages in segments where some may be over age.
-
-        Topics of groups go with their segments, such as messages that wait for another try; dead letters stay.
-        """
         rules, ids = RetentionRules(self._max_age_ms), set[int]()
         for segment in self._log.segments if self._max_age_ms else ():
             try:
@@ -149,10 +145,6 @@ class TopicRetention:
     def _floor(
         self, queue: QueueKey, rules: RetentionRules, now_ms: int, least: int, former: _Floor | None
     ) -> _Floor | None:
-        """Find the floor of a queue, at the former one or behind; None if a segment is damaged, which readers report.
-
-        Messages before the log position `least` are not shown either.
-        """
         oldest_ms = now_ms - rules.max_age_ms + 1 if rules.max_age_ms else 0
         until_ms = now_ms + rules.max_age_ms
         # What was behind the former floor may have been deleted; what is before it stays hidden.
