@@ -177,7 +177,7 @@ class GroupTable:
         return member is not None and queue in member.holding
 
     def agreement(self, group: str) -> GroupConfig | None:
-        """Return what the members of a group agree on, for a while with topics from before a start; None without members."""
+        """Return what a group agrees on, for a while with topics from before a start; None without members."""
         entry = self._groups.get(group)
         return entry.agreement if entry else None
 
