@@ -21,7 +21,7 @@ from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError
 from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 
-_POSITION_KEY = b"\0position"
+POSITION_KEY = b"\0position"
 #: No log is as long; what follows such a position fits into the 64 bits of a stored number.
 _MAX_POSITION = 1 << 62
 _Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITION)]
@@ -81,7 +81,7 @@ class Checkpoint:
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
                 for key, value in unsealed(cursor):
-                    if key == _POSITION_KEY:
+                    if key == POSITION_KEY:
                         state.position = _position_in(value)
                     else:
                         load_row(state, msgspec.msgpack.decode(key), msgspec.msgpack.decode(value))
@@ -98,13 +98,13 @@ class Checkpoint:
         """Yield the popped queues as they are saved, of a file that was loaded: group, id of the topic, queue."""
         with self._env.begin() as txn, txn.cursor() as cursor:
             for key, value in unsealed(cursor):
-                row = () if key == _POSITION_KEY else msgspec.msgpack.decode(key)
+                row = () if key == POSITION_KEY else msgspec.msgpack.decode(key)
                 if row and row[0] == "popped":
                     yield tuple(row[1:]), msgspec.msgpack.decode(value, type=PopRow)
 
     def save(self, changes: ChangedRows) -> None:
         """Save the changes since the last save, and sync. On failure it can be saved again."""
-        position = (_POSITION_KEY, seal(_POSITION_KEY, msgspec.msgpack.encode(changes.position)))
+        position = (POSITION_KEY, seal(POSITION_KEY, msgspec.msgpack.encode(changes.position)))
         with self._env.begin(write=True) as txn:
             change(txn, [*changes.rows, position])
         self.position = changes.position
@@ -143,7 +143,7 @@ class Checkpoint:
 
 def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
     """Return the log position of rows of a checkpoint, 0 when nothing was saved. Raises `StoreError`: it is damaged."""
-    found = [_received(key, stored) for key, stored in rows if key == _POSITION_KEY]
+    found = [_received(key, stored) for key, stored in rows if key == POSITION_KEY]
     return _position_in(found[0]) if found else 0
 
 

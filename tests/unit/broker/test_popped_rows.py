@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.popping.pop_queue import PopRow
 from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
@@ -88,10 +87,10 @@ def save(stores: Stores, path: Path, popped: PopRow | None) -> None:
     ("popped", "finding"),
     [
         (PopRow(2, [*SOUND]), ""),
-        (PopRow(2, [Run(2, 5, OUT, 3, DUE_MS, 8, "a"), *SOUND[1:]]), "messages 2 to 5 are OUT, in hand-out 7, try 3"),
-        (PopRow(2, [SOUND[0], Run(5, 6, FREE, 1, 0, 7), SOUND[2]]), "messages 5 to 6 are DONE, in hand-out 0, try 0"),
-        (PopRow(2, [*SOUND[:2]]), "it has 3 runs, not 2"),
-        (PopRow(2, [*SOUND, Run(8, 9, FREE)]), "it has 3 runs, not 4"),
+        (PopRow(2, [Run(2, 5, OUT, 3, DUE_MS, 8, "a"), *SOUND[1:]]), "is not as the log has it"),
+        (PopRow(2, [SOUND[0], Run(5, 6, FREE, 1, 0, 7), SOUND[2]]), "is not as the log has it"),
+        (PopRow(2, [*SOUND[:2]]), "is not as the log has it"),
+        (PopRow(2, [*SOUND, Run(8, 9, FREE)]), "is not as the log has it"),
         (None, "is missing, but the log has it"),
     ],
 )
@@ -101,28 +100,21 @@ def test_a_row_that_does_not_follow_from_the_log_is_named(
     save(stores, path, popped)
     findings = check_directory(path).findings
     assert len(findings) == bool(finding)
-    assert all("as group workers pops it is " in found and finding in found for found in findings)
+    assert all("the row ['popped', 'workers', " in found and found.endswith(finding) for found in findings)
 
 
-@pytest.mark.parametrize("is_reset", [False, True], ids=["not known", "reset since"])
-def test_of_a_log_without_its_beginning_that_is_verified_which_begins_in_the_rest(
-    stores: Stores, is_reset: bool
-) -> None:
+def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) -> None:
     store = stores.open(segment_bytes=1 << 20)
     store.create_topic("t", 1)
     store.append("t", 0, *(b"%d" % number for number in range(10)))
     topic_id = store.key("t", 0).topic_id
     store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(0, 2, DONE), *SOUND)),)))
     store.store.call(lambda: store.store.log.roll(store.store.end))
-    if is_reset:
-        store.record(OffsetsCommitted("workers", (CommittedOffset(topic_id, 0, 1),), forced=True))
-        store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(1, 3, OUT, 1, DUE_MS, 9, "b"),)),)))
-    else:
-        store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(6, 7, OUT, 2, DUE_MS, 9, "b"),)),)))
+    store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(6, 7, OUT, 2, DUE_MS, 9, "b"),)),)))
     store.close()
     store = stores.open(segment_bytes=1 << 20)  # its state is saved, so that the first segment may go
     assert store.store.remove_first(1 << 60)
     store.close()
     assert check_directory(store.path).findings == []
-    save(stores, store.path, PopRow(1, [Run(1, 4, OUT, 1, DUE_MS, 9, "b")]) if is_reset else PopRow(2, [SOUND[0]]))
-    assert len(check_directory(store.path).findings) == is_reset
+    save(stores, store.path, PopRow(2, [SOUND[0]]))
+    assert check_directory(store.path).findings == []

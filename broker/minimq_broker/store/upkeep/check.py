@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import lmdb
+import msgspec
 
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.checkpoint import Checkpoint
+from minimq_broker.store.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import (
@@ -22,13 +23,12 @@ from minimq_broker.store.entry import (
     atomic_size,
     effect,
     payload_of,
-    read_fact,
     read_header,
 )
 from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.held.due_check import DueCheck
 from minimq_broker.store.log_reader import UNOBSERVED
-from minimq_broker.store.popping.popped_check import PoppedReplay, popped_findings
+from minimq_broker.store.popping.popped_check import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import is_segment
@@ -124,8 +124,8 @@ def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report
             state = checkpoint.load()
             saved = state.position
             found = [*popped_findings(state, checkpoint.popped())]
-            if not report.findings and not found:  # otherwise facts may be missing
-                found += [*walk.popped.findings(checkpoint.popped()), *walk.delays.findings()]
+            if walk.replayed is not None and not report.findings and not found:
+                found += _differences(take_changes(walk.replayed), checkpoint)
             report.findings += [f"checkpoint: {finding}" for finding in found]
         if is_whole and not log.start <= saved <= log.end:
             report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
@@ -133,6 +133,15 @@ def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report
         report.findings.append(f"checkpoint: {error.message}")
     except lmdb.Error as error:
         report.findings.append(f"the end of the log cannot be read: {error}")
+
+
+def _differences(expected: ChangedRows, checkpoint: Checkpoint) -> Iterator[str]:
+    left = {key: value for key, value in expected.rows if value is not None}
+    for key, stored in checkpoint.rows():
+        if key != POSITION_KEY and left.pop(key, None) != stored:
+            yield f"the row {msgspec.msgpack.decode(key)} is not as the log has it"
+    for key in left:
+        yield f"the row {msgspec.msgpack.decode(key)} is missing, but the log has it"
 
 
 def _saved(path: Path, damaged: set[str]) -> State:
@@ -149,8 +158,9 @@ class _LogWalk:
     """A walk through the log, segment after segment."""
 
     def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
-        self.popped = PoppedReplay(saved, is_whole=is_whole)
-        self.delays = DueCheck(saved, is_whole=is_whole)
+        #: The state that follows from the log up to where it is saved; None if entries are missing.
+        self.replayed = State() if is_whole else None
+        self.due = DueCheck()
         self._report = report
         self._saved = saved
         self._name_of = saved.name_of
@@ -176,11 +186,10 @@ class _LogWalk:
             self._find(segment, self.position, f"a gap: the next segment starts at {segment.start}")
         self.position = segment.start
         if segment.rewritten_to:
-            self.popped = PoppedReplay(self._saved, is_whole=False)  # facts are missing
-            self.delays.lacks_entries()
+            self.replayed = None
             self._thinned.update(self._next_offset)
         self._verify_rows(segment, dict(self._entries(segment)))
-        for position, text in self.delays.row_findings(segment):
+        for position, text in self.due.row_findings(segment):
             self._find(segment, position, text)
         if segment.rewritten_to:
             if self.position > segment.rewritten_to:
@@ -210,7 +219,10 @@ class _LogWalk:
             try:
                 header = read_header(entry, position)
                 data = bytes(payload_of(entry, header))
-                self.delays.note(effect(entry, position), position, len(entry))
+                done = effect(entry, position)
+                if self.replayed is not None and position < self._saved.position:
+                    self.replayed.apply(done, self.position, header.stored_ms)
+                self.due.note(done, position, len(entry))
                 if header.kind in IN_QUEUE:
                     rows.append(self._row(position, header, data, len(entry)))
                     self._verify(header, data)
@@ -221,7 +233,6 @@ class _LogWalk:
                 elif header.kind in (EntryKind.STAGED, EntryKind.DELAYED):
                     batch.RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
-                    self.popped.apply(read_fact(memoryview(data), position), position)
                     self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
             except MiniMQError as error:
                 self._find(segment, position, error.message)
