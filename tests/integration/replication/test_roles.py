@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import contextlib
 import errno
 import itertools
@@ -269,12 +270,12 @@ def test_a_report_that_cannot_be_made_is_told_and_made_later(
 ) -> None:
     failures = [ValueError("for once"), ValueError("and again")]
 
-    def make_or_fail(**values: Any) -> ReplicaReport:
+    def make_or_fail(own: ReplicaReport, **values: Any) -> ReplicaReport:
         if failures:
             raise failures.pop()
-        return ReplicaReport(**values)
+        return dataclasses.replace(own, **values)
 
-    monkeypatch.setattr(roles, "ReplicaReport", make_or_fail)
+    monkeypatch.setattr(roles, "replace", make_or_fail)
 
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master:
