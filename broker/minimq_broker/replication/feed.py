@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 _TELL_CONFIRMED_S = 0.02
 #: With more to read than this, it is read beside the event loop: it may have to come from the disk.
 _FAR_BEHIND_BYTES = 16 << 20
-#: Time before offsets that were not recorded are tried again, in seconds.
-_RETRY_S = 0.5
 #: How long the last write may take when the stream ends, in seconds.
 _DRAIN_S = 0.5
 _MICROSECONDS = 1_000_000

@@ -77,12 +77,7 @@ class Follower:
         #: The last reported end of the master's log; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
-        self._found_at = self._lost_at = self._loop.time()
-
-    @property
-    def lost_s(self) -> float:
-        """For how long there has been no master, in seconds; 0 while this broker follows."""
-        return 0.0 if self.connected else self._loop.time() - self._lost_at
+        self._found_at = self._loop.time()
 
     @property
     def peer(self) -> str:
@@ -121,7 +116,7 @@ class Follower:
                     await self._repair(stub)
                     await self._follow(stub.Replicate())
             except _DamageFound:
-                self.connected, self._lost_at = False, self._loop.time()
+                self.connected = False
             except Exception as error:  # noqa: BLE001 - whatever it is, the slave tries again
                 followed_s = self._loop.time() - self._found_at if self.connected else 0.0
                 pause_s = pauses.after(self._lost(error), followed_s)
@@ -129,13 +124,9 @@ class Follower:
                     await asyncio.sleep(pause_s)
 
     def _lost(self, error: BaseException) -> Break:
-        if self.connected:
-            self._lost_at = self._loop.time()
         self.connected = False
         self._anew = self._anew or isinstance(error, CopyNeeded)
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
-        if isinstance(cause, BrokerConflict):  # there is a master, but it is not for this broker to follow
-            self._lost_at = self._loop.time()
         message = "replication: stream broken, trying again master=%s reason=%s"
         if isinstance(cause, _EXPECTED):
             self._outage.failed(message, self.master.address, cause, cause=cause)

@@ -69,7 +69,6 @@ class RoleKeeper:
         self.controller = controller
         self._patience = patience
         self._changed = changed
-        self._loop = asyncio.get_running_loop()
         self._lease_until = 0.0
         self._confirmations = Confirmations(lease_clock())
         #: When the last report that was answered had been sent, and since when reports have not been answered.

@@ -12,8 +12,7 @@ from minimq_broker.core.groups import Members
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_common.errors import GroupConflict
-from minimq_common.slices import SLICE
-from minimq_common.wire.large_fields import field_head
+from minimq_common.slices import slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -196,9 +195,6 @@ ROUND_S = 0.05
 #: Rounds of large groups come later, so that they use at most one part in this many of the time.
 _ROUND_SHARE = 10
 
-_MEMBERS = broker_pb2.SessionEvent.DESCRIPTOR.fields_by_name["members"].number
-_HELD = broker_pb2.GroupMembers.DESCRIPTOR.fields_by_name["held"].number
-
 
 class MemberLists:
     """Sends the members of groups their member lists, made one after the other. Lives on the event loop."""
@@ -269,25 +265,14 @@ class MemberLists:
 
 async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], grace_ms: int) -> bytes:
     """Return the list, encoded. Other tasks of the event loop run in between."""
-    event = broker_pb2.GroupMembers(
+    told = broker_pb2.GroupMembers(
         group=members.group, version=members.version, client_ids=members.client_ids, grace_ms=grace_ms, begun=begun
     )
     for client_id, topics in members.topics.items():
-        event.topics.add(client_id=client_id, topics=topics)
-    parts = [event.SerializeToString()]
-    made = 0
-    for client_id, held in members.held.items():
-        # Encoded messages one after the other are the message that has the fields of all.
-        entry = [broker_pb2.MemberQueues(client_id=client_id).SerializeToString()]
-        for start in range(0, len(held), SLICE):
-            queues = [
-                broker_pb2.QueueName(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
-                for queue in held[start : start + SLICE]
-            ]
-            entry.append(broker_pb2.MemberQueues(queues=queues).SerializeToString())
-            made += len(queues)
-            if made >= SLICE:  # of one member, or of many that hold little
-                made = 0
-                await asyncio.sleep(0)
-        parts += (field_head(_HELD, sum(map(len, entry))), *entry)
-    return b"".join((field_head(_MEMBERS, sum(map(len, parts))), *parts))
+        told.topics.add(client_id=client_id, topics=topics)
+    async for part in slices([(client_id, queue) for client_id, held in members.held.items() for queue in held]):
+        for client_id, queue in part:
+            if not told.held or told.held[-1].client_id != client_id:
+                told.held.add(client_id=client_id)
+            told.held[-1].queues.add(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+    return broker_pb2.SessionEvent(members=told).SerializeToString()

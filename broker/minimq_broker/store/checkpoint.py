@@ -63,7 +63,6 @@ class Checkpoint:
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
-        self._readonly = readonly
         try:
             self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         except DamagedFile as error:

@@ -129,7 +129,7 @@ class DataDirectory:
             former += [path.with_name(f"{path.name}-lock") for path in former]
             for file in (*self.log_path.glob("*"), *former):
                 file.unlink(missing_ok=True)
-            _write_whole(self.path / mark.name, mark.read_text())
+            write_whole(self.path / mark.name, mark.read_bytes())
             sync_directory(self.log_path)
             sync_directory(self.path)
             mark.unlink()
@@ -166,7 +166,7 @@ class DataDirectory:
         if not marker.exists():
             if any(self.log_path.glob("*.mdb")):
                 raise StoreError(self._formatless)
-            _write_whole(marker, f"{FORMAT}\n")
+            write_whole(marker, f"{FORMAT}\n".encode())
             return
         text = marker.read_text(errors="replace").strip()
         if text != str(FORMAT):
@@ -178,7 +178,7 @@ class DataDirectory:
     def _check_owner(self, owner: Owner) -> None:
         marker = self.owner_path
         if not marker.exists():
-            _write_whole(marker, json.dumps({**asdict(owner), "crc32c": owner.crc32c}) + "\n")
+            write_whole(marker, json.dumps({**asdict(owner), "crc32c": owner.crc32c}).encode() + b"\n")
             return
         try:
             found = self.owner()
@@ -197,10 +197,11 @@ def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:
     return StoreError(f"cannot use {path} as a data directory: {error}")
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a small file, synced: whatever interrupts it leaves the former one or this one. Raises `OSError`."""
     made = path.with_name(f"{path.name}.new")
-    with made.open("w") as file:
-        file.write(text)
+    with made.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     made.rename(path)

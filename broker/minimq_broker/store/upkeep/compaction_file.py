@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import google_crc32c
 import msgspec
 
 from minimq_broker.core.upkeep.compaction_record import CompactionRecord
-from minimq_broker.store.data_dir import sync_directory
+from minimq_broker.store.data_dir import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -40,18 +38,7 @@ def load_record(folder: Path) -> CompactionRecord:
 def save_record(folder: Path, record: CompactionRecord) -> None:
     """Write a record in place of the former one, synced. Raises `OSError`."""
     body = msgspec.msgpack.encode(record)
-    new = folder / f"{COMPACTED}.new"
-    try:
-        with new.open("wb") as file:
-            file.write(int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little") + body)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(folder / COMPACTED)
-        sync_directory(folder)
-    except OSError:
-        with suppress(OSError):
-            new.unlink()
-        raise
+    write_whole(folder / COMPACTED, int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little") + body)
 
 
 def forget_rounds(folder: Path) -> None:
