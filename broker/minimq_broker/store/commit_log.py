@@ -139,11 +139,6 @@ class CommitLog(LogReader):
         with self._changing:
             yield
 
-    def may_remove_first(self, needed_from: int) -> bool:
-        """Return whether `remove_first` would remove a segment now."""
-        with self._changing:
-            return len(self.segments) > 1 and self.segments[1].start <= needed_from
-
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment and its file; return whether there was one to remove. Any thread may call this.
 
@@ -152,9 +147,9 @@ class CommitLog(LogReader):
         when the last of them closes it.
         """
         with self._changing:
-            if not self.may_remove_first(needed_from):
-                return False
             first, *rest = self.segments
+            if not rest or rest[0].start > needed_from:
+                return False
             keep(self.path, rest[0].start)  # ahead of the deletion
             first.remove_file()
             sync_directory(self.path)  # ahead of the next one: a power cut must not leave a gap

@@ -87,7 +87,7 @@ class LogReader:
         """Return whether an entry begins at a log position, or the log ends there."""
         starts = [segment.start for segment in self.segments]
         index = bisect_right(starts, position) - 1
-        return index >= 0 and (self.segments[index].begins_at(position) or position == self.end)
+        return index >= 0 and (self.segments[index].entry_at(position) is not None or position == self.end)
 
     def next_position(self, position: int) -> int:
         """Return the first log position from one on at which an entry begins, if a rewriting has left out others."""

@@ -142,11 +142,6 @@ class Segment(SegmentFile):
 
     # ---- reading ------------------------------------------------------------------------------------
 
-    def begins_at(self, position: int) -> bool:
-        """Tell whether an entry begins at a log position."""
-        with self._reading(self._log) as txn:
-            return txn.get(_POSITION.pack(position)) is not None
-
     def entry_at(self, position: int) -> bytes | None:
         """Return the entry that begins at a log position, not verified; None when none does."""
         with self._reading(self._log) as txn:
@@ -167,30 +162,12 @@ class Segment(SegmentFile):
                 topic_id, queue_id, _ = ROW_KEY.unpack(key)
                 yield QueueKey(topic_id, queue_id), key, value
 
-    def rows_of(self, topic_id: int) -> Iterator[tuple[QueueKey, Row]]:
-        """Yield the rows of a topic, by queue and offset."""
-        with self._reading() as txn, txn.cursor(self._rows) as cursor:
-            if not cursor.set_range(ROW_KEY.pack(topic_id, 0, 0)):
-                return
-            for key, value in cursor:
-                found, queue_id, last = ROW_KEY.unpack(key)
-                if found != topic_id:
-                    return
-                check_row(key, value)
-                yield QueueKey(found, queue_id), unpack_row(last, value)
-
     def values_of(
         self, queue: QueueKey, offset: int = 0
     ) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
         """Yield last offset, key and row as stored, not verified, of each batch of a queue; valid until the next."""
         with self._reading() as txn:
             yield from self._values_from(txn, queue, offset)
-
-    def end_of(self, queue: QueueKey) -> int | None:
-        """Return the offset after the last one of a queue here, None when there is none."""
-        with self._reading() as txn:
-            row = self._last_row(txn, queue)
-            return None if row is None else row.last_offset + 1
 
     def queues_of(self, topic_id: int) -> Iterator[QueueKey]:
         """Yield the queues of a topic that have a row here."""

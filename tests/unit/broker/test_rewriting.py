@@ -14,7 +14,7 @@ import pytest
 
 from minimq_broker.store.entry import EntryHeader, batch_entry, payload_of
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.rows import ReadLimits
+from minimq_broker.store.rows import ReadLimits, unpack_row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
@@ -93,7 +93,12 @@ def test_what_is_kept_stays_where_it_was(store: OpenStore, stores: Stores) -> No
 
 
 def log_rows(store: OpenStore, topic: str) -> list[Any]:
-    return [row for segment in store.store.log.segments for _, row in segment.rows_of(store.key(topic, 0).topic_id)]
+    return [
+        unpack_row(last, value)
+        for segment in store.store.log.segments
+        for queue in segment.queues_of(store.key(topic, 0).topic_id)
+        for last, _, value in segment.values_of(queue)
+    ]
 
 
 def test_a_queue_that_ends_in_a_gap_is_read_to_its_end(store: OpenStore, stores: Stores) -> None:

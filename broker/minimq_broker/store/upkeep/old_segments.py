@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from minimq_broker.core.held.delays import NO_KEY, DueKey
 from minimq_broker.core.state import QueueKey
-from minimq_broker.core.upkeep.retention import NO_REST, Reason, RetentionRules, SegmentRest
+from minimq_broker.core.upkeep.retention import NO_REST, NOTHING_NEEDED, Reason, RetentionRules, SegmentRest
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.rewriting import Choice, Rewriting
@@ -114,9 +114,9 @@ class OldSegments:
         return SegmentRest(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
-        return any(
-            (segment.end_of(queue) or 0) > self._floors(topic_id).get(queue, 0) for queue in segment.queues_of(topic_id)
-        )
+        floors = self._floors(topic_id)
+        lasts = {queue: segment.row_before(queue, NOTHING_NEEDED) for queue in segment.queues_of(topic_id)}
+        return any(row is not None and row.last_offset >= floors.get(queue, 0) for queue, row in lasts.items())
 
     def _gone_before(self, topic_id: int) -> int:
         return self.topics.gone_before.get(topic_id, 0) if self._is_settled(topic_id) else 0
