@@ -92,10 +92,6 @@ class Segment(SegmentFile):
 
     # ---- writing ------------------------------------------------------------------------------------
 
-    def begin(self) -> lmdb.Transaction:
-        """Begin the write transaction of one group; its commit is the sync."""
-        return self._env.begin(write=True)
-
     def put(
         self,
         txn: lmdb.Transaction,
@@ -115,8 +111,6 @@ class Segment(SegmentFile):
         self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[AnyDueRow] = ()
     ) -> None:
         """Add entries and rows in one transaction, synced; see `put`."""
-        if due:
-            self.due.make()
         with self._env.begin(write=True) as txn:
             self.put(txn, entries, rows, due)
         if due:

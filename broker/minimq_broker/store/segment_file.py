@@ -17,7 +17,7 @@ from typing import Any
 import lmdb
 
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.held.due_table import DUE_TABLE, DueTable, open_due
+from minimq_broker.store.held.due_table import DUE_TABLE, DueTable
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
 from minimq_common.files.lmdb_files import rows_in, walk_file
@@ -45,8 +45,8 @@ class SegmentFile:
         map_bytes = max(segment_bytes, size) + _MAP_SLACK
         self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=tables, verified=verified)
         try:
-            self._log, self._rows = (self._env.open_db(name, create=False) for name in tables[:2])
-            self.due = DueTable(self._env, open_due(self._env), self._reading)
+            self._log, self._rows, due = (self._env.open_db(name, create=False) for name in tables)
+            self.due = DueTable(due, self._reading)
             self.rewritten_to = self._mark()
         except BaseException as error:
             self._env.close()

@@ -294,7 +294,7 @@ def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> N
     queue = store.key("b", 0)
     row = next(row for row in log_rows(store, "b") if row.position > log.segments[2].start)
     segment = next(segment for segment in reversed(log.segments) if segment.start <= row.position)
-    with segment.begin() as txn:
+    with segment._env.begin(write=True) as txn:
         assert txn.delete(struct.pack(">QIQ", *queue, row.last_offset), db=segment._rows)
         assert txn.delete(struct.pack(">Q", row.position), db=segment._log)
     stores.damaged.add(store.path)

@@ -3,7 +3,7 @@
     due     (due time, id of the batch, kind of row) -> `DueRow` or `RecallRow`
 
 Rows are written in one transaction with their entries, and stay when the batch is published: the mark of the state
-tells which are over. A segment of an older release has no such table, until something is put into it.
+tells which are over.
 """
 
 from __future__ import annotations
@@ -27,14 +27,6 @@ from minimq_broker.store.held.due_rows import (
 DUE_TABLE = b"due"
 
 
-def open_due(env: lmdb.Environment) -> Any:
-    """Return the table of the file of a segment; None when it has none."""
-    try:
-        return env.open_db(DUE_TABLE, create=False)
-    except lmdb.NotFoundError:
-        return None
-
-
 class _Next(NamedTuple):
     """The first key behind a mark, as the table was after some changes."""
 
@@ -46,8 +38,8 @@ class _Next(NamedTuple):
 class DueTable:
     """The due table of one segment. One thread writes; any thread reads."""
 
-    def __init__(self, env: lmdb.Environment, table: Any, reading: Callable[[], Any]) -> None:
-        self._env, self._db = env, table
+    def __init__(self, table: Any, reading: Callable[[], Any]) -> None:
+        self._db = table
         self._method = WeakMethod(reading)  # the file is closed once nobody has the segment
         self._changes = 0
         self._next = _Next(-1, NO_KEY, None)
@@ -57,40 +49,28 @@ class DueTable:
         assert begin is not None  # whoever reads has the segment
         return begin()
 
-    def make(self) -> None:
-        """Make the table if there is none."""
-        if self._db is None:
-            with self._env.begin(write=True) as txn:
-                made = self._env.open_db(DUE_TABLE, txn)
-            self._db = made
-
     def count(self, txn: lmdb.Transaction) -> int:
         """Return the number of its rows."""
-        return 0 if self._db is None else txn.stat(self._db)["entries"]
+        return int(txn.stat(self._db)["entries"])
 
     def pages(self, txn: lmdb.Transaction) -> int:
         """Return the number of its pages."""
-        if self._db is None:
-            return 0
         stat = txn.stat(self._db)
-        return stat["branch_pages"] + stat["leaf_pages"]
+        return int(stat["branch_pages"] + stat["leaf_pages"])
 
     # ---- writing ------------------------------------------------------------------------------------
 
     def put(self, txn: lmdb.Transaction, rows: Sequence[AnyDueRow]) -> None:
-        """Add rows; the table was made before. `changed` follows the commit."""
+        """Add rows. `changed` follows the commit."""
         with txn.cursor(self._db) as cursor:
             cursor.putmulti([row.pack() for row in rows])
 
     def delete(self, txn: lmdb.Transaction, row: AnyDueRow) -> None:
         """Delete a row. `changed` follows the commit."""
-        if self._db is not None:
-            txn.delete(row.pack()[0], db=self._db)
+        txn.delete(row.pack()[0], db=self._db)
 
     def truncate(self, txn: lmdb.Transaction, position: int) -> None:
         """Delete the rows of all entries from a log position on. `changed` follows the commit."""
-        if self._db is None:
-            return
         with txn.cursor(self._db) as cursor:
             gone = [key for key, value in cursor if position_in_due(key, value) >= position]
         for key in gone:
@@ -104,8 +84,6 @@ class DueTable:
 
     def stored_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the key of each row and the row as stored, not verified, from a key on."""
-        if self._db is None:
-            return
         with self._reading() as txn, txn.cursor(self._db) as cursor:
             if cursor.set_range(start):
                 for key, value in cursor:
@@ -140,8 +118,6 @@ class DueTable:
         return self._get(recall_key(key))
 
     def _get(self, key: bytes) -> tuple[bytes, bytes] | None:
-        if self._db is None:
-            return None
         with self._reading() as txn:
             value = txn.get(key, db=self._db)
             return None if value is None else (key, bytes(value))
