@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
@@ -404,23 +403,6 @@ def test_a_rewriting_keeps_what_is_published_until_that_is_saved(stores: Stores)
     assert wait(slave, 100) == [b"a"]
     slave.close()
     assert stores.open("slave").bodies("orders", 0) == [b"a"]  # nothing was appended to what was rewritten
-
-
-def test_a_segment_of_an_older_release_gets_the_table_when_it_needs_it(stores: Stores) -> None:
-    store = stores.open()
-    store.create_topic("orders")
-    store.close()
-    [file] = (store.path / "commitlog").glob("*.mdb")
-    with lmdb.open(str(file), subdir=False, max_dbs=4) as env:
-        table = env.open_db(b"due", create=False)
-        with env.begin(write=True) as txn:
-            txn.drop(table)
-    assert check_directory(store.path).findings == []
-    store = stores.open()
-    assert store.store.next_due_ms is None
-    assert store.recall("orders", DueKey(1, 1)) == [TOO_LATE]
-    store.delay("orders", 0, after(store, 100), b"a")
-    assert wait(store, 100) == [b"a"]
 
 
 def test_inspect_shows_delays(store: OpenStore) -> None:
