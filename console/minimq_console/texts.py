@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from urllib.parse import quote, urlencode
+
+from minimq.operations.words import duration_of, size_of
 
 #: Stands for what is not known.
 UNKNOWN = "\N{EN DASH}"
@@ -24,23 +26,12 @@ def rate(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Return a number of bytes in the most readable unit: "1.2 GB"."""
-    if value is None:
-        return UNKNOWN
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if value >= factor:
-            return f"{value / factor:,.1f} {unit}"
-    return f"{value:.0f} B"
+    return UNKNOWN if value is None else size_of(value)
 
 
 def duration(seconds: float | None) -> str:
     """Return a time in its two largest units: "3d 4h"."""
-    if seconds is None:
-        return UNKNOWN
-    whole = max(int(seconds), 0)
-    for unit, factor, next_unit, next_factor in (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
-        if whole >= factor:
-            return f"{whole // factor}{unit} {whole % factor // next_factor}{next_unit}"
-    return f"{whole}s"
+    return UNKNOWN if seconds is None else duration_of(seconds)
 
 
 def instant(value: datetime | None) -> str:
@@ -61,12 +52,6 @@ def segment(name: str) -> str:
 def address(path: str, names: Mapping[str, str]) -> str:
     """Return an address: a path such as "/topics/{topic}" with names in it."""
     return path.format_map({name: segment(value) for name, value in names.items()})
-
-
-def listing(names: Sequence[str], most: int = 10) -> str:
-    """Return names in a sentence: "a, b and c"; of many the first, and how many there are besides."""
-    shown = [*names[:most], *([f"{len(names) - most:,} others"] if len(names) > most else [])]
-    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def with_query(query: Mapping[str, str], **changes: object) -> str:

@@ -8,6 +8,7 @@ from msgspec import structs
 
 from minimq import Message, Producer
 from minimq.administration.descriptions import TopicDescription
+from minimq.operations.words import listing
 from minimq_common.batch.message_check import check_message
 from minimq_common.batch.records import MAX_TAG
 from minimq_common.delays import MAX_DELAY_S
@@ -21,7 +22,7 @@ from minimq_console.body_text import preview
 from minimq_console.form_field import FormField
 from minimq_console.page import Visit
 from minimq_console.parameters import Parameters
-from minimq_console.texts import address, duration, listing
+from minimq_console.texts import address, duration
 
 #: Characters of a body.
 MOST_BODY = 200_000
