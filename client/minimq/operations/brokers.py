@@ -15,6 +15,7 @@ from minimq.operations.operation import (
     AsyncOperations,
     Form,
     Given,
+    Operation,
     Operations,
     Param,
     Plan,
@@ -23,7 +24,6 @@ from minimq.operations.operation import (
     View,
     asynchronous,
     columns,
-    operation,
 )
 from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
 from minimq.operations.rows import row_of
@@ -234,7 +234,7 @@ class BrokerOperations(Operations):
         """Return the brokers that any of the name servers knows, sorted. Raises `Unavailable` if none answers."""
         return self._masters.brokers()
 
-    @operation(
+    @Operation(
         "cluster status",
         example="cluster status --output json",
         view=_view_status,
@@ -298,7 +298,7 @@ class BrokerOperations(Operations):
         """
         return self._masters.all_away()
 
-    @operation(
+    @Operation(
         "cluster forget",
         example="cluster forget broker-b",
         needs=_manage_cluster,
@@ -332,7 +332,7 @@ class BrokerOperations(Operations):
         check_broker(broker_name)
         return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
 
-    @operation(
+    @Operation(
         "cluster conflicts",
         example="cluster conflicts",
         view=_view_conflicts,
@@ -347,7 +347,7 @@ class BrokerOperations(Operations):
         calls = self._masters.calls
         return calls.wait(calls.nameservers.conflicts)
 
-    @operation(
+    @Operation(
         "cluster permission",
         example="cluster permission broker-a read",
         needs=_manage_cluster,
@@ -396,7 +396,7 @@ class BrokerOperations(Operations):
         if wait:
             self._masters.wait_until_shown({broker_name: answer.data_version})
 
-    @operation(
+    @Operation(
         "cluster promote",
         example="cluster promote broker-a --to 1",
         needs=_manage_cluster,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from minimq.administration.delayed_admin import DelayedAdmin
 from minimq.administration.recall_handle import RecallHandle
-from minimq.operations.operation import AsyncOperations, Form, Given, Param, Plan, View, asynchronous, listed, operation
+from minimq.operations.operation import AsyncOperations, Form, Given, Operation, Param, Plan, View, asynchronous, listed
 from minimq_common.errors import InvalidArgument
 from minimq_common.moments import moment
 from minimq_common.names import check_topic
@@ -51,7 +51,7 @@ def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan 
 class DelayedOperations(DelayedAdmin):
     """Lists and recalls delayed messages; users have it as `Admin`."""
 
-    @operation(
+    @Operation(
         "delayed recall",
         example="delayed recall pu6yY5SlbG9nc6hicm9rZXItYc8AAAGb",
         needs=_write_topic,

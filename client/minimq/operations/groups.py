@@ -16,6 +16,7 @@ from minimq.operations.operation import (
     AsyncOperations,
     Form,
     Given,
+    Operation,
     Operations,
     Param,
     Plan,
@@ -25,7 +26,6 @@ from minimq.operations.operation import (
     asynchronous,
     columns,
     flag,
-    operation,
 )
 from minimq.operations.rows import away_rows, row_of
 from minimq.operations.words import left_out, listing, missing
@@ -221,7 +221,7 @@ class GroupOperations(Operations):
             log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
         return names
 
-    @operation("group list", example="group list", view=view_groups)
+    @Operation("group list", example="group list", view=view_groups)
     def describe_groups(self) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 
@@ -242,7 +242,7 @@ class GroupOperations(Operations):
         # A group that was known a moment ago may be gone.
         return [answers.description(group, now, away) for group, answers in asked.items() if answers.is_known]
 
-    @operation(
+    @Operation(
         "group describe",
         example="group describe billing",
         view=_view_description,
@@ -274,7 +274,7 @@ class GroupOperations(Operations):
             raise _not_found(group)
         return answers.description(group, datetime.now(UTC), self._masters.away_lookup())
 
-    @operation(
+    @Operation(
         "group reset-offset",
         example="group reset-offset billing orders --to earliest",
         needs=_reset_needs,
@@ -349,7 +349,7 @@ class GroupOperations(Operations):
         offsets = reset.run(dry_run=dry_run)
         return dict(sorted(offsets.items()))
 
-    @operation(
+    @Operation(
         "group delete",
         example="group delete billing --yes",
         needs=manage_group,

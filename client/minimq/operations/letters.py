@@ -16,6 +16,7 @@ from minimq.operations.operation import (
     AsyncOperations,
     Form,
     Given,
+    Operation,
     Operations,
     Param,
     Plan,
@@ -26,7 +27,6 @@ from minimq.operations.operation import (
     columns,
     flag,
     listed,
-    operation,
 )
 from minimq.operations.rows import row_of
 from minimq.operations.words import listing, missing
@@ -289,7 +289,7 @@ class LetterOperations(Operations):
                     if progress is not None:
                         progress(seen, total)
 
-    @operation(
+    @Operation(
         "dlq list",
         example="dlq list billing --output json",
         view=_view_counts,
@@ -340,7 +340,7 @@ class LetterOperations(Operations):
         names = [name.removeprefix(DEAD_LETTER_PREFIX) for name in topics if name.startswith(DEAD_LETTER_PREFIX)]
         return sorted(filter(is_group, names))
 
-    @operation(
+    @Operation(
         "dlq resend",
         example="dlq resend billing --all --dry-run",
         needs=_resend_needs,
@@ -413,7 +413,7 @@ class LetterOperations(Operations):
         answers, _ = self._masters.call_all(self._masters.find_readable(), lambda stub: stub.DescribeGroup, request)
         return any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues)
 
-    @operation(
+    @Operation(
         "dlq drop",
         example="dlq drop billing --until -30d --yes",
         needs=_read_group,

@@ -13,6 +13,7 @@ from minimq.operations.operation import (
     HIDDEN,
     AsyncOperations,
     Given,
+    Operation,
     Operations,
     Param,
     Plan,
@@ -21,7 +22,6 @@ from minimq.operations.operation import (
     View,
     asynchronous,
     columns,
-    operation,
 )
 from minimq.operations.words import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
@@ -94,7 +94,7 @@ def _not_looked_at(found: FoundMessages | MessageTrace) -> list[str]:
 class MessageOperations(Operations):
     """Shows single messages, and finds them; users have it as `Admin`. Nothing is committed, and no group is needed."""
 
-    @operation("message view", example="message view orders/broker-a/3@10423", view=_view_message)
+    @Operation("message view", example="message view orders/broker-a/3@10423", view=_view_message)
     def message_at(self, address: str | MessageAddress) -> ReceivedMessage:
         """Show the message that is stored at an address.
 
@@ -122,11 +122,12 @@ class MessageOperations(Operations):
             reader.close()
         raise OffsetOutOfRange(f"the message at offset {offset} of queue {queue} is gone: compaction has removed it")
 
-    @operation(
+    @Operation(
         "message find",
         example="message find orders --key 4711 --since -7d --until -6d",
         view=_view_found,
         abouts=_RANGE,
+        short="Find the messages of a topic with a key or an id.",
     )
     def find_messages(
         self,
@@ -171,7 +172,7 @@ class MessageOperations(Operations):
         route = self._masters.route(check_topic(topic))
         return search.run(route.read_queues(), route.away)
 
-    @operation(
+    @Operation(
         "message trace",
         example="message trace orders/broker-a/3@10423",
         view=_view_trace,

@@ -10,7 +10,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -288,26 +288,54 @@ def listed(
     return asynchronous(all_of)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Operation:
-    """One operation, from which all faces derive."""
+    """An operation: a decorator that declares a method of `Admin`, from which all faces derive.
+
+    Attributes:
+        name: of the command: a noun and a verb.
+        example: a command without `minimq`.
+        view: returns the result for people and programs.
+        needs: returns the rights that it takes.
+        plan: returns what it would change; every operation that changes something has one.
+        is_destructive: a command asks before it is done.
+        plans_first: a command always plans before it does it, and tells the warnings.
+        forms: actions of the console.
+        flags: options for the plan and the view alone; see `flag`.
+        check: raises `InvalidArgument` for options of a command that do not go together.
+        abouts: facts about the fields of a `TypedDict` that are its keyword arguments.
+        fixed: arguments that it always has: a method may be several operations.
+        can_watch: a command can repeat it until Ctrl-C.
+        short: one sentence for lists of commands, if the first line of the docstring is too long.
+        function: the method.
+    """
 
     name: str
-    method: str
-    function: Callable[..., Any]
+    _: KW_ONLY
     example: str
-    needs: Callable[[Given], Sequence[Need]] | None
-    plan: Callable[[Admin, Given], Plan] | None
     view: Callable[[Admin, Given, Any, Plan | None], View]
-    is_destructive: bool
-    plans_first: bool
-    forms: tuple[Form, ...]
-    flags: tuple[Parameter, ...]
-    check: Callable[[Given], None] | None
-    abouts: Mapping[str, Param]
-    fixed: Mapping[str, object]
-    can_watch: bool
-    short: str
+    needs: Callable[[Given], Sequence[Need]] | None = None
+    plan: Callable[[Admin, Given], Plan] | None = None
+    is_destructive: bool = False
+    plans_first: bool = False
+    forms: Sequence[Form] = ()
+    flags: Sequence[Parameter] = ()
+    check: Callable[[Given], None] | None = None
+    abouts: Mapping[str, Param] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    can_watch: bool = False
+    short: str = ""
+    function: Callable[..., Any] = len
+
+    def __call__(self, function: F) -> F:
+        """Declare a method; it may be several operations."""
+        setattr(function, _OPERATIONS, [replace(self, function=function), *getattr(function, _OPERATIONS, [])])
+        return function
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.function.__name__
 
     @cached_property
     def _doc(self) -> tuple[str, str, Mapping[str, str]]:
@@ -366,67 +394,6 @@ class Operation:
         values = {each.name: getattr(given, each.name) for each in self.parameters}
         absent = [each.name for each in self.parameters if each.is_keyword and values[each.name] is None]
         return getattr(admin, self.method)(**{name: value for name, value in values.items() if name not in absent})
-
-
-def operation(  # noqa: PLR0913 - by name, as fields
-    name: str,
-    *,
-    example: str,
-    view: Callable[[Admin, Given, Any, Plan | None], View],
-    needs: Callable[[Given], Sequence[Need]] | None = None,
-    plan: Callable[[Admin, Given], Plan] | None = None,
-    is_destructive: bool = False,
-    plans_first: bool = False,
-    forms: Sequence[Form] = (),
-    flags: Sequence[Parameter] = (),
-    check: Callable[[Given], None] | None = None,
-    abouts: Mapping[str, Param] | None = None,
-    fixed: Mapping[str, object] | None = None,
-    can_watch: bool = False,
-    short: str = "",
-) -> Callable[[F], F]:
-    """Declare a method of `Admin` as an operation.
-
-    Args:
-        name: of the command: a noun and a verb.
-        example: a command without `minimq`.
-        view: returns the result for people and programs.
-        needs: returns the rights that it takes.
-        plan: returns what it would change; every operation that changes something has one.
-        is_destructive: a command asks before it is done.
-        plans_first: a command always plans before it does it, and tells the warnings.
-        forms: actions of the console.
-        flags: options for the plan and the view alone; see `flag`.
-        check: raises `InvalidArgument` for options of a command that do not go together.
-        abouts: facts about the fields of a `TypedDict` that are its keyword arguments.
-        fixed: arguments that it always has: a method may be several operations.
-        can_watch: a command can repeat it until Ctrl-C.
-        short: one sentence for lists of commands, if the first line of the docstring is too long.
-    """
-
-    def declare(function: F) -> F:
-        declared = Operation(
-            name=name,
-            method=function.__name__,
-            function=function,
-            example=example,
-            needs=needs,
-            plan=plan,
-            view=view,
-            is_destructive=is_destructive,
-            plans_first=plans_first,
-            forms=tuple(forms),
-            flags=tuple(flags),
-            check=check,
-            abouts=abouts or {},
-            fixed=fixed or {},
-            can_watch=can_watch,
-            short=short,
-        )
-        setattr(function, _OPERATIONS, [declared, *getattr(function, _OPERATIONS, [])])
-        return function
-
-    return declare
 
 
 def flag(name: str, text: str, option: str = "") -> Parameter:

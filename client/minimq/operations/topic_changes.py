@@ -14,7 +14,7 @@ from minimq.administration.topic_settings import (
 )
 from minimq.arguments import check_permission
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Param, Plan, View, operation
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, Plan, View
 from minimq.operations.rows import away_rows
 from minimq.operations.words import duration_of, left_out, listing, say_permission, say_readers, size_of
 from minimq.routes.away import check_route
@@ -148,7 +148,7 @@ def _settings_now(admin: Admin, given: Given) -> Mapping[str, str]:
 class TopicChanges(TopicCreation):
     """Changes topics; a part of `Admin`."""
 
-    @operation(
+    @Operation(
         "topic update",
         example="topic update orders --queues 32",
         needs=manage_topic,

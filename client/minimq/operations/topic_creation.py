@@ -16,7 +16,7 @@ from minimq.administration.topic_settings import (
 )
 from minimq.arguments import check_permission
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operations, Param, Plan, View, operation
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, Plan, View
 from minimq.operations.rows import away_rows
 from minimq.operations.words import duration_of, left_out, listing, size_of
 from minimq_common.errors import (
@@ -126,7 +126,7 @@ def _view_creation(admin: Admin, given: Given, is_new: bool, _plan: Plan | None)
 class TopicCreation(Operations):
     """Creates topics; a part of `Admin`."""
 
-    @operation(
+    @Operation(
         "topic create",
         example="topic create orders --queues 16",
         needs=manage_topic,

@@ -13,6 +13,7 @@ from minimq.operations.operation import (
     AsyncOperations,
     Form,
     Given,
+    Operation,
     Plan,
     Rows,
     Table,
@@ -20,7 +21,6 @@ from minimq.operations.operation import (
     asynchronous,
     columns,
     flag,
-    operation,
 )
 from minimq.operations.rows import away_rows, plain, row_of
 from minimq.operations.words import left_out, listing, missing, say_readers
@@ -197,7 +197,7 @@ class TopicOperations(TopicChanges):
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
 
-    @operation(
+    @Operation(
         "topic list",
         example="topic list --output json",
         view=_view_list,
@@ -218,7 +218,7 @@ class TopicOperations(TopicChanges):
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
 
-    @operation(
+    @Operation(
         "topic describe",
         example="topic describe orders",
         view=_view_description,
@@ -283,7 +283,7 @@ class TopicOperations(TopicChanges):
                 found.append(topic_from_wire(name, told, gone, unanswered))
         return found
 
-    @operation(
+    @Operation(
         "route", example="route orders", view=_view_route, short="Show the brokers of a topic, as clients see them."
     )
     def route(self, topic: values.TopicName) -> TopicRoute:
@@ -299,7 +299,7 @@ class TopicOperations(TopicChanges):
         """
         return self._masters.route(check_topic(topic))
 
-    @operation(
+    @Operation(
         "topic delete",
         example="topic delete orders",
         needs=manage_topic,

@@ -14,9 +14,9 @@ from minimq.operations import values
 from minimq.operations.operation import (
     HIDDEN,
     AsyncOperations,
-    F,
     Form,
     Given,
+    Operation,
     Operations,
     Param,
     Plan,
@@ -25,7 +25,6 @@ from minimq.operations.operation import (
     View,
     asynchronous,
     columns,
-    operation,
 )
 from minimq.operations.rows import row_of
 from minimq.operations.words import duration_of, listing
@@ -148,9 +147,9 @@ def _view_end(_admin: Admin, given: Given, resolution: TransactionResolution, _p
     return View(json=row, lines=["committed" if resolution is COMMIT else "rolled back"])
 
 
-def _ending(verb: str, resolution: TransactionResolution, short: str) -> Callable[[F], F]:
+def _ending(verb: str, resolution: TransactionResolution, short: str) -> Operation:
     label = "Commit" if resolution is COMMIT else "Roll back"
-    return operation(
+    return Operation(
         f"transaction {verb}",
         example=f"transaction {verb} shop 4611686018427387904",
         needs=_write_transactions,
@@ -173,7 +172,7 @@ def _ending(verb: str, resolution: TransactionResolution, short: str) -> Callabl
 class TransactionOperations(Operations):
     """Lists transactions with half messages, and ends them by hand; users have it as `Admin`."""
 
-    @operation(
+    @Operation(
         "transaction list",
         example="transaction list --group shop --undecided",
         view=_view_list,

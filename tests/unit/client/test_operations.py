@@ -10,7 +10,7 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.cli.commands import command_of
-from minimq.operations.operation import HIDDEN, Operations, Param, Plan, View, flag, operation, operations_of
+from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Plan, View, flag, operations_of
 from minimq_common.errors import InvalidArgument
 
 
@@ -33,8 +33,8 @@ def view(_admin: Any, _given: Any, result: object, _plan: Plan | None) -> View:
 
 
 class Doors(Operations):
-    @operation("door close", example="door close a", view=view, fixed={"shut": True}, flags=[flag("loud", "Loudly.")])
-    @operation("door open", example="door open a", view=view, plan=lambda *_: Plan(sentences=["Opens."]))
+    @Operation("door close", example="door close a", view=view, fixed={"shut": True}, flags=[flag("loud", "Loudly.")])
+    @Operation("door open", example="door open a", view=view, plan=lambda *_: Plan(sentences=["Opens."]))
     def move(
         self,
         name: str,
