@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from minimq.operations.operation import Given, Plan, Row, Rows, Table, View, columns
 from minimq.operations.rows import row_of
-from minimq.operations.words import duration_of, missing
+from minimq.operations.words import duration_of, listing, missing
 from minimq.routes.away import state_of
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time
@@ -221,3 +221,19 @@ def view_groups(_admin: Admin, _given: Given, found: list[GroupDescription], _pl
     away = sorted({f"{away.broker_name}: {state_of(away)}" for each in found for away in each.away})
     notes = [*missing((), unanswered, "not counted"), *(f"{line}, its queues are not counted" for line in away)]
     return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=notes)
+
+
+def say_readers(admin: Admin, topic: str) -> str:
+    """Return a sentence about the groups that read a topic."""
+    groups = [each for each in admin.describe_groups() if any(queue.queue.topic == topic for queue in each.queues)]
+    if not groups:
+        return "No group reads it, as far as you may see."
+    unread = sum(queue.lag for group in groups for queue in group.queues if queue.queue.topic == topic)
+    names, count = listing([group.group for group in groups]), count_of(unread, "unread message")
+    members = sum(len(group.members) for group in groups)
+    connected = (
+        f" {count_of(members, 'member')} of {'it' if len(groups) == 1 else 'them'} connected." if members else ""
+    )
+    if len(groups) == 1:
+        return f"Group {names} reads it, and has {count} of it.{connected}"
+    return f"Groups {names} read it, and have {count} of it.{connected}"

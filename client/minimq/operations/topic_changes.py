@@ -14,9 +14,10 @@ from minimq.administration.topic_settings import (
 )
 from minimq.arguments import check_permission
 from minimq.operations import values
+from minimq.operations.group_text import say_readers
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, Plan, View
 from minimq.operations.rows import away_rows
-from minimq.operations.words import duration_of, left_out, listing, say_permission, say_readers, size_of
+from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
 from minimq.routes.away import check_route
 from minimq_common.errors import (
     InvalidArgument,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.operations import values
+from minimq.operations.group_text import say_readers
 from minimq.operations.operation import (
     HIDDEN,
     AsyncOperations,
@@ -23,7 +24,7 @@ from minimq.operations.operation import (
     flag,
 )
 from minimq.operations.rows import away_rows, plain, row_of
-from minimq.operations.words import left_out, listing, missing, say_readers
+from minimq.operations.words import left_out, listing, missing
 from minimq.routes.away import by_broker, check_route
 from minimq_common.errors import (
     TopicNotFound,

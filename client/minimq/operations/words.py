@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from minimq.routes.away import describe_away, state_of
 from minimq_common.model import AwayBroker, Permission
-from minimq_common.words import count_of
-
-if TYPE_CHECKING:
-    from minimq.admin import Admin
 
 
 def size_of(size: float) -> str:
@@ -52,22 +47,6 @@ def describe_unanswered(unanswered: Mapping[str, str], lacking: str) -> list[str
         f"{broker}: does not answer, its queues are {lacking} ({reason})"
         for broker, reason in sorted(unanswered.items())
     ]
-
-
-def say_readers(admin: Admin, topic: str) -> str:
-    """Return a sentence about the groups that read a topic."""
-    groups = [each for each in admin.describe_groups() if any(queue.queue.topic == topic for queue in each.queues)]
-    if not groups:
-        return "No group reads it, as far as you may see."
-    unread = sum(queue.lag for group in groups for queue in group.queues if queue.queue.topic == topic)
-    names, count = listing([group.group for group in groups]), count_of(unread, "unread message")
-    members = sum(len(group.members) for group in groups)
-    connected = (
-        f" {count_of(members, 'member')} of {'it' if len(groups) == 1 else 'them'} connected." if members else ""
-    )
-    if len(groups) == 1:
-        return f"Group {names} reads it, and has {count} of it.{connected}"
-    return f"Groups {names} read it, and have {count} of it.{connected}"
 
 
 def say_permission(permission: Permission, what: str, elsewhere: str) -> list[str]:
