@@ -296,6 +296,7 @@ class GroupOperations(Operations):
                     "force": "Also while members are connected",
                 },
                 choices=_topic_choices,
+                defaults=lambda *_: {"to": "earliest"},
                 typed="group",
             )
         ],

@@ -123,7 +123,7 @@ def test_a_group_goes_on_at_the_end(browser: Browser, shop_cluster: LocalCluster
     browser.wait_for("The group has no members")
     browser.follow("Reset offsets")
     browser.wait_for("Show what will happen")
-    browser.choose("Go on at", "the end: only messages from now on")
+    browser.fill("Go on at", "latest")
     act(browser, LAGGING, typed=LAGGING)
     with Admin(shop_cluster.nameserver) as admin:
         assert admin.describe_group(LAGGING).lag == 0
