@@ -31,17 +31,12 @@ from minimq_common.wire.dispatcher import Serve
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Options of the calls of a broker.
-
-    Attributes:
-        sessions: when a client counts as dead.
-        group_expiry_ms: how long an unused group is kept, in ms; 0: forever.
-        auto_create_queues: queues of a topic that is made by its first message; 0: none is.
-        halves: when it is asked how transactions with half messages end.
-    """
+    """Options of the calls of a broker."""
 
     sessions: SessionOptions
+    #: How long an unused group is kept, in ms; 0: forever.
     group_expiry_ms: int
+    #: Of a topic that is made by its first message; 0: none is.
     auto_create_queues: int
     halves: HalfOptions
 

@@ -44,12 +44,7 @@ _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """Time limits of the sessions of clients.
-
-    Attributes:
-        grace_s: seconds after which a client whose stream broke counts as dead.
-        timeout_s: seconds after which a client without a heartbeat counts as dead.
-    """
+    """When a client counts as dead: so long after its stream broke, or after its latest heartbeat."""
 
     grace_s: float = 3.0
     timeout_s: float = 60.0

@@ -14,30 +14,18 @@ from minimq_broker.store.data_dir import Owner
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Options of a store: how it keeps its data.
-
-    Attributes:
-        segment_bytes: size in bytes at which a segment of the CommitLog is sealed.
-        sync: acknowledge after the sync (True), or before the commit (False).
-        checkpoint_interval_s: seconds between two saves of the state; recovery applies later entries.
-        retention: how long segments are kept.
-        rewrite_after_s: seconds after which a segment may be rewritten for the sake of its garbage.
-        dead_letters: how long those of a group are kept.
-        watermarks: from which fullness of the disk on something is done.
-        staging: how much may be staged for transactions; by default half of the disk, because staged batches are
-            written once more when they are published.
-        max_delay_ms: the longest delay of a batch.
-        replication_timeout_s: seconds to wait for other replicas before the caller gets an error.
-        owner: the owner of the data; None if it is not needed.
-    """
+    """How a store keeps its data."""
 
     segment_bytes: int = 1 << 30
+    #: Acknowledge after the sync, or before the commit.
     sync: bool = True
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
+    #: Age at which a segment may be rewritten for the sake of its garbage.
     rewrite_after_s: float = 3600.0
     dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
+    #: None: half of the disk, because staged batches are written once more when they are published.
     staging: StagingLimits | None = None
     max_delay_ms: int = MAX_DELAY_MS
     replication_timeout_s: float = 5.0

@@ -35,16 +35,12 @@ _KEY_BYTES = 160
 
 @dataclass(frozen=True, slots=True)
 class CompactorOptions:
-    """Options of the compactor.
-
-    Attributes:
-        interval_s: seconds between two looks.
-        memory_bytes: that a round uses for keys.
-        share: of the time of one processor that it uses, above 0 to 1.
-    """
+    """Options of the compactor."""
 
     interval_s: float
+    #: That a round uses for keys.
     memory_bytes: int
+    #: Of the time of one processor, above 0 to 1.
     share: float
 
 
