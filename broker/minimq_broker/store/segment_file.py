@@ -16,10 +16,9 @@ from typing import Any
 
 import lmdb
 
-from minimq_broker.store.disk import is_full
 from minimq_broker.store.held.due_table import DUE_TABLE, DueTable
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
-from minimq_common.errors import CorruptEntry, StoreError, StoreFull
+from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.files.lmdb_files import rows_in, walk_file
 from minimq_common.files.lmdb_pages import PageDamage
 from minimq_common.files.sealed_rows import RowDamage, seal, unseal
@@ -50,8 +49,6 @@ class SegmentFile:
             self.rewritten_to = self._mark()
         except BaseException as error:
             self._env.close()
-            if not readonly and is_full(error, path.parent):
-                raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
             if isinstance(error, lmdb.Error):
                 kind = DamagedFile if isinstance(error, DAMAGE) else StoreError
                 raise kind(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None

@@ -145,7 +145,7 @@ def test_a_slave_that_alone_does_not_reach_its_master_serves_no_groups(tmp_path:
                 follower = slave.roles.follower
                 assert follower is not None
                 await asyncio.to_thread(ways[0].cut, for_good=True)
-                await until(lambda: not follower.connected)
+                await until(lambda: not follower.connected and master.in_sync == {0})
                 with pytest.raises(NotMaster):
                     slave.engine.writes.check()
                 await asyncio.to_thread(controller.kill)
