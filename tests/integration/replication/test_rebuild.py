@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from minimq import LocalCluster, Message, Producer
 from minimq.local.broker_process import BrokerProcess
 from minimq_broker.__main__ import main
+from minimq_broker.store.data_dir import Owner
 from minimq_common.errors import MiniMQError
 from support.command import environment
 from support.reading import read_all
@@ -66,7 +68,8 @@ def test_what_must_not_be_rebuilt_is_refused(tmp_path: Path) -> None:
         assert "is not reached" in rebuild(slave, slave.address, status=1)
         owner = slave.data_dir / "owner"
         sound = owner.read_text()
-        owner.write_text(json.dumps({"cluster": "default", "name": "broker-b", "id": slave.broker_id}))
+        other_owner = Owner("default", "broker-b", slave.broker_id)
+        owner.write_text(json.dumps({**asdict(other_owner), "crc32c": other_owner.crc32c}))
         text = f"{slave.data_dir} is the data directory of broker-b (cluster default, id {slave.broker_id}), and the "
         assert text in rebuild(slave, master.address, status=1)
         owner.write_text((master.data_dir / "owner").read_text())

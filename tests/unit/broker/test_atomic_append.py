@@ -182,9 +182,9 @@ def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stor
     assert not store.state.groups()  # it is no group
     expected, popped = rows(store.state), store.state.popped[DEAD, *store.key(DEAD, 0)].row()
     store.close()
+    assert rows_from_scratch(store.path, tmp_path / "scratch")["position"] == expected["position"]
     again = opened(stores)
     assert again.state.popped[DEAD, *again.key(DEAD, 0)].row() == popped
-    assert rows_from_scratch(store.path, tmp_path / "scratch")["position"] == expected["position"]
     again.delete_topic(DEAD)
     assert not again.state.popped
 
