@@ -59,7 +59,7 @@ def test_a_new_folder_has_an_admin_and_the_key_of_the_servers(folder: Path) -> N
     shown = run("secure", "show", folder).output
     assert "version 1" in shown
     assert "admin" in shown
-    assert not any(secret.split("_")[2] in shown for secret in (key.text, shared.strip()))
+    assert not any(secret.split("_", 2)[2] in shown for secret in (key.text, shared.strip()))
 
 
 def test_a_new_folder_takes_over_neither_modes_nor_links(tmp_path: Path) -> None:
