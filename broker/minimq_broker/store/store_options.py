@@ -14,7 +14,7 @@ from minimq_broker.store.data_dir import Owner
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How a store keeps its data."""
+    """The sizes and times of a store."""
 
     segment_bytes: int = 1 << 30
     #: Acknowledge after the sync, or before the commit.
