@@ -314,11 +314,11 @@ class Dispatcher(Generic[D]):
         while not self._is_stopping:
             try:
                 await self._source.take(self._most_calls - self._running)
-                self._outage.worked("consumer: takes messages again group=%s", self._source.group)
+                self._outage.worked("consumer: goes on group=%s", self._source.group)
             except Closed:
                 return
             except MiniMQError as error:
-                text = "consumer: cannot take messages, will try again group=%s error=%s"
+                text = "consumer: cannot take or commit, will try again group=%s error=%s"
                 if error.retriable:
                     self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
                 elif error is not refusal:  # a refusal is the same one until it is over
