@@ -10,7 +10,7 @@ from contextlib import suppress
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MiniMQError, NotAuthenticated
 from minimq_console.asking import Asking
 from minimq_console.failures import Failure, failure_of
 from minimq_console.page import Page, PageData, Visit
@@ -102,7 +102,7 @@ class Faces:
                 yield f"retry: {_AGAIN_MS}\n\n"
                 last, quiet_s, key = "", 0.0, self._key(visitor, parameters)
                 pause_s = self._page.live_s or 0.0
-                while True:
+                while visitor.is_signed_in():
                     part = await self._surroundings.flights.call(
                         (*key, context["path"]),
                         lambda: self._live_part(context, visitor, parameters),
@@ -117,6 +117,7 @@ class Faces:
                     if await self._surroundings.pause(pause_s):
                         return
                     quiet_s += pause_s
+                raise NotAuthenticated("you are signed out")
         except MiniMQError as error:
             yield event_of(self._failure_part(error))
 
@@ -130,6 +131,8 @@ class Faces:
                 async for found in follow(visit):
                     if self._surroundings.is_stopping:
                         return
+                    if not visit.visitor.is_signed_in():
+                        raise NotAuthenticated("you are signed out")
                     rows = rendering.template(self._page.rows_template, {**context, "page": found}).strip()
                     yield event_of(rows, "rows") if rows else ": still there\n\n"
         except MiniMQError as error:

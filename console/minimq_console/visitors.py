@@ -38,6 +38,8 @@ class Visitor:
     #: With whose credentials the cluster is asked; empty on a cluster without access control.
     user: str
     observer: Observer
+    #: Turns False when the sign-in has ended, which streams have to notice.
+    is_signed_in: Callable[[], bool]
 
     def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
         """Return which of some rights the visitor has; asks the cluster. Raises `MiniMQError`."""
@@ -81,7 +83,7 @@ class Visitors:
             host: IP address of the browser.
         """
         if self._everybody is not None:
-            yield Visitor(browser, "", self._everybody)
+            yield Visitor(browser, "", self._everybody, lambda: True)
             return
         sign_in_id = f"bearer {_digest(bearer)}" if bearer else browser
         if bearer and self._sign_ins.find(sign_in_id, time.monotonic()) is None:
@@ -92,7 +94,12 @@ class Visitors:
             return
         sign_in.requests += 1
         try:
-            yield Visitor(browser, sign_in.user, self._observers[sign_in.view])
+            yield Visitor(
+                browser,
+                sign_in.user,
+                self._observers[sign_in.view],
+                lambda: self._sign_ins.find(sign_in_id, time.monotonic()) is sign_in,
+            )
         finally:
             sign_in.requests -= 1
             sign_in.seen_s = time.monotonic()

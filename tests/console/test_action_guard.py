@@ -397,3 +397,15 @@ def test_programs_use_an_action_as_json(plain: str, admin: Admin, topic: str) ->
     assert [each.read_queues for each in admin.describe_topic(topic).settings] == [6, 6]
     refused = visitor.post(path, fields | {"token": "x"}, Accept="application/json")
     assert (refused.status, json.loads(refused.text)["error"]) == (403, "ACCESS_DENIED")
+
+
+def test_programs_show_a_key_in_place_of_a_sign_in(secured: Secured) -> None:
+    visitor, path = ConsoleVisitor(secured.address), "/topics/orders/resize"
+    own = {"Accept": "application/json", "Authorization": f"Bearer {secured.keys['owner']}"}
+    described = json.loads(visitor.get(f"{path}?queues=1&step=check", **own).text)
+    fields = {"token": described["token"], "step": "do", "confirm": described["confirm"], "queues": "1"}
+    assert visitor.post(path, fields | {"token": "x"}, **own).status == 403
+    reader = {**own, "Authorization": f"Bearer {secured.keys['reader']}"}
+    assert visitor.post(path, fields, **reader).status == 403
+    assert visitor.post(path, fields).status == 401
+    assert visitor.post(path, fields, **own).status == 200

@@ -49,9 +49,9 @@ class ConsoleClient:
         return json.loads(answer.body)
 
     @contextmanager
-    def events(self, path: str) -> Iterator[Iterator[tuple[str, str]]]:
+    def events(self, path: str, **headers: str) -> Iterator[Iterator[tuple[str, str]]]:
         """Open a stream of events; yields pairs of their name and what they say."""
-        with self._asked(path, "GET", {"Accept": "text/event-stream"}) as response:
+        with self._asked(path, "GET", {"Accept": "text/event-stream", **headers}) as response:
             assert response.status == 200, response.read().decode()
             assert response.headers["Content-Type"].startswith("text/event-stream")
             yield _events_of(response)
