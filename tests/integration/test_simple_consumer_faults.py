@@ -107,22 +107,20 @@ def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
 ) -> None:
     fill(pair, topic, 1)
     broker = pair.brokers[0]
-    real, busy, begun = PopStream.settle, SystemBusy("too much: wait", retry_after_s=0.3), []
+    real, busy, begun = PopStream.begin_settle, SystemBusy("too much: wait", retry_after_s=0.3), []
 
-    def refuse(stream: PopStream, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
+    def refuse_first(stream: PopStream, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
         begun.append(time.monotonic())
-        answer.set_exception(busy)
-
-    async def settle(stream: PopStream, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
-        begun.append(time.monotonic())
-        return await real(stream, key, spans)
+        if len(begun) == 1:
+            answer.set_exception(busy)
+        else:
+            real(stream, key, spans, answer)
 
     with simple(pair, topic, request_timeout_s=3) as consumer:
         [message] = consumer.receive(1, timeout=PATIENCE_S)
         broker.pause()
         try:
-            monkeypatch.setattr(PopStream, "begin_settle", refuse)
-            monkeypatch.setattr(PopStream, "settle", settle)
+            monkeypatch.setattr(PopStream, "begin_settle", refuse_first)
             with pytest.raises(SystemBusy, match=r"too much: wait; .* may be settled"):
                 consumer.ack(message)
         finally:

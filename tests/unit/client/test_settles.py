@@ -10,7 +10,8 @@ import pytest
 
 from minimq.connection.connection import Connection
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts
-from minimq.receiving.work_queues.settles import Settles, Told
+from minimq.receiving.work_queues.settler import Told
+from minimq.receiving.work_queues.settles import Settles
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError
 from minimq_common.model import MessageQueue
 from support.waiting import wait_until

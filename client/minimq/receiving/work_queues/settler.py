@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_thread import CLOSED
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError, Unavailable
@@ -103,6 +102,8 @@ _LASTING_S = 1.0
 _COME_BACK_S = 30.0
 #: Handles that an error shows.
 _SHOWN = 3
+#: Called with the outcome of a settle.
+Told = Callable[[BaseException | None], object]
 _UNDECIDED = "the messages of queue {} may be settled; settle them again"
 
 
@@ -114,7 +115,7 @@ class Settler:
     ) -> None:
         self._client = client
         self._group, self._client_id = group, client_id
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._check = check
         self.in_hand = InHand()
         self._streams: dict[str, PopStream] = {}
@@ -133,11 +134,6 @@ class Settler:
             if former is not None and former.is_known:
                 stream.hello()  # first of all: whatever follows, the broker does not take it for gone
         return stream
-
-    def no_answer(self, queue: MessageQueue) -> DeadlineExceeded:
-        """Return the error of a settle whose broker is silent."""
-        limit_s, undecided = self._timeout_s, _UNDECIDED.format(queue)
-        return DeadlineExceeded(f"broker {queue.broker_name} gave no answer within {limit_s:g} s: {undecided}")
 
     def _ended(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is not stream or not stream.is_known:
@@ -162,92 +158,40 @@ class Settler:
     async def settle(self, what: Receivables, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
         """Settle messages, and wait until that is on disk."""
         self._check()
-        await self.settle_all(receipts_of(what, self._group), outcome, duration_ms)
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def settle_all(
-        self,
-        receipts: Receipts,
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int,
-        until: float | None = None,
-        failure: MiniMQError | None = None,
-    ) -> None:
-        """Settle messages, and wait until that is on disk; a first try may have failed."""
-        self._check()
-        until = self._deadline() if until is None else until
-        parts = [
-            self._settle_part(queue, epoch, merged(spans), outcome, duration_ms, until, failure)
-            for (queue, epoch), spans in receipts.items()
-        ]
-        outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
-        expired: list[str] = []
-        for part in outcomes:
-            if isinstance(part, BaseException):
-                raise part
-            expired += part
-        self._settled(receipts, outcome, duration_ms, expired)
+        def told(error: BaseException | None) -> None:
+            if settled.done():
+                return
+            if error is None:
+                settled.set_result(None)
+            else:
+                settled.set_exception(error)
 
-    def begin(
-        self,
-        receipts: Receipts,
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int,
-        told: Callable[[BaseException | None], object],
-    ) -> None:
+        self.begin(receipts_of(what, self._group), outcome, duration_ms, told)
+        await settled
+
+    def begin(self, receipts: Receipts, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int, told: Told) -> None:
         """Settle messages; call back once that is on disk, or with the error.
 
-        If their broker is known, the first try costs neither a task nor a round of the loop.
+        If their broker is known, this costs neither a task nor a round of the loop.
         """
-        if len(receipts) == 1:
-            [((queue, epoch), spans)] = receipts.items()
-            route = self._client.routes.known(queue.topic)
-            stream = self._streams.get(route.master_of(queue.broker_name) or "") if route is not None else None
-            if stream is not None and not stream.ended:
-                first = _FirstTry(self, receipts, outcome, duration_ms, self._deadline(), told)
-                stream.begin_settle(
-                    SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms), merged(spans), first
-                )
-                return
-        self.begin_slowly(receipts, outcome, duration_ms, self._deadline(), told)
+        left, expired, errors = len(receipts), list[str](), list[MiniMQError]()
 
-    def begin_slowly(
-        self,
-        receipts: Receipts,
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int,
-        until: float,
-        told: Callable[[BaseException | None], object],
-        failure: MiniMQError | None = None,
-    ) -> None:
-        """Do as `begin`, in a task that tries again until a time of the loop; a first try may have failed."""
-        task = asyncio.create_task(self.settle_all(receipts, outcome, duration_ms, until, failure))
-        self._tasks.add(task)
+        def over(part: _Part, spans: Sequence[Span], error: MiniMQError | None) -> None:
+            nonlocal left
+            left -= 1
+            expired.extend(part.handles(self._group, spans))
+            errors.extend([] if error is None else [error])
+            if not left:
+                told(errors[0] if errors else self._settled(receipts, outcome, duration_ms, expired))
 
-        def over(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            told(Closed(CLOSED) if task.cancelled() else task.exception())
-
-        task.add_done_callback(over)
-
-    def first_try_over(self, first: _FirstTry, expired: Sequence[Span]) -> None:
-        """Take the answer of a broker to a first try."""
-        handles: list[str] = []
-        if expired:
-            [(queue, epoch)] = first.receipts
-            handles = self._handles(queue, epoch, expired)
-        error = None
-        try:
-            self._settled(first.receipts, first.outcome, first.duration_ms, handles)
-        except MiniMQError as failure:
-            error = failure
-        first.told(error)
-
-    def _deadline(self) -> float:
-        return asyncio.get_running_loop().time() + self._timeout_s
-
-    def _handles(self, queue: MessageQueue, epoch: int, expired: Sequence[Span]) -> list[str]:
-        offsets = [offset for first, end in expired for offset in range(first, end)]
-        return [str(ReceiptHandle(self._group, queue, offset, epoch)) for offset in offsets]
+        if not receipts:
+            told(None)
+        until = asyncio.get_running_loop().time() + self.timeout_s
+        for (queue, epoch), spans in [*receipts.items()]:
+            key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
+            _Part(self, queue, key, merged(spans), until, over).begin()
 
     def _settled(
         self,
@@ -255,97 +199,121 @@ class Settler:
         outcome: broker_pb2.PopOutcome.ValueType,
         duration_ms: int,
         expired: Sequence[str],
-    ) -> None:
+    ) -> HandleExpired | None:
         if outcome == broker_pb2.POP_OUTCOME_EXTEND and not expired:
             self.in_hand.extended(receipts, duration_ms / 1000)
         elif outcome != broker_pb2.POP_OUTCOME_EXTEND:
             self.in_hand.settled(receipts)
-        if expired:
-            shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
-            raise HandleExpired(
-                f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
-                f"otherwise, and are not settled by these handles: {shown}",
-                expired,
-            )
+        if not expired:
+            return None
+        shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
+        return HandleExpired(
+            f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
+            f"otherwise, and are not settled by these handles: {shown}",
+            expired,
+        )
 
-    async def _settle_part(
-        self,
-        queue: MessageQueue,
-        epoch: int,
-        spans: Sequence[Span],
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int,
-        until: float,
-        failure: MiniMQError | None,
-    ) -> list[str]:
-        key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
-        routes = self._client.connection.routes
-        refusal: MiniMQError | None = None
-        while True:
-            if failure is not None:
-                if failure.refresh_route:
-                    routes.refresh_soon(queue.topic)
-                pause_s = max(_AGAIN_S, failure.retry_after_s)
-                if not failure.retriable or asyncio.get_running_loop().time() + pause_s >= until:
-                    raise failure
-                refusal = failure if failure.answered else refusal
-                await asyncio.sleep(pause_s)
-            try:
-                async with asyncio.timeout_at(until):
-                    route = self._client.routes.known(queue.topic) or await routes.route(queue.topic)
-                    address = route.master_of(queue.broker_name)
-                    if address is None:
-                        raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
-                    return self._handles(queue, epoch, await self.stream(address).settle(key, spans))
-            except MiniMQError as error:
-                failure = error
-            except TimeoutError:
-                if refusal is None:
-                    raise self.no_answer(queue) from None
-                raise refusal.with_message(  # it has the cause and the remedy
-                    f"{refusal.message}; the last try had no answer when {self._timeout_s:g} s were over: "
-                    f"{_UNDECIDED.format(queue)}"
-                ) from None
+    # ---- for the parts -----------------------------------------------------------------------------
+
+    def stream_of(self, queue: MessageQueue) -> PopStream | None:
+        """Return the stream to the master of a queue; None if the route has to be asked for first."""
+        route = self._client.routes.known(queue.topic)
+        if route is None:
+            return None
+        address = route.master_of(queue.broker_name)
+        if address is None:
+            raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
+        return self.stream(address)
+
+    def refresh(self, queue: MessageQueue) -> None:
+        """Have the route of a queue asked for in the background."""
+        self._client.routes.refresh_soon(queue.topic)
+
+    def ask_for_route(self, part: _Part) -> None:
+        """Begin a part once its route is known."""
+        task = asyncio.create_task(self._begin_with_route(part))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin_with_route(self, part: _Part) -> None:
+        try:
+            await self._client.routes.find(part.queue.topic)
+        except MiniMQError as error:
+            part.set_exception(error)
+        else:
+            part.begin()
 
 
-class _FirstTry:
-    """The first try of a settle, which waits for its answer until a time of the loop."""
+class _Part:
+    """The settle of messages of one queue, which is tried until a time of the loop; it takes the broker's answers."""
 
     def __init__(
         self,
         settler: Settler,
-        receipts: Receipts,
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int,
+        queue: MessageQueue,
+        key: SettleKey,
+        spans: Sequence[Span],
         until: float,
-        told: Callable[[BaseException | None], object],
+        over: Callable[[_Part, Sequence[Span], MiniMQError | None], object],
     ) -> None:
-        self.receipts, self.outcome, self.duration_ms = receipts, outcome, duration_ms
-        self.told = told
+        self.queue = queue
         self._settler = settler
+        self._key, self._spans = key, spans
         self._until = until
+        self._over = over
+        #: Of the latest try that was answered.
+        self._refusal: MiniMQError | None = None
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_at(until, self._late)
+
+    def handles(self, group: str, expired: Sequence[Span]) -> list[str]:
+        """Return the handles of messages."""
+        offsets = [offset for first, end in expired for offset in range(first, end)]
+        return [str(ReceiptHandle(group, self.queue, offset, self._key.epoch)) for offset in offsets]
+
+    def begin(self) -> None:
+        """Try it, or once more."""
+        if self.done():
+            return
+        try:
+            stream = self._settler.stream_of(self.queue)
+        except MiniMQError as error:
+            self.set_exception(error)
+            return
+        if stream is None:
+            self._settler.ask_for_route(self)
+        else:
+            stream.begin_settle(self._key, self._spans, self)
 
     def done(self) -> bool:
         return self._timer is None
 
     def set_result(self, expired: list[Span], /) -> None:
-        self._end()
-        self._settler.first_try_over(self, expired)
+        self._end(expired, None)
 
     def set_exception(self, error: MiniMQError, /) -> None:
-        self._end()
-        if error.retriable:
-            self._settler.begin_slowly(self.receipts, self.outcome, self.duration_ms, self._until, self.told, error)
-        else:
-            self.told(error)
+        if self.done():
+            return
+        if error.refresh_route:
+            self._settler.refresh(self.queue)
+        loop, pause_s = asyncio.get_running_loop(), max(_AGAIN_S, error.retry_after_s)
+        if not error.retriable or loop.time() + pause_s >= self._until:
+            self._end([], error)
+            return
+        if error.answered:
+            self._refusal = error
+        loop.call_later(pause_s, self.begin)
 
-    def _end(self) -> None:
+    def _late(self) -> None:
+        undecided, limit_s = _UNDECIDED.format(self.queue), self._settler.timeout_s
+        if self._refusal is None:
+            text = f"broker {self.queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
+            self._end([], DeadlineExceeded(text))
+        else:  # it has the cause and the remedy
+            text = f"{self._refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
+            self._end([], self._refusal.with_message(text))
+
+    def _end(self, expired: Sequence[Span], error: MiniMQError | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    def _late(self) -> None:
-        self._timer = None
-        [(queue, _)] = self.receipts
-        self.told(self._settler.no_answer(queue))
+            self._over(self, expired, error)

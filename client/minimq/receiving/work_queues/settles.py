@@ -14,13 +14,10 @@ from typing import NamedTuple
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.receiving.work_queues.popped import Receipts, Receivables, receipts_of, united
-from minimq.receiving.work_queues.settler import Settler
+from minimq.receiving.work_queues.settler import Settler, Told
 from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_proto.v1 import broker_pb2
-
-#: Called with the outcome of a settle.
-Told = Callable[[BaseException | None], object]
 
 #: So many acknowledgements do not wait for others, nor does any for longer than this, in seconds.
 _MOST_ACKS = 16
