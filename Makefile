@@ -28,7 +28,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.done java etcd promtool chromium ## Install everything: the virtual environment .venv; Java, etcd, promtool, Chromium if there are none
+setup: $(VENV)/.done java etcd promtool chromium ## Install everything: the virtual environment .venv; Java, etcd, promtool, Chromium, nginx if there are none
 
 demo: setup ## Run the demonstration: a cluster on this machine, real data, a result
 	$(VENV)/bin/python examples/flights_demo.py $(ARGS)
