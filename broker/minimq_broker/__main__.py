@@ -20,7 +20,7 @@ from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.crash_note import leave_notes
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
-from minimq_common.allocator import keep_freed_memory, use_two_heaps
+from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address
 from minimq_common.security.server_secrets import secrets_of, security_of
@@ -44,7 +44,6 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     context.obj = options
     if context.invoked_subcommand is None:
         keep_freed_memory()
-        use_two_heaps()
         leave_notes(options.data_dir)
         daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from minimq_common.allocator import use_two_heaps
 from minimq_common.errors import StoreError
 from minimq_common.serving import daemon
 from minimq_common.serving.options import from_command_line
@@ -35,7 +34,6 @@ def main(context: click.Context, options: NameServerOptions) -> None:
     it.
     """
     if context.invoked_subcommand is None:
-        use_two_heaps()
         daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
 
 
