@@ -17,9 +17,9 @@ Parts = TypeVar("Parts", bound=msgspec.Struct)
 
 
 def to_text(parts: msgspec.Struct) -> str:
-    """Return values as letters, digits and the characters - and _."""
+    """Return values as letters, digits and the characters - and _; a letter comes first, so that it is no option."""
     data = msgspec.msgpack.encode(parts)
-    return base64.urlsafe_b64encode(_CHECKSUM.pack(google_crc32c.value(data)) + data).decode().rstrip("=")
+    return base64.urlsafe_b64encode(data + _CHECKSUM.pack(google_crc32c.value(data))).decode().rstrip("=")
 
 
 def from_text(text: str, kind: type[Parts]) -> Parts:
@@ -28,7 +28,7 @@ def from_text(text: str, kind: type[Parts]) -> Parts:
         if len(text) > _MAX_TEXT:
             raise ValueError(f"it has {len(text)} characters")
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        [checksum], data = _CHECKSUM.unpack(raw[: _CHECKSUM.size]), raw[_CHECKSUM.size :]
+        data, [checksum] = raw[: -_CHECKSUM.size], _CHECKSUM.unpack(raw[-_CHECKSUM.size :])
         if google_crc32c.value(data) != checksum:
             raise ValueError("its checksum is wrong")
         return msgspec.msgpack.decode(data, type=kind)
