@@ -22,7 +22,8 @@ SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
 
 
 def give_up(world: World, *bodies: bytes) -> None:
-    """Let group g read the topic, and give all of these messages up."""
+    """Let group g read the topic, however long that takes, and give all of these messages up."""
+    world.admin.update_topic("t", retention_s=3600)
     with PushConsumer(world.nameserver, group="g", max_tries=1, commit_interval_s=0.05, start="earliest") as consumer:
         consumer.subscribe("t")
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
@@ -30,6 +31,7 @@ def give_up(world: World, *bodies: bytes) -> None:
             world.producer.send(Message("t", body, keys=["k"], properties={"p": "v"}), queue=QUEUE)
         wait_until(lambda: dead_letters(world) == len(bodies), PATIENCE_S, what="dead letters")
         wait_until(lambda: world.admin.describe_group("g").lag == 0, PATIENCE_S, what="the commit of the last one")
+    world.admin.update_topic("t", retention_s=0)
 
 
 def read(world: World) -> list[tuple[object, ...]]:
