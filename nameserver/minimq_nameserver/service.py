@@ -150,18 +150,17 @@ class NameServerService:
         route = self._events.get(request.topic)
         if not route.queues:
             self.counters.unknown_look_ups += 1
-            if not (route.away and request.knows_away):
-                raise self._unknown(request.topic, knows_away=request.knows_away)
+            if not route.away:
+                raise self._unknown(request.topic)
         return route.encoded
 
-    def _unknown(self, topic: str, *, knows_away: bool) -> MiniMQError:
+    def _unknown(self, topic: str) -> MiniMQError:
         if not self.settled:
             text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
             return SystemBusy(text, retry_after_s=_BUSY_RETRY_S)
         if not self._table.brokers():
             text = f"topic {topic} has no route: no broker is registered with this name server; start one with "
-            cls = TopicUnavailable if knows_away else TopicNotFound
-            return cls(text + "`minimq-broker --nameserver HOST:PORT`")
+            return TopicUnavailable(text + "`minimq-broker --nameserver HOST:PORT`")
         return TopicNotFound.nowhere(topic)
 
     async def ListTopics(

@@ -26,7 +26,6 @@ def append(number: int, topic: str, batch: bytes) -> broker_pb2.AppendRequest:
 
 def answered(sender: RawSender, request: broker_pb2.AppendRequest) -> dict[int, broker_pb2.AppendResult]:
     responses = list(sender.stub.Append(iter([request]), timeout=PATIENCE_S))
-    assert all(response.takes_joined for response in responses)
     return {result.request_id: result for response in responses for result in response.results}
 
 
@@ -81,12 +80,10 @@ def test_a_producer_joins_what_waits(
     assert len(list(admin.delayed_messages(topic))) == 1_000
 
 
-def test_a_broker_that_does_not_say_so_gets_one_by_one(cluster: LocalCluster) -> None:
+def test_large_requests_travel_alone(cluster: LocalCluster) -> None:
     with contextlib.closing(Connection([cluster.nameserver])) as connection:
         stream = AppendStream(connection, cluster.brokers[0].address)
         others: deque[Pieces | None] = deque([(b"2",), (b"3",)])
-        assert stream._join((b"1",), others) == (b"1",)
-        stream._respond(broker_pb2.AppendResponse(takes_joined=True))
         assert stream._join((b"1",), others) == (b"1", b"\x82\x01\x01", b"2", b"\x82\x01\x01", b"3")
         others.extend([(b"x" * (40 << 10),), None])
         assert stream._join((b"1",), others) == (b"1",)

@@ -31,7 +31,6 @@ class AccessService:
         self._engine = engine
         self._shared = shared
         self._setting = asyncio.Lock()  # held while a document is replaced
-        self._wake = asyncio.Event()
         self._task = PeriodicTask("access", self._keep, _LOOK_S, log, at_once=True)
         self._known: AccessSet | None = None  # from the log, as it was looked at last
         self._recorded = AccessRank()  # of that

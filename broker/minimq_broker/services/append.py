@@ -151,7 +151,7 @@ class AppendAnswers(AnswerStream):
 
 
 def _encoded(results: list[broker_pb2.AppendResult]) -> bytes:
-    return broker_pb2.AppendResponse(results=results, takes_joined=True).SerializeToString()
+    return broker_pb2.AppendResponse(results=results).SerializeToString()
 
 
 def _opened(data: bytes) -> broker_pb2.AppendRequest:

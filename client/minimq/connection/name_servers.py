@@ -100,7 +100,7 @@ class NameServers:
                 raise InvalidArgument(f"the route of {route.topic} when asked for that of {topic}")
             return check_route(route)
 
-        request = nameserver_pb2.GetRouteRequest(topic=topic, knows_away=True)
+        request = nameserver_pb2.GetRouteRequest(topic=topic)
         return await self.ask(lambda stub: stub.GetRoute, request, read, timeout_s)
 
     async def topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[TopicRoute]:

@@ -30,7 +30,6 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
     """Sends batches to one broker, on the event loop of the connection."""
 
     def __init__(self, connection: Connection, address: str) -> None:
-        self._takes_joined = False  # until the broker says so
         super().__init__(connection, address, lambda stub: stub.Append, lambda _: (), self._join)  # type: ignore[arg-type, return-value]
 
     def append(
@@ -72,7 +71,7 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
 
     def _join(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
         size = sum(map(len, request))
-        if not self._takes_joined or size > _MOST_JOINED_BYTES:
+        if size > _MOST_JOINED_BYTES:
             return request
         pieces = list(request)
         for _ in range(_MOST_JOINED):
@@ -84,7 +83,6 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         return tuple(pieces)
 
     def _respond(self, response: broker_pb2.AppendResponse) -> None:
-        self._takes_joined = response.takes_joined
         for result in response.results:
             answer = self._receivers.pop(result.request_id, None)
             if answer is None:

@@ -32,6 +32,9 @@ class PeriodicTask:
 
     def start(self) -> None:
         """Run for the first time after the interval, or at once."""
+        if self.is_stopping:  # it was stopped before
+            self.is_stopping = False
+            self._woken.clear()
         self._task = asyncio.create_task(self._keep_running(), name=self._name)
 
     def wake(self) -> None:
@@ -56,27 +59,34 @@ class PeriodicTask:
     async def _keep_running(self) -> None:
         if self._at_once:
             self._woken.set()
+        interval_s = self._interval_s()
         while True:
             try:
-                async with asyncio.timeout(self._interval_s()):
+                async with asyncio.timeout(interval_s):
                     await self._woken.wait()
             except TimeoutError:
                 pass
             if self.is_stopping:
                 return
             self._woken.clear()
-            await self._try()
+            interval_s = await self._try(interval_s)
 
-    async def _try(self) -> None:
+    async def _try(self, interval_s: float) -> float:
         try:
             running = self._run()
             if running is not None:
                 await running
+            interval_s = self._interval_s()
         except (SystemBusy, NotMaster) as error:
             self._log.debug("%s: not now reason=%s", self._name, error)
         except (MiniMQError, OSError) as error:
             self._outage.failed("%s: not now, will try again error=%s", self._name, error, cause=error)
         except Exception as error:  # noqa: BLE001 - it has to continue
             self._outage.crashed("%s: failed, will try again error=%r", self._name, error, cause=error)
+        except asyncio.CancelledError:
+            if self.is_stopping:
+                raise
+            self._outage.failed("%s: what it waited for was cancelled, will try again", self._name)
         else:
             self._outage.worked("%s: goes on", self._name)
+        return interval_s

@@ -291,18 +291,14 @@ class AppendResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
-    TAKES_JOINED_FIELD_NUMBER: builtins.int
-    takes_joined: builtins.bool
-    """Several requests may travel as one from now on."""
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AppendResult]: ...
     def __init__(
         self,
         *,
         results: collections.abc.Iterable[global___AppendResult] | None = ...,
-        takes_joined: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results", "takes_joined", b"takes_joined"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
 
 global___AppendResponse = AppendResponse
 

@@ -248,19 +248,13 @@ class GetRouteRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int
-    KNOWS_AWAY_FIELD_NUMBER: builtins.int
     topic: builtins.str
-    knows_away: builtins.bool
-    """The client takes a route without queues for an answer, when all brokers that carry the topic are away, and knows
-    the error TOPIC_UNAVAILABLE.
-    """
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
-        knows_away: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["knows_away", b"knows_away", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
 
 global___GetRouteRequest = GetRouteRequest
 

@@ -51,7 +51,7 @@ class _SizeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
 
 class Size(_Size, metaclass=_SizeEnumTypeWrapper):
     """The bounds of fields and the rights that calls take. A receiver checks the bounds of a message, and of all in it, before it
-    looks at them (`minimq_common.wire.bounds`); a server checks the rights of the caller before a handler sees the request
+    looks at them (`minimq_common.wire.bound_check`); a server checks the rights of the caller before a handler sees the request
     (`minimq_common.security.needs`). In answers, what has no bound is bounded by the frame that it comes in.
 
     Most characters of texts, and most bytes of fields of bytes.

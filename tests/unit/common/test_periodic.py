@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Iterator
 
 import pytest
 
@@ -86,3 +87,34 @@ def test_a_run_under_way_is_cancelled_or_finished(*, cancel: bool) -> None:
 
     asyncio.run(test())
     assert outcomes == ["cancelled" if cancel else "finished"]
+
+
+def test_it_goes_on_though_its_interval_fails_or_what_it_waits_for_is_cancelled() -> None:
+    async def test() -> None:
+        runs: asyncio.Queue[None] = asyncio.Queue()
+        intervals: Iterator[float | KeyError] = iter([0.001, KeyError("a mistake"), 0.001, 0.001, 0.001])
+
+        def interval_s() -> float:
+            found = next(intervals, math.inf)
+            if isinstance(found, KeyError):
+                raise found
+            return found
+
+        async def run() -> None:
+            runs.put_nowait(None)
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+
+        async def work() -> None:
+            runs.put_nowait(None)
+
+        async with asyncio.timeout(PATIENCE_S):
+            for task in (PeriodicTask("work", run, 0.001, log), PeriodicTask("work", work, interval_s, log)):
+                for _ in range(2):  # it may be started anew
+                    task.start()
+                    await runs.get()
+                    await runs.get()
+                    await task.stop()
+
+    asyncio.run(test())
