@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from support.console_actions import confirmation_of, fill_in
 from support.console_client import ConsoleClient
 from support.console_visitor import ConsoleVisitor
 from support.nginx import LACKING, NGINX, nginx
+from support.pages import blocks_of
 
 pytestmark = [pytest.mark.system, pytest.mark.skipif(NGINX is None, reason=LACKING)]
 
@@ -36,6 +38,17 @@ def proxy(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> It
         }
         with nginx(tmp_path_factory.mktemp("nginx"), locations) as address:
             yield address
+
+
+def test_what_the_page_prints_works(cluster: LocalCluster, tmp_path: Path) -> None:
+    [block] = blocks_of("docs/console.md", "nginx")
+    with serving_console(cluster.nameserver, "127.0.0.1", 0, trusted_proxies=("127.0.0.1",)) as served:
+        printed = block.replace("http://127.0.0.1:8088", served.address)
+        assert printed != block
+        with nginx(tmp_path, {}, printed) as address:
+            found = places(ConsoleVisitor(address).get("/console/").text)
+    assert found
+    assert all(each.startswith("/console/") for each in found)
 
 
 @pytest.fixture(params=[STRIPPED, VERBATIM])

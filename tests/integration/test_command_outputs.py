@@ -33,7 +33,7 @@ _VARYING = (
     (r"\b\d+s ago\b", "S ago"),
     (r"(?m)^(default *)?(broker-[ab]) +(ADDRESS) +up .*$", r"\1\2 \3 up ..."),
     (r"(?m) \d+s$", " S"),
-    (r"[\w-]+b3JkZXJz[\w-]+", "HANDLE"),
+    (r"\blKZvcmRlcnO[\w-]+", "HANDLE"),
     (r'"id": "\w{8}"', '"id": KEY'),
     (r"(admin|alice)  enabled  \w{8}", r"\1  enabled  KEY"),
 )

@@ -40,12 +40,13 @@ _HEADERS = "proxy_set_header Host $http_host; proxy_set_header X-Forwarded-For $
 
 
 @contextmanager
-def nginx(folder: Path, locations: Mapping[str, str]) -> Iterator[str]:
+def nginx(folder: Path, locations: Mapping[str, str], also: str = "") -> Iterator[str]:
     """Run nginx beside the block; yields its address.
 
     Args:
         folder: for its files.
         locations: the directives of each path.
+        also: a location as it is printed.
     """
     assert NGINX is not None
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -54,6 +55,7 @@ def nginx(folder: Path, locations: Mapping[str, str]) -> Iterator[str]:
             f"location {path} {{ proxy_http_version 1.1; {_HEADERS} {directives} }}"
             for path, directives in locations.items()
         )
+        blocks += also
         configuration = folder / "nginx.conf"
         configuration.write_text(_CONFIGURATION.format(folder=folder, port=port, locations=blocks))
         # It takes over a socket that listens already, as when it is upgraded: nobody else gets the port meanwhile.

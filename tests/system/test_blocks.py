@@ -31,8 +31,10 @@ CHECKED = {"sh", "toml", "yaml", "json"}
 NOT_CODE = {"text"}
 #: Blocks of documents that are not run as one program by `run_page`: how many there are, and what runs or checks them.
 OTHERWISE = {
+    ("CONTRIBUTING.md", "python"): (2, "system/test_added_operation.py"),
     ("README.md", "python"): (2, "system/test_wheel.py", "spark/test_readme.py"),
     ("docs/compacted-topics.md", "py"): (2, "spark/test_compacted_topic.py"),
+    ("docs/console.md", "nginx"): (1, "console/test_behind_a_proxy.py"),
     ("docs/filtering.md", "python"): (1, "system/test_blocks.py"),
     ("docs/migrating-from-aiokafka.md", "py"): (6, "system/test_migration_pages.py"),
     ("docs/migrating-from-celery.md", "py"): (5, "system/test_migration_pages.py"),
