@@ -66,9 +66,12 @@ def test_each_address_of_each_page_is_under_the_prefix_and_leads_to_a_page(
 ) -> None:
     producer.send(Message(topic, b"hello"))
     admin.reset_offsets(group, topic, "earliest")
+    many = [f"{topic}-{number}" for number in range(26)]  # more than a part of a table has
+    for name in many:
+        admin.create_topic(name, queues=1)
     visitor, seen = ConsoleVisitor(proxy), set[str]()
     waiting = [f"{prefix}/", f"{prefix}/topics/{topic}", f"{prefix}/groups/{group}"]
-    while waiting and len(seen) < 60:
+    while waiting and len(seen) < 150:
         path = waiting.pop(0)
         page = visitor.get(path)
         # What other tests have made may be gone.
@@ -80,6 +83,9 @@ def test_each_address_of_each_page_is_under_the_prefix_and_leads_to_a_page(
                 seen.add(found)
                 waiting.append(found)
     assert {f"{prefix}/topics", f"{prefix}/static/live.js", f"{prefix}/topics/{topic}/resize"} <= seen
+    assert f"{prefix}/routes?skip=25" in seen
+    for name in many:
+        admin.delete_topic(name)
 
 
 def test_an_action_leads_through_the_proxy_from_its_form_to_its_end(
