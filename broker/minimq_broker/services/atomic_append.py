@@ -16,7 +16,7 @@ from minimq_broker.services.popping.pop_clients import settle_step, spans_of
 from minimq_broker.services.popping.popping import PopService
 from minimq_broker.store.jobs import AppendJob, AtomicJob
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.names import check_group, dead_letter_topic
 from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
@@ -134,6 +134,8 @@ class AtomicAppendService:
         popping = self._popping()
         if progress.settles[0].outcome in _OF_LETTERS:
             letters = [self._letter_step(group, settle) for settle in progress.settles]
+            if len({step.key for step in letters}) < len(letters):
+                raise InvalidArgument("each queue is named once in an atomic append about dead letters")
             return PopJob(group, letters, popping.clock.now_ms())
         steps = []
         for settle in progress.settles:
@@ -154,9 +156,9 @@ class AtomicAppendService:
                 "dead letters are claimed, in the topic of those of the group, and messages of topics that are not "
                 "FIFO are delivered again, in an atomic append without other settles"
             )
-        if (group, *queue) not in self._engine.state.popped:
-            raise InvalidArgument(f"group {group!r} does not receive messages of {settle.topic!r} one by one")
-        return PopStep(settle.id, PopKey(group, *queue), Reopen(spans), stored)
+        if (group, *queue) not in self._engine.state.popped or self._engine.groups.members(group).client_ids:
+            raise GroupConflict(f"group {group!r} does not receive messages of {settle.topic!r} one by one now")
+        return PopStep(settle.id, PopKey(group, *queue), Reopen(spans, self._popping().may_begin()), stored)
 
     def _wake_after(self, job: AtomicJob) -> None:
         steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()

@@ -64,7 +64,8 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """
     POP_OUTCOME_REOPEN: _PopOutcome.ValueType  # 5
     """In an atomic append, of messages that the group has settled: handed out again with all of their tries. Refused if
-    they are deleted, or of a FIFO topic; nothing changes for unsettled ones. The epoch is 0.
+    they are deleted, or of a FIFO topic, or if the group does not take messages of the queue one by one now; nothing
+    changes for unsettled ones. The epoch is 0.
     """
 
 class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
@@ -83,7 +84,8 @@ settled already. The epoch is 0.
 """
 POP_OUTCOME_REOPEN: PopOutcome.ValueType  # 5
 """In an atomic append, of messages that the group has settled: handed out again with all of their tries. Refused if
-they are deleted, or of a FIFO topic; nothing changes for unsettled ones. The epoch is 0.
+they are deleted, or of a FIFO topic, or if the group does not take messages of the queue one by one now; nothing
+changes for unsettled ones. The epoch is 0.
 """
 global___PopOutcome = PopOutcome
 
@@ -1683,7 +1685,7 @@ class Holding(google.protobuf.message.Message):
     ADDS_FIELD_NUMBER: builtins.int
     group: builtins.str
     adds: builtins.bool
-    """Besides what was said before: a member that holds much says it in several requests. Older brokers take each for all."""
+    """Besides what was said before: a member that holds much says it in several requests."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
     def __init__(
@@ -1885,7 +1887,7 @@ class Heartbeat(google.protobuf.message.Message):
 
     NUMBER_FIELD_NUMBER: builtins.int
     number: builtins.int
-    """An answer has the number of the heartbeat that it answers; 0 from older clients and brokers."""
+    """An answer has the number of the heartbeat that it answers."""
     def __init__(
         self,
         *,
@@ -2295,7 +2297,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
 
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
-        """What each member subscribes to; not told by older brokers."""
+        """What each member subscribes to."""
 
     @property
     def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SettledLetters]:

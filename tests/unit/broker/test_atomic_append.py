@@ -11,14 +11,22 @@ import pytest
 
 from minimq_broker.core.facts import AtomicBegun, CommittedOffset, OffsetsCommitted
 from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import Claim, PopOutcome, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, PopOutcome, Reopen, Settle, Take
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
-from minimq_common.errors import CorruptEntry, Fenced, InvalidArgument, MiniMQError, StaleSequence, TopicNotFound
+from minimq_common.errors import (
+    CorruptEntry,
+    Fenced,
+    GroupConflict,
+    InvalidArgument,
+    MiniMQError,
+    StaleSequence,
+    TopicNotFound,
+)
 from support.states import rows, rows_from_scratch
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
@@ -187,6 +195,27 @@ def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stor
     assert again.state.popped[DEAD, *again.key(DEAD, 0)].row() == popped
     again.delete_topic(DEAD)
     assert not again.state.popped
+
+
+def test_a_claim_is_refused_with_a_queue_that_its_group_takes_from_no_more(stores: Stores) -> None:
+    store = opened(stores)
+    store.create_topic(DEAD)
+    store.append(DEAD, 0, b"1")
+    store.append("in", 0, b"1")
+    again = PopStep(2, PopKey(GROUP, *store.key("in", 0)), Reopen([(0, 1)]), (0, 1))
+    both = claim(store, (0, 1))
+    both.steps = [again, *both.steps]
+    with pytest.raises(GroupConflict, match="one by one"):
+        atomic(store, 1, [], settles=both)
+    assert settled(store) == []
+    epoch = take(store, 1, until_ms=store.clock() + 60_000).epoch
+    atomic(store, 1, ["a"], settles=settle_job(store, epoch, (0, 1)))
+    both = claim(store, (0, 1))
+    both.steps = [again, *both.steps]
+    again.error = None
+    atomic(store, 2, [], settles=both)
+    assert settled(store) == [(0, 1)]
+    assert [(run.first, run.end) for run in take(store, 1, until_ms=store.clock() + 60_000).steps[0].runs] == [(0, 1)]
 
 
 def written(stores: Stores, name: str) -> tuple[list[tuple[int, int]], list[int]]:

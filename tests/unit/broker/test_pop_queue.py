@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
@@ -12,9 +12,10 @@ from minimq_broker.core.facts import decode_fact, encode_fact
 from minimq_broker.core.popping import pop_queue
 from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Reopen, Settle, Take
+from minimq_broker.core.popping.pop_requests import Claim, Leave, PopOutcome, Reopen, Settle, Take
 from minimq_broker.core.popping.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
 from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
+from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 T = TypeVar("T")
@@ -236,14 +237,69 @@ def test_half_a_million_runs_take_as_much_memory_as_is_written() -> None:
 def test_settled_messages_are_delivered_again_with_all_tries() -> None:
     taken, settled = Run(10, 12, RunState.OUT, 3, 99, 7, "a"), Run(12, 20, RunState.DONE)
     queue = PopQueue(10, [taken, settled, Run(20, 21, RunState.FREE, 2)])
-    with pytest.raises(OffsetOutOfRange, match="from 2 to 20"):
-        queue.reopen(Reopen([(1, 3)]), 2)
+    with pytest.raises(OffsetOutOfRange, match="from 2 to 29"):
+        queue.reopen(Reopen([(1, 3)]), (2, 30))
     with pytest.raises(OffsetOutOfRange):
-        queue.reopen(Reopen([(20, 22)]), 2)
-    for run in queue.reopen(Reopen([(3, 4), (8, 11), (14, 16), (20, 21)]), 2):
+        queue.reopen(Reopen([(20, 31)]), (2, 30))
+    assert queue.reopen(Reopen([(20, 30)]), (2, 30)) == []  # they are delivered anyway
+    for run in queue.reopen(Reopen([(3, 4), (8, 11), (14, 16), (20, 21)]), (2, 30)):
         queue.put(run)
     assert (queue.done, queue.next, queue.held) == (3, 21, 2)
     free = [(run.first, run.end, run.tries) for run in queue.runs if run.state is RunState.FREE]
     assert free == [(3, 4, 0), (8, 10, 0), (14, 16, 0), (20, 21, 2)]
     assert queue.unsettled_before(21) == 8
     assert [run.first for run in queue.take(Take("b", 100, 50), 1, 21, 8)] == [20]
+
+
+@pytest.mark.parametrize("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])
+def test_spans_that_do_not_ascend_are_refused(spans: list[tuple[int, int]]) -> None:
+    with pytest.raises(InvalidArgument, match="spans ascend"):
+        PopQueue(10).reopen(Reopen(spans), (0, 10))
+    with pytest.raises(InvalidArgument, match="spans ascend"):
+        PopQueue().claim(Claim(spans, 10))
+
+
+def test_messages_are_delivered_again_until_the_queue_has_too_many_pieces(few_pieces: None) -> None:
+    queue = PopQueue(1_000)
+    spans = [(at, at + 1) for at in range(0, 1_000, 2)]
+    with pytest.raises(SystemBusy):
+        queue.reopen(Reopen(spans), (0, 1_000))
+    with pytest.raises(SystemBusy):
+        queue.reopen(Reopen(spans[:1], may_divide=False), (0, 1_000))
+    for run in queue.reopen(Reopen(spans[:8]), (0, 1_000)):
+        queue.put(run)
+    assert len(queue) == 16
+    with pytest.raises(SystemBusy):
+        queue.reopen(Reopen(spans[8:9]), (0, 1_000))
+    assert queue.reopen(Reopen(spans[:8]), (0, 1_000)) == []
+
+
+def test_what_is_delivered_again_is_found_without_a_look_at_all_for_each_span() -> None:
+    looked_at = 0
+
+    class Counted(list[Run]):
+        def __iter__(self) -> Iterator[Run]:
+            nonlocal looked_at
+            looked_at += len(self)
+            return super().__iter__()
+
+        def __getitem__(self, index: Any) -> Any:
+            nonlocal looked_at
+            looked_at += 1
+            return super().__getitem__(index)
+
+    count = 1_000
+    queue = PopQueue(0, [Run(0, 2 * count, RunState.OUT, 1, 9, 1)])
+    for at in range(1, 2 * count, 2):
+        queue.put(Run(at, at + 1, RunState.DONE))
+    assert len(queue) == 2 * count
+    queue._runs = Counted(queue._runs)
+    spans = [(at, at + 1) for at in range(1, 2 * count, 2)]
+    assert len(queue.reopen(Reopen(spans), (0, 2 * count))) == count
+    assert looked_at < 20 * count
+
+
+def test_a_job_has_the_size_of_its_spans() -> None:
+    spans = [(at, at + 1) for at in range(0, 2_000, 2)]
+    for what in (Settle(1, spans, PopOutcome.DONE), Claim(spans, 2_000), Reopen(spans)):
+        assert PopJob("g", [PopStep(1, KEY, what)], 0).size > 100 * len(spans)

@@ -11,6 +11,7 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
@@ -121,6 +122,21 @@ def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be
         assert not await consumer.settle((22, 21))
         assert (popped.done, len(popped)) == (43, 0)
         assert await consumer.take(100) == [(43, 57, 1)]
+
+    run_with(tmp_path, test)
+
+
+def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
+    monkeypatch.setattr(popping, "_COUNTED_FOR_S", 0.0)
+
+    async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
+        await make_topic(engine, 1)
+        letters = "%DLQ%g", 9, 0
+        states = RunState.FREE, RunState.DONE
+        engine.state.popped[letters] = PopQueue(0, [Run(at, at + 1, states[at % 2]) for at in range(50)])
+        assert await consumer.take(1) == [(0, 1, 1)]
+        del engine.state.popped[letters]
 
     run_with(tmp_path, test)
 

@@ -59,9 +59,9 @@ class PopDraft:
         """Settle messages that nobody has taken."""
         self._put(self.queue.claim(claimed))
 
-    def reopen(self, wanted: Reopen, stored_from: int) -> None:
+    def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> None:
         """Have settled messages delivered again."""
-        self._put(self.queue.reopen(wanted, stored_from))
+        self._put(self.queue.reopen(wanted, stored))
 
     def free(self, gone: Leave) -> list[Run]:
         """Release the messages of a consumer that is gone."""

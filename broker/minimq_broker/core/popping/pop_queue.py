@@ -126,7 +126,7 @@ class PopQueue:
         if not (run.state is FREE and first < end <= self.done):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
         rest = [Run(end, self.done, DONE)] if end < self.done else []
-        self._runs = merged_runs([run, *rest, *self._runs])
+        self._runs[:1] = merged_runs([run, *rest, *self._runs[:1]])
         self.done = first  # last: other threads look
         self.due_ms = min(self.due_ms, run.until_ms)
 
@@ -341,10 +341,11 @@ class PopQueue:
 
     def claim(self, claim: Claim) -> list[Run]:
         """Return the runs that follow from a claim. Raises `Fenced` if one of its messages is settled, or taken."""
+        _check_ascending(claim.spans)
         found: list[Run] = []
         following = self.next
         for first, end in claim.spans:
-            if not first < end <= claim.end:
+            if end > claim.end:
                 raise InvalidArgument(f"messages {first} to {end - 1} are not stored: the queue ends at {claim.end}")
             if first < self.done or not self._is_free(first, end):
                 raise Fenced(f"messages {first} to {end - 1} are settled already: nothing of this is stored")
@@ -369,20 +370,33 @@ class PopQueue:
             i += 1
         return True
 
-    def reopen(self, wanted: Reopen, stored_from: int) -> list[Run]:
-        """Return the runs after settled messages are to be delivered again. Raises `OffsetOutOfRange`."""
+    def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> list[Run]:
+        """Return the runs after settled messages are to be delivered again.
+
+        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would fall into more runs than a settle may make.
+        """
+        _check_ascending(wanted.spans)
         found: list[Run] = []
-        done = self.done
         for first, end in wanted.spans:
-            if first < stored_from or end > self.next:
+            if first < stored[0] or end > stored[1]:
                 raise OffsetOutOfRange(
-                    f"messages {first} to {end - 1} cannot be delivered again: those from {stored_from} to "
-                    f"{self.next - 1} are stored and were delivered"
+                    f"messages {first} to {end - 1} cannot be delivered again: those from {stored[0]} to "
+                    f"{stored[1] - 1} are stored"
                 )
-            for run in (Run(0, done, DONE), *self._runs):
-                part = max(run.first, first), min(run.end, end)
-                if run.state is DONE and part[0] < part[1]:
-                    found.append(Run(*part, FREE))
+            if first < self.done:
+                found.append(Run(first, min(end, self.done), FREE))
+            i = bisect_right(self._runs, first, key=_end_of)
+            while i < len(self._runs) and (run := self._runs[i]).first < end:
+                if run.state is DONE:
+                    found.append(Run(max(run.first, first), min(run.end, end), FREE))
+                i += 1
+        if found and len(self._runs) + 2 * len(found) > (2 * MAX_RUNS if wanted.may_divide else 0):
+            raise SystemBusy(
+                "the queue, or all queues of the broker, would fall into too many pieces of settled and unsettled "
+                "messages: consume those that are to be delivered again first",
+                retry_after_s=_COME_BACK_S,
+                limit="pop-runs",
+            )
         return found
 
     def settled_spans(self) -> list[tuple[int, int]]:
@@ -443,6 +457,14 @@ class PopQueue:
             for run in self._runs
             if run.client == client and run.state is OUT
         ]
+
+
+def _check_ascending(spans: Iterable[tuple[int, int]]) -> None:
+    before = 0
+    for first, end in spans:
+        if not before <= first < end:
+            raise InvalidArgument(f"messages {first} to {end - 1} are named behind others: spans ascend, each once")
+        before = end
 
 
 def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:

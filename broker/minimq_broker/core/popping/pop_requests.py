@@ -73,6 +73,7 @@ class Reopen(NamedTuple):
 
     #: As of a `Settle`.
     spans: Sequence[tuple[int, int]]
+    may_divide: bool = True
 
 
 class Leave(NamedTuple):

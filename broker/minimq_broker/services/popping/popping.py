@@ -26,7 +26,7 @@ from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission
-from minimq_common.names import check_client_id, check_group
+from minimq_common.names import DEAD_LETTER_PREFIX, check_client_id, check_group
 from minimq_common.security.caller import current_caller
 from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import broker_pb2
@@ -281,7 +281,9 @@ class PopService:
         now = time.monotonic()
         if now - self._counted_at >= _COUNTED_FOR_S:
             self._counted_at = now
-            runs = sum(map(len, self._engine.state.popped.copy().values()))
+            popped = self._engine.state.popped.copy().items()
+            # Those of dead letters have a limit of their own, which no consumer makes room in.
+            runs = sum(len(queue) for (group, _, _), queue in popped if not group.startswith(DEAD_LETTER_PREFIX))
             if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
                 log.warning("pop: only delivered messages are redelivered, until some are settled runs=%d", runs)
             self._is_full = runs >= MAX_RUNS_IN_ALL

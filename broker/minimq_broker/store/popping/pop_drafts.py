@@ -14,13 +14,14 @@ from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, handl
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.jobs import Job
 from minimq_broker.store.log_reader import LogReader
-from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
+from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFound
 
 if TYPE_CHECKING:
     from minimq_broker.store.commit_group import CommitGroup
 
 #: Stands for the end of a queue after the batches of the same commit.
 AS_WRITTEN = -1
+_WITH_SPANS = (Settle, Claim, Reopen)
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +62,7 @@ class PopJob(Job):
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory, roughly."""
-        spans = sum(len(step.what.spans) for step in self.steps if isinstance(step.what, Settle))
+        spans = sum(len(step.what.spans) for step in self.steps if isinstance(step.what, _WITH_SPANS))
         return 256 * len(self.steps) + 100 * spans
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
@@ -125,6 +126,8 @@ class PopDrafts:
         if not isinstance(what, Take | Claim) and key not in self._state.popped and key not in self._drafts:
             if isinstance(what, Settle):  # the group was reset or deleted: nothing is in flight
                 step.expired = list(what.spans)
+            if isinstance(what, Reopen):
+                raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
             return
         draft = touched[key] = self._draft(key, job.now_ms)
         step.missed = draft.drop_before(step.stored[0])
@@ -138,7 +141,7 @@ class PopDrafts:
             case Claim():
                 draft.claim(what)
             case Reopen():
-                draft.reopen(what, step.stored[0])
+                draft.reopen(what, step.stored)
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
         def has_some(*, lost_only: bool) -> bool:
