@@ -24,8 +24,8 @@ from minimq import (
     SimpleConsumer,
 )
 from minimq.cli.main import main
-from minimq_common.errors import InvalidArgument, TopicNotFound
-from minimq_common.names import dead_letter_topic
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
+from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import Minimq
 from support.reading import read_all
 from support.waiting import wait_until
@@ -225,6 +225,86 @@ def test_a_work_queue_alone_gets_the_originals_again(
         assert another.receive(10, timeout=0.1) == []
     assert set(bodies(cluster, topic).values()) == {1}
     assert admin.count_dead_letters(topic) == []
+
+
+def test_letters_whose_messages_are_gone_stay_open_and_the_others_are_delivered_again(
+    cluster: LocalCluster, minimq: Minimq, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    gone, fifo, group = new_name(), new_name(), new_name()
+    admin.create_topic(gone, queues=1)
+    admin.create_topic(fifo, queues=1, fifo=True)
+    bury(cluster, producer, gone, group, 2)
+    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+        consumer.subscribe(fifo)
+        producer.send(Message(fifo, b"in order", message_group="a"))
+        consumer.reject(consumer.receive(1, timeout=30), "odd")
+    bury(cluster, producer, topic, group, 4)
+    admin.delete_topic(gone)
+    said = minimq("dlq", "resend", group, "--all", "--only-group", status=1)
+    assert f"4 dead letters of group {group} were resent, others may be left" in said
+    assert "cannot get 3 of them" in said
+    assert "its message is not stored any more" in said
+    assert f"messages of the FIFO topic '{fifo}' are not delivered out of their order" in said
+    assert admin.describe_group(group).lag == 4
+    with pytest.raises(OffsetOutOfRange, match=r"0 dead letters of group .* were resent"):
+        admin.resend_dead_letters(group, only_group=True)
+    assert Counter(letter.topic for letter in admin.dead_letters(group)) == {gone: 2, fifo: 1}
+    assert admin.resend_dead_letters(group, to=topic) == 3
+    admin.delete_topic(fifo)
+
+
+def test_letters_of_a_group_that_was_reset_are_no_copies_that_nobody_reads(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    bury(cluster, producer, topic, topic, 4)
+    admin.reset_offsets(topic, topic, to="latest")
+    with pytest.raises(OffsetOutOfRange, match=r"does not receive messages of .* one by one now"):
+        admin.resend_dead_letters(topic, only_group=True)
+    assert sum(item.count for item in admin.count_dead_letters(topic)) == 4
+    assert retry_topic(topic) not in admin.list_topics()
+    with SimpleConsumer(cluster.nameserver, group=topic) as consumer:
+        consumer.subscribe(topic)
+        for number in range(32):  # of each queue one
+            producer.send(Message(topic, b"%d" % number))
+        found: list[ReceivedMessage] = []
+        while len(found) < 32:
+            found += consumer.receive(32, timeout=10)
+        consumer.ack(found)
+        assert admin.resend_dead_letters(topic, only_group=True) == 4
+        again: list[ReceivedMessage] = []
+        while len(again) < 4:
+            again += consumer.receive(32, timeout=10)
+        consumer.ack(again)
+        assert {message.message_id for message in again}.isdisjoint(message.message_id for message in found)
+
+
+def test_a_group_that_divides_queues_now_gets_its_own_letters_by_its_retry_topic(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, new_name: Callable[[], str]
+) -> None:
+    group, before = new_name(), new_name()
+    admin.create_topic(before, queues=1)
+    bury(cluster, producer, before, group, 1)
+    is_mended = threading.Event()
+    tried: list[bytes] = []
+
+    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+        if not is_mended.is_set():
+            return ConsumeResult.RETRY_LATER
+        tried.extend(message.body for message in messages)
+        return ConsumeResult.SUCCESS
+
+    with PushConsumer(cluster.nameserver, group=group, max_tries=1, retry_delays_s=(0.05,)) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(listen)
+        producer.send(Message(topic, b"bad"))
+        wait_until(lambda: sum(item.count for item in admin.count_dead_letters(group)) == 2, 40)
+        is_mended.set()
+        with pytest.raises(OffsetOutOfRange, match=r"1 dead letters of group .* were resent"):
+            admin.resend_dead_letters(group, only_group=True)
+        wait_until(lambda: tried, 40)
+    assert tried == [b"bad"]
+    assert [letter.topic for letter in admin.dead_letters(group)] == [before]
+    admin.delete_topic(before)
 
 
 def test_commands_at_the_same_time_resend_each_once(

@@ -151,11 +151,13 @@ class AtomicAppendService:
         stored = self._engine.store.bounds(queue)
         if settle.outcome == broker_pb2.POP_OUTCOME_CLAIM and settle.topic == dead_letter_topic(group):
             return PopStep(settle.id, PopKey(settle.topic, *queue), Claim(spans, stored[1]), stored)
-        if settle.outcome != broker_pb2.POP_OUTCOME_REOPEN or topic.fifo:
+        if settle.outcome != broker_pb2.POP_OUTCOME_REOPEN:
             raise InvalidArgument(
-                "dead letters are claimed, in the topic of those of the group, and messages of topics that are not "
-                "FIFO are delivered again, in an atomic append without other settles"
+                "dead letters are claimed, in the topic of those of the group, and messages of other topics are "
+                "delivered again, in an atomic append without other settles"
             )
+        if topic.fifo:
+            raise InvalidArgument(f"messages of the FIFO topic {settle.topic!r} are not delivered out of their order")
         if (group, *queue) not in self._engine.state.popped or self._engine.groups.members(group).client_ids:
             raise GroupConflict(f"group {group!r} does not receive messages of {settle.topic!r} one by one now")
         return PopStep(settle.id, PopKey(group, *queue), Reopen(spans, self._popping().may_begin()), stored)

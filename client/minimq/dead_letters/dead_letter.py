@@ -11,7 +11,7 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, retry_topic
 
-#: The reason of a dead letter without one: an older client has sent it.
+#: The reason of a dead letter without one: anybody may send to the topic.
 UNKNOWN = "unknown"
 
 
@@ -50,6 +50,11 @@ class DeadLetter:
     def topic(self) -> str | None:
         """Topic that the message was sent to; None when it does not tell."""
         return self._raw.get(redelivery.RETRY_TOPIC)
+
+    @property
+    def of_work_queue(self) -> bool:
+        """True if a consumer gave it up that receives messages one by one, such as a `SimpleConsumer`."""
+        return redelivery.WORK_QUEUE in self._raw
 
     @property
     def origin_queue(self) -> MessageQueue | None:

@@ -11,7 +11,7 @@ from minimq.connection.client import ClusterClient
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.errors import DamagedMessages, InvalidArgument, TopicNotFound
+from minimq_common.errors import DamagedMessages, OffsetOutOfRange, TopicNotFound
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic
 from minimq_proto.v1 import broker_pb2
@@ -82,7 +82,7 @@ class LetterReader:
             yield examined, [DeadLetter(message) for message in messages if message not in settled]
 
     def original(self, letter: DeadLetter) -> ReceivedMessage:
-        """Return the message of which a dead letter is a copy. Raises `InvalidArgument` if it is deleted."""
+        """Return the message of which a dead letter is a copy. Raises `OffsetOutOfRange` if it is deleted."""
         queue, offset = letter.origin_queue, letter.origin_offset
         if queue is not None and offset is not None:
             if queue not in self._bounds:
@@ -92,10 +92,11 @@ class LetterReader:
                 for message in batch.messages(offset):
                     if message.queue_offset == offset and message.message_id == letter.message_id:
                         return message
-        raise InvalidArgument(
-            f"the message of dead letter {letter.place} is not stored any more, so that its group alone cannot get it: "
-            "resend it to its topic, or to another one (--to)"
-        )
+        raise OffsetOutOfRange("its message is not stored any more")
+
+    def forget_bounds(self) -> None:
+        """Ask anew which originals are stored."""
+        self._bounds.clear()
 
     def route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic, asked anew; None when there is none. Raises `MiniMQError`."""

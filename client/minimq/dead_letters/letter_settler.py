@@ -5,12 +5,13 @@ of them is settled. So a killed command leaves nothing half done, and of two con
 Messages whose queues are on other brokers are sent ahead of the claim: after a kill in between, or if two commands run
 at the same time, they are sent twice.
 
-A group that divides queues gets dead letters for itself by its retry topic. For one that receives messages one by one,
-its brokers deliver the original message again.
+A group alone gets what it gave up by its retry topic. What it gave up when it received messages one by one, its brokers
+deliver again: the original message. Dead letters whose original cannot be delivered stay open, and are named at last.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,17 @@ from minimq.receiving.work_queues.popped import merged
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage
-from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import (
+    DamagedMessages,
+    Fenced,
+    GroupConflict,
+    InvalidArgument,
+    MiniMQError,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+    Unavailable,
+)
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import retry_topic
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
@@ -43,6 +54,10 @@ _MOST_BYTES = 32 << 20
 #: How often another command may be ahead, and the wait before it is looked again, in seconds.
 _TRIES = 20
 _AGAIN_S = 0.5
+#: What says that an original cannot be read, whenever it is tried.
+_CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
+#: Dead letters that are named in an error.
+_MOST_NAMED = 5
 
 
 class _Settles:
@@ -87,13 +102,10 @@ class LetterSettler:
         patience_s: float,
         progress: Callable[[int, int], None] | None,
         on_damage: OnDamage | None,
-        *,
-        reopens: bool = False,
     ) -> None:
         self._client = client
         self._outcome: Outcome = outcome
         self._to = to
-        self._reopens = reopens
         self._progress = progress
         self._retry = retry_topic(group)
         self._patience_s = patience_s
@@ -101,6 +113,8 @@ class LetterSettler:
         self._reader = self._ends.enter_context(LetterReader(client, group, patience_s, on_damage))
         self._group = group
         self._count = 0
+        #: Dead letters that stay open, by their place, and why.
+        self._passed: dict[str, str] = {}
         #: Queues that took messages when they were needed first, by topic.
         self._writable: dict[str, frozenset[MessageQueue]] = {}
 
@@ -114,6 +128,7 @@ class LetterSettler:
                 return sum(len(part) for _, part in self._parts(spans, choice, self._settled(spans)))
             try:
                 self._run(spans, choice)
+                self._tell_passed()
             except MiniMQError as error:
                 raise error.with_message(
                     f"{self._count} dead letters of group {self._group} were {self._outcome}, others may be left: "
@@ -122,8 +137,6 @@ class LetterSettler:
             return self._count
 
     def _run(self, spans: Sequence[Span], choice: Choice) -> None:
-        if self._to == self._retry:
-            make_group_topic(self._client, self._retry, len(RETRY_DELAYS_S), self._client.timeout_s)
         options = ProducerOptions(max_body_bytes=_MOST_BYTES, send_timeout_s=self._patience_s)
         sender = ProducerCore(self._client.cluster, options, ())
         self._ends.callback(sender.close, 0.0)
@@ -131,9 +144,9 @@ class LetterSettler:
             settled = self._settled(spans)
             try:
                 for queue, part in self._parts(spans, choice, settled):
-                    self._settle(sender, queue, part)
-                    self._count += len(part)
-            except Fenced:
+                    self._settle(sender, queue, [letter for letter in part if letter.place not in self._passed])
+            except (Fenced, OffsetOutOfRange):  # or originals were deleted meanwhile
+                self._reader.forget_bounds()
                 self._client.pause(_AGAIN_S)
             else:
                 return
@@ -167,12 +180,22 @@ class LetterSettler:
     # ---- doing it ---------------------------------------------------------------------------------
 
     def _settle(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
-        claim = _Settles(self._group)
-        if self._reopens:
-            self._reopen(sender, claim, queue, letters)
+        by_origin: defaultdict[MessageQueue, list[DeadLetter]] = defaultdict(list)
+        others: list[DeadLetter] = []
+        for letter in letters:
+            if self._to != self._retry or not letter.of_work_queue:
+                others.append(letter)
+            elif (origin := self._origin(letter)) is not None:
+                by_origin[origin].append(letter)
+        for origin, again in by_origin.items():
+            self._reopen(sender, origin, queue, again)
+        if others:
+            self._send(sender, queue, others)
+
+    def _send(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
         here: list[TransactionMessage] = []
         elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
-        for letter in letters if self._outcome == "resent" and not self._reopens else ():
+        for letter in letters if self._outcome == "resent" else ():
             message, wanted = self._resent(letter)
             at = sender.destination(message, wanted)
             if len(message.body) <= _PART_BYTES and self._is_near(message.topic, at, queue.broker_name):
@@ -181,23 +204,48 @@ class LetterSettler:
                 elsewhere[wanted].append(message)
         for wanted, messages in elsewhere.items():
             sender.send_many(messages, wanted, None)
+        self._claim(sender, here, _Settles(self._group), queue, letters)
+
+    def _claim(
+        self,
+        sender: ProducerCore,
+        here: Sequence[TransactionMessage],
+        settles: _Settles,
+        queue: MessageQueue,
+        letters: Sequence[DeadLetter],
+    ) -> None:
         offsets = [letter.queue_offset for letter in letters]
-        sender.append_atomically(here, claim.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
+        sender.append_atomically(here, settles.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
+        self._count += len(letters)
+
+    def _origin(self, letter: DeadLetter) -> MessageQueue | None:
+        try:
+            return self._reader.original(letter).queue
+        except _CANNOT as error:
+            self._passed[letter.place] = error.message
+            return None
 
     def _reopen(
-        self, sender: ProducerCore, claim: _Settles, queue: MessageQueue, letters: Sequence[DeadLetter]
+        self, sender: ProducerCore, origin: MessageQueue, queue: MessageQueue, letters: Sequence[DeadLetter]
     ) -> None:
-        """Have the originals delivered again: those on the broker of the dead letters with their claim."""
-        originals: defaultdict[MessageQueue, list[int]] = defaultdict(list)
-        for letter in letters:
-            original = self._reader.original(letter)
-            originals[original.queue].append(original.queue_offset)
-        for origin, offsets in originals.items():
-            is_here = origin.broker_name == queue.broker_name
-            settles = claim if is_here else _Settles(self._group)
-            settles.add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
-            if not is_here:
+        """Have originals in one queue delivered again: if it is on the broker of the dead letters, with their claim."""
+        offsets = [letter.origin_offset for letter in letters if letter.origin_offset is not None]
+        settles = _Settles(self._group).add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
+        try:
+            if origin.broker_name != queue.broker_name:
                 sender.append_atomically((), settles)
+                settles = _Settles(self._group)
+            self._claim(sender, (), settles, queue, letters)
+        except (GroupConflict, InvalidArgument) as error:
+            self._passed |= dict.fromkeys((letter.place for letter in letters), error.message)
+
+    def _tell_passed(self) -> None:
+        if self._passed:
+            places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MOST_NAMED)]
+            raise OffsetOutOfRange(
+                f"the group alone cannot get {len(self._passed)} of them, resend them to their topic or to another one "
+                f"(--to), or drop them: {'; '.join(places)}{' ...' if len(self._passed) > _MOST_NAMED else ''}"
+            )
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
         """Return the message of a dead letter, and the queue that it must go to; None for any."""
@@ -225,6 +273,8 @@ class LetterSettler:
 
     def _writable_queues(self, topic: str) -> frozenset[MessageQueue]:
         if topic not in self._writable:
+            if topic == self._retry:
+                make_group_topic(self._client, topic, len(RETRY_DELAYS_S), self._client.timeout_s)
             route = self._reader.route(topic)
             self._writable[topic] = frozenset(route.write_queues() if route else ())
         return self._writable[topic]

@@ -37,7 +37,6 @@ from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of
-from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:  # other administration does not need to load sending and receiving
     from minimq.admin import Admin
@@ -382,8 +381,8 @@ class LetterOperations(Operations):
             group: its name.
             to: send them to this topic instead of their own.
             only_group: only this group gets them, not all groups that read the topic: after the first of its
-                `retry_delays_s`, or, if it receives messages one by one, at once. Those must still be stored, and not
-                in a FIFO topic.
+                `retry_delays_s`, or at once what it gave up when it received messages one by one. These messages must
+                still be stored, not in a FIFO topic, and the group must still receive them one by one.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: as of `dead_letters`.
@@ -393,6 +392,8 @@ class LetterOperations(Operations):
             How many were resent by this call.
 
         Raises:
+            OffsetOutOfRange: with `only_group`, some cannot be delivered again; all others were resent. The text names
+                the first of them.
             MiniMQError: as of `dead_letters`; or a topic does not exist, or is not writable. The text has the number of
                 resent ones. Repeat the call for the others.
         """
@@ -400,18 +401,10 @@ class LetterOperations(Operations):
             raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
         if only_group and to is not None:
             raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
-        reopens = only_group and self._pops(check_group(group))
-        if only_group and not reopens:
-            to = retry_topic(group)
+        if only_group:
+            to = retry_topic(check_group(group))
         choice = choice_of(chosen)
-        return self._settle(
-            check_group(group), choice, "resent", to, progress, on_damage, dry_run=dry_run, reopens=reopens
-        )
-
-    def _pops(self, group: str) -> bool:
-        request = broker_pb2.DescribeGroupRequest(group=group)
-        answers, _ = self._masters.call_all(self._masters.find_readable(), lambda stub: stub.DescribeGroup, request)
-        return any(queue.HasField("popped") for answer in answers.values() for queue in answer.queues)
+        return self._settle(check_group(group), choice, "resent", to, progress, on_damage, dry_run=dry_run)
 
     @Operation(
         "dlq drop",
@@ -476,13 +469,10 @@ class LetterOperations(Operations):
         on_damage: OnDamage | None,
         *,
         dry_run: bool,
-        reopens: bool = False,
     ) -> int:
         from minimq.dead_letters.letter_settler import LetterSettler  # as above
 
-        settler = LetterSettler(
-            self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage, reopens=reopens
-        )
+        settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
         return settler.run(choice, dry_run=dry_run)
 
 

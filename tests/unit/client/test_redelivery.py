@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue, ReceivedMessage
+from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.receiving.listening.redelivery import copy_of, dead_letter_of, delay_ms, from_copy, level_of, tried_again
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
+from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.batch.builder import BatchBuilder
 
 NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "RECONSUME_TIMES", "%", "%a", "ä"])
@@ -117,3 +119,12 @@ def test_numbers_that_no_copy_has_count_as_none(text: str) -> None:
     assert message.reconsume_times == 0
     assert message.born_at.year < 9999
     assert copy_of(tried_again(message), "%RETRY%g").properties["RECONSUME_TIMES"] == "2"
+
+
+def test_a_dead_letter_tells_whether_its_messages_were_received_one_by_one() -> None:
+    original = received(Message("orders", b"body", properties={"WORK_QUEUE": "mine"}))
+    popped = PoppedMessage(original.batch, original.index, original.body, original.tag, 1, 9, "g")
+    for message, of_work_queue in ((original, False), (popped, True)):
+        letter = DeadLetter(received(dead_letter_of(message, "g", "rejected", 1)))
+        assert letter.of_work_queue is of_work_queue
+        assert letter.properties == {"WORK_QUEUE": "mine"}

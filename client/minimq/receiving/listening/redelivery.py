@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.names import dead_letter_topic
@@ -31,6 +32,8 @@ RECONSUME_TIMES = "RECONSUME_TIMES"
 #: Of dead letters alone: the group that has given the message up, and why.
 CONSUMER_GROUP = "CONSUMER_GROUP"
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
+#: Of dead letters alone that a consumer has given up which receives messages one by one.
+WORK_QUEUE = "WORK_QUEUE"
 
 _ORIGIN = frozenset(
     {
@@ -44,7 +47,7 @@ _ORIGIN = frozenset(
         ORIGIN_TOMBSTONE,
     }
 )
-OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON})
+OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, WORK_QUEUE})
 _NAMES = _ORIGIN | OF_DEAD_LETTERS | {RECONSUME_TIMES}
 #: The reasons of the library itself; those of users may be any text. Dead letters are counted by them.
 TRIES_USED_UP = "tries used up"
@@ -136,6 +139,8 @@ def copy_of(message: ReceivedMessage, topic: str) -> Message:
 def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
     """Return the copy of a message that a group has given up, to be sent to its dead letters."""
     why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
+    if isinstance(message, PoppedMessage):
+        why[WORK_QUEUE] = "1"
     return _copy(message, dead_letter_topic(group), why)
 
 
