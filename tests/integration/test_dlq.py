@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,15 +19,20 @@ from minimq import (
     LocalCluster,
     Message,
     MessageQueue,
+    PoppedMessage,
     Producer,
     PushConsumer,
     ReceivedMessage,
     SimpleConsumer,
 )
 from minimq.cli.main import main
-from minimq_common.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
+from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange, TopicNotFound
 from minimq_common.names import dead_letter_topic, retry_topic
+from minimq_common.wire import rpc
+from minimq_proto.v1 import broker_pb2
+from support.call_relay import CallRelay
 from support.command import Minimq
+from support.detour import lead
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -266,12 +272,12 @@ def test_letters_of_a_group_that_was_reset_are_no_copies_that_nobody_reads(
         consumer.subscribe(topic)
         for number in range(32):  # of each queue one
             producer.send(Message(topic, b"%d" % number))
-        found: list[ReceivedMessage] = []
+        found: list[PoppedMessage] = []
         while len(found) < 32:
             found += consumer.receive(32, timeout=10)
         consumer.ack(found)
         assert admin.resend_dead_letters(topic, only_group=True) == 4
-        again: list[ReceivedMessage] = []
+        again: list[PoppedMessage] = []
         while len(again) < 4:
             again += consumer.receive(32, timeout=10)
         consumer.ack(again)
@@ -305,6 +311,34 @@ def test_a_group_that_divides_queues_now_gets_its_own_letters_by_its_retry_topic
     assert tried == [b"bad"]
     assert [letter.topic for letter in admin.dead_letters(group)] == [before]
     admin.delete_topic(before)
+
+
+class InDoubt(CallRelay):
+    """Has the first atomic append answered as if it was not known whether it stays."""
+
+    is_told = False
+
+    def passed_on(self, method: str, answer: bytes) -> bytes | None:
+        if self.is_told or not method.endswith("/AppendAtomic"):
+            return answer
+        self.is_told = True
+        response = broker_pb2.AtomicAppendResponse.FromString(answer)
+        for result in response.results:
+            assert not result.HasField("failure")
+            result.failure.CopyFrom(rpc.to_failure(NotEnoughReplicas("as if it was stored here alone")))
+        return response.SerializeToString()
+
+
+def test_what_was_stored_without_an_answer_is_counted(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+    bury(cluster, producer, topic, topic, 4)
+    with ExitStack() as stack:
+        admin = stack.enter_context(Admin(cluster.nameserver))
+        relays = {broker.address: stack.enter_context(InDoubt(broker.address)) for broker in cluster.brokers}
+        lead(admin, {address: relay.address for address, relay in relays.items()})
+        assert admin.drop_dead_letters(topic, reason="odd") == 2
+        assert admin.resend_dead_letters(topic, only_group=True) == 2
+        assert any(relay.is_told for relay in relays.values())
+        assert admin.count_dead_letters(topic) == []
 
 
 def test_commands_at_the_same_time_resend_each_once(

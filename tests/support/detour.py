@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minimq import PullConsumer, PushConsumer, SimpleConsumer
+from minimq import Admin, PullConsumer, PushConsumer, SimpleConsumer
 
 if TYPE_CHECKING:
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 
-def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer, ways: Mapping[str, str]) -> None:
-    """Let a consumer that has not begun reach brokers through something that passes everything on.
+def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer | Admin, ways: Mapping[str, str]) -> None:
+    """Let a consumer that has not begun, or an `Admin`, reach brokers through something that passes everything on.
 
     Args:
-        consumer: the consumer, which has a connection of its own.
+        consumer: the client, which has a connection of its own.
         ways: what it is to connect to, by the address of the broker.
     """
     if isinstance(consumer, PushConsumer):
         client = consumer._reader.client
+    elif isinstance(consumer, Admin):
+        client = consumer._masters.calls
     else:
         client = consumer._client if isinstance(consumer, SimpleConsumer) else consumer._reader._client
     channels = client.connection._broker_channels

@@ -28,6 +28,7 @@ from minimq.receiving.work_queues.popped import merged
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage
+from minimq.sending.transactions.transactor import is_in_doubt
 from minimq_common.errors import (
     DamagedMessages,
     Fenced,
@@ -66,6 +67,8 @@ class _Settles:
     def __init__(self, group: str) -> None:
         self._group = group
         self.queue: MessageQueue | None = None
+        #: They may be stored although a try has failed.
+        self.in_doubt = False
         self._settles: list[broker_pb2.PopSettle] = []
 
     def add(self, queue: MessageQueue, offsets: Iterable[int], outcome: broker_pb2.PopOutcome.ValueType) -> _Settles:
@@ -83,7 +86,8 @@ class _Settles:
         return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
 
     def answered(self, error: MiniMQError | None) -> None:
-        """Note nothing."""
+        """Note whether a try that has failed may be stored."""
+        self.in_doubt |= error is not None and is_in_doubt(error)
 
     def may_pass(self) -> bool:
         """Return False: what is settled stays so."""
@@ -215,7 +219,12 @@ class LetterSettler:
         letters: Sequence[DeadLetter],
     ) -> None:
         offsets = [letter.queue_offset for letter in letters]
-        sender.append_atomically(here, settles.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
+        try:
+            sender.append_atomically(here, settles.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
+        except Fenced:
+            settled = self._reader.settled([queue.broker_name]) if settles.in_doubt else ()
+            if not all(letter.received in settled for letter in letters):
+                raise
         self._count += len(letters)
 
     def _origin(self, letter: DeadLetter) -> MessageQueue | None:

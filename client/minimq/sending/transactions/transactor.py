@@ -55,6 +55,11 @@ _IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, StaleSequence)
 _AGAIN_S = 0.2
 
 
+def is_in_doubt(error: MiniMQError) -> bool:
+    """Tell whether a request that has failed so may be stored all the same."""
+    return not error.answered or isinstance(error, _IN_DOUBT)
+
+
 class TransactionCounters:
     """Counts the transactions of one producer. Thread-safe."""
 
@@ -119,7 +124,7 @@ class _Append:
             self.source.answered(error)
         if isinstance(error, Closed):
             return False
-        self._in_doubt |= self.is_sent and (not error.answered or isinstance(error, _IN_DOUBT))
+        self._in_doubt |= self.is_sent and is_in_doubt(error)
         self.is_sent = False
         placed = self.placed
         self._tries.append(f"try {len(self._tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
