@@ -84,10 +84,9 @@ class _FormOf:
 
     def plan(self, visit: Visit) -> ActionPlan:
         """Return what it will do."""
-        plan, given, admin = self._operation.plan, self._given(visit), visit.observer.admin
-        assert plan is not None
+        given, admin = self._given(visit), visit.observer.admin
         given.patience_s = _COUNTING * visit.asking.left_s
-        found = visit.ask(self._form.label, lambda: plan(admin, given)).required()
+        found = visit.ask(self._form.label, lambda: self._operation.planned(admin, given)).required()
         return ActionPlan(
             sentences=tuple(found.sentences),
             warnings=tuple(found.warnings),
@@ -130,6 +129,9 @@ class _FormOf:
                 values[name] = tuple(parameter.read(label, each) for each in text.replace(",", " ").split())
             elif text:
                 values[name] = parameter.read(label, text)
+        if self._form.otherwise:
+            chosen = [name for name, each in self._parameters.items() if each.is_keyword]
+            values[self._form.otherwise] = not any(values.get(name) for name in chosen)
         return self._operation.given(**values)
 
 

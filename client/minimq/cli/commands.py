@@ -86,13 +86,10 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
     try:
         given = operation.given(**{each.name: value for each, value in values_of(operation.shown, typed)})
-        if operation.check is not None:
-            operation.check(given)
         with Admin(nameserver) as admin:
             plan = None
             if dry_run:
-                assert operation.plan is not None
-                plan = operation.plan(admin, given)
+                plan = operation.planned(admin, given)
                 _show_plan(plan, output)
                 sys.exit(0 if plan.is_complete else 1)
             if operation.plan is not None and (operation.plans_first or (operation.is_destructive and not yes)):
@@ -112,11 +109,10 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
 
 def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan | None:
     """Tell what one may not want, and ask whether to go on."""
-    assert operation.plan is not None
     if not operation.plans_first and not sys.stdin.isatty():
         return None
     try:
-        plan = operation.plan(admin, given)
+        plan = operation.planned(admin, given)
     except MiniMQError:
         if operation.plans_first:
             raise

@@ -116,8 +116,10 @@ def chosen_of(given: Given) -> Chosen:
 
 def _check_some(given: Given) -> None:
     if given.everything == any(chosen_of(given).values()):
-        excluded = "--all excludes options that choose some"
-        raise InvalidArgument(excluded if given.everything else "choose some (--from, --key, --id ...), or give --all")
+        reason = (
+            "excludes a choice" if given.everything else "is not given, and no choice: choose some, by key or by time"
+        )
+        raise InvalidArgument(f"everything {reason}")
 
 
 class _Found:
@@ -356,6 +358,7 @@ class LetterOperations(Operations):
                 label="Resend",
                 page=_PAGE,
                 fields=_FIELDS,
+                otherwise=_ALL.name,
             )
         ],
         short="Resend dead letters to their topic, each once.",
@@ -424,6 +427,7 @@ class LetterOperations(Operations):
                 label="Drop",
                 page=_PAGE,
                 fields=_FIELDS,
+                otherwise=_ALL.name,
                 typed="group",
             )
         ],

@@ -233,6 +233,7 @@ class Form:
         label: on the link and the button.
         fields: the label of each parameter that is filled in.
         typed: the parameter whose value is typed to confirm it.
+        otherwise: the flag that is set if no keyword argument of a `TypedDict` is filled in.
         defaults: returns what the fields hold at first, by parameter.
         choices: returns the values and texts of fields with a choice, by parameter.
     """
@@ -245,6 +246,7 @@ class Form:
     to: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     typed: str = ""
+    otherwise: str = ""
     defaults: Callable[[Admin, Given], Mapping[str, str]] | None = None
     choices: Callable[[Admin, Given], Mapping[str, Sequence[tuple[str, str]]]] | None = None
 
@@ -297,12 +299,12 @@ class Operation:
         example: a command without `minimq`.
         view: returns the result for people and programs.
         needs: returns the rights that it takes.
-        plan: returns what it would change; every operation that changes something has one.
+        plan: returns what it would change; every operation that changes something has one. Faces call `planned`.
         is_destructive: a command asks before it is done.
         plans_first: a command always plans before it does it, and tells the warnings.
         forms: actions of the console.
         flags: options for the plan and the view alone; see `flag`.
-        check: raises `InvalidArgument` for options of a command that do not go together.
+        check: raises `InvalidArgument` for arguments that do not go together; no face plans or does it then.
         abouts: facts about the fields of a `TypedDict` that are its keyword arguments.
         fixed: arguments that it always has: a method may be several operations.
         can_watch: a command can repeat it until Ctrl-C.
@@ -320,7 +322,7 @@ class Operation:
     plans_first: bool = False
     forms: Sequence[Form] = ()
     flags: Sequence[Parameter] = ()
-    check: Callable[[Given], None] | None = None
+    check: Callable[[Given], None] = lambda _given: None
     abouts: Mapping[str, Param] = field(default_factory=dict)
     fixed: Mapping[str, object] = field(default_factory=dict)
     can_watch: bool = False
@@ -385,8 +387,15 @@ class Operation:
         defaults = {each.name: each.default for each in (*self.parameters, *self.flags)}
         return Given(**{**defaults, **values, **self.fixed})
 
+    def planned(self, admin: Admin, given: Given) -> Plan:
+        """Return what it would change. Raises `MiniMQError`."""
+        assert self.plan is not None
+        self.check(given)
+        return self.plan(admin, given)
+
     def run(self, admin: Admin, given: Given) -> Any:
-        """Do it."""
+        """Do it. Raises `MiniMQError`."""
+        self.check(given)
         given.collected = []
         for each in self.parameters:
             if each.about.is_collected and getattr(given, each.name) is None:
