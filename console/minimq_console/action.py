@@ -30,8 +30,6 @@ class ActionPlan(msgspec.Struct, frozen=True, kw_only=True):
     sentences: tuple[str, ...]
     #: Sentences about what one may not want.
     warnings: tuple[str, ...] = ()
-    #: In a few words, on the button that confirms it; that of the action if it is empty.
-    button: str = ""
     #: A name that is to be typed before it is done; empty if none is.
     typed: str = ""
     carried: Mapping[str, str] = {}
@@ -65,7 +63,7 @@ class Action:
     path: str
     page: str
     title: str
-    #: In a few words, on that page, and on the button that confirms it unless its plan has other ones.
+    #: In a few words, on that page, and on the button that confirms it.
     label: str
     needs: Callable[[Parameters], Sequence[Need]]
     #: Returns what it will do. It runs in a thread of its own and makes calls with `Visit.ask` only.
