@@ -49,9 +49,9 @@ def console_of(nameserver: str) -> Iterator[str]:
     with Admin(observer.cluster) as admin:
         observer.sampler = Sampler(admin, 0.5, lambda: time.monotonic() * _SPEED)
         options = ConsoleOptions(allow_changes=True)
-        app = make_app(Visitors(observer), [nameserver], options)
+        app, surroundings = make_app(Visitors(observer), [nameserver], options)
         try:
-            with ConsoleServer(app, options) as served:
+            with ConsoleServer(app, surroundings, options) as served:
                 observer.start()
                 yield served.address
         finally:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from minimq import __version__
 from minimq_console.action import Action
@@ -48,8 +49,8 @@ def make_app(
     *,
     pages: Sequence[Page] = PAGES,
     actions: Sequence[Action] = ACTIONS,
-) -> Starlette:
-    """Return the console; its state `surroundings` is what all pages share."""
+) -> tuple[ASGIApp, Surroundings]:
+    """Return the console, and what all its pages share."""
     rendering = Rendering(
         {
             "navigation": [page for page in pages if page.label is not None],
@@ -62,7 +63,7 @@ def make_app(
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return failure_response(surroundings, request, failure(error.status_code, _said(error.status_code)))
+        return failure_response(surroundings, request, failure(error.status_code, _sentence_about(error.status_code)))
 
     async def on_error(request: Request, error: Exception) -> Response:
         return failure_response(surroundings, request, failure_of(error))
@@ -86,19 +87,16 @@ def make_app(
             *SigningIn(surroundings, visitors).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
-        middleware=[
-            Middleware(ProxiedApp, options.trusted_proxies, options.root_path),
-            Middleware(Guard, visitors, options.hosts),
-            Middleware(GZipMiddleware, minimum_size=_COMPRESSED),
-        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
         exception_handlers={HTTPException: on_http_error, Exception: on_error},
         lifespan=lifespan,
     )
-    app.state.surroundings = surroundings
-    return app
+    # Around all of Starlette: its answers to errors have the headers of `Guard` as well.
+    guarded = Guard(app, visitors, options.hosts)
+    return ProxiedApp(guarded, options.trusted_proxies, options.root_path), surroundings
 
 
-def _said(status: int) -> str:
+def _sentence_about(status: int) -> str:
     if status == 404:
         return "The console has no page at this address: the links above lead to all that there are."
     return "The console shows pages to GET requests."

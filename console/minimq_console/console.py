@@ -30,12 +30,12 @@ def open_console(
 
     with ExitStack() as opened:
         everybody = open_observer("") if secured is None else None
-        app = make_app(Visitors(everybody, secured, open_observer), nameservers, options)
+        app, surroundings = make_app(Visitors(everybody, secured, open_observer), nameservers, options)
         # An action that is under way ends when the connection is closed, and its line is written.
-        opened.callback(app.state.surroundings.wait_for_actions)
+        opened.callback(surroundings.wait_for_actions)
         if everybody is not None:
             opened.callback(everybody.close)
-        served = opened.enter_context(ConsoleServer(app, options))
+        served = opened.enter_context(ConsoleServer(app, surroundings, options))
         if everybody is not None:
             everybody.start()
         yield served

@@ -76,7 +76,7 @@ class Guard:
         refusal = self._refusal(request)
         if refusal is not None:
             if request.method not in _SAFE:
-                _note(request, bytes(refusal.body).decode())
+                _log_refusal(request, bytes(refusal.body).decode())
             await refusal(scope, receive, send_on)
         elif is_file:
             scope.setdefault("state", {}).update(visitor=None, browser="", form_token="")
@@ -103,12 +103,12 @@ class Guard:
                 shown = bearer if kind.lower() == "bearer" else ""
                 visitor = await visiting.enter_async_context(self._visitors.visit(browser, shown, host))
             except MiniMQError as error:  # of the bearer
-                _note(request, error.message)
+                _log_refusal(request, error.message)
                 await _failed(failure_of(error))(scope, receive, send)
                 return
             if visitor is None and path_of(scope) != SIGN_IN_PATH:
                 if request.method not in _SAFE:
-                    _note(request, "nobody has signed in")
+                    _log_refusal(request, "nobody has signed in")
                 await _ask_to_sign_in(request)(scope, receive, send)
                 return
             if not browser:
@@ -170,7 +170,7 @@ async def _send_with_headers(send: Send, root_path: str, is_file: bool, message:
     await send(message)
 
 
-def _note(request: Request, why: str) -> None:
+def _log_refusal(request: Request, why: str) -> None:
     text = "console: a request was refused from=%s path=%r origin=%r said=%r"
     path, origin = request.scope["path"], request.headers.get("origin", "")
     _audit.warning(text, address_of(request.scope), path[:_MOST_NOTED], origin[:_MOST_NOTED], why)

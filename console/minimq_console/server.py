@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from minimq_common.errors import CannotListen, InvalidArgument
 from minimq_common.security.certificates import Pair, Trust, check_pair, server_context
 from minimq_common.security.watched import Watched
 from minimq_console.console_options import ConsoleOptions
+from minimq_console.surroundings import Surroundings
 
 #: Seconds for requests that are under way at the end.
 _GRACE_S = 2
@@ -54,9 +55,9 @@ class BoundedConnection(H11Protocol):
 class ConsoleServer:
     """One console at one address, served by a thread within the block. At its end requests have a moment to end."""
 
-    def __init__(self, app: Starlette, options: ConsoleOptions) -> None:
+    def __init__(self, app: ASGIApp, surroundings: Surroundings, options: ConsoleOptions) -> None:
         tls = _tls_context(options.tls_certificate, options.tls_key) if options.is_secure else None
-        self._app = app
+        self._surroundings = surroundings
         self._socket = _listen(options.host, options.port)
         host, port = options.host, self._socket.getsockname()[1]
         scheme, host = "http" if tls is None else "https", f"[{host}]" if ":" in host else host
@@ -92,7 +93,7 @@ class ConsoleServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._app.state.surroundings.end_streams()
+        self._surroundings.end_streams()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

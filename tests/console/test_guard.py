@@ -17,6 +17,7 @@ from minimq import LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from minimq_console import forms, server
+from minimq_console.rendering import Rendering
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 
@@ -61,6 +62,20 @@ def test_every_response_forbids_what_comes_from_elsewhere(visitor: ConsoleVisito
         assert headers["Referrer-Policy"] == "same-origin"
         assert headers["Cache-Control"] == ("no-cache" if path.startswith("/static") else "no-store")
         assert "Server" not in headers
+
+
+def test_an_answer_about_an_error_of_the_console_forbids_it_too(
+    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Rendering, "page", fail)
+    failed = visitor.get("/topics")
+    assert failed.status == 500
+    assert "frame-ancestors 'none'" in failed.headers["Content-Security-Policy"]
+    assert failed.headers["X-Content-Type-Options"] == "nosniff"
+    assert failed.headers["X-Frame-Options"] == "DENY"
 
 
 def test_a_page_of_another_site_changes_nothing(visitor: ConsoleVisitor) -> None:
