@@ -26,6 +26,8 @@ class ActionLog:
         self._address = address_of(request.scope)
         self._names = {name: str(value) for name, value in request.path_params.items()}
         self.given: Mapping[str, str] = {}
+        #: True once a part of it may have been done: its line then says how it ended.
+        self.has_begun = False
 
     def done(self, said: str) -> None:
         """Say that it was done."""

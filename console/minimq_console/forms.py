@@ -1,4 +1,4 @@
-"""Forms that browsers send."""
+"""Forms that browsers send, and other bodies of requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from minimq_console.parameters import Parameters
 #: Name of the field with the token.
 TOKEN = "token"
 _MOST_FIELDS = 60
-#: Seconds in which a form is to come as a whole.
+#: Seconds in which a body is to come as a whole.
 _WHOLE_S = 10.0
 
 
-async def form_of(request: Request) -> Parameters:
-    """Return what a form of this browser's session says; `Guard` has bounded its size. Raises `MiniMQError`."""
+async def body_of(request: Request) -> bytes:
+    """Return the body of a request; `Guard` has bounded its size. Raises `InvalidArgument`."""
     try:
         async with asyncio.timeout(_WHOLE_S):
-            body = await request.body()
+            return bytes(await request.body())
     except (TimeoutError, ClientDisconnect):
-        raise InvalidArgument(f"this form has not come as a whole within {_WHOLE_S:g} s: send it again") from None
+        raise InvalidArgument(f"this request has not come as a whole within {_WHOLE_S:g} s: send it again") from None
+
+
+async def form_of(request: Request) -> Parameters:
+    """Return what a form of this browser's session says. Raises `MiniMQError`."""
+    body = await body_of(request)
     try:
         fields = parse_qsl(
             body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MOST_FIELDS

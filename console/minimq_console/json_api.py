@@ -1,33 +1,42 @@
 """The JSON API: each operation that `Admin` declares at an address of its own, and the OpenAPI document of all.
 
 `POST /api/topic/create` takes the parameters as a JSON object. With `"dry_run": true` it answers with the plan; what is
-destructive takes `"yes": true`. Another site cannot send it: a browser asks before it sends JSON to another origin.
+destructive takes `"yes": true`. Another site cannot send it: JSON takes a preflight, which the console refuses.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from minimq import Admin, __version__
-from minimq.operations.operation import Given, Operation, Parameter
+from minimq.operations.operation import Given, Operation, Parameter, flag
 from minimq.operations.rows import json_text
-from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError
+from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_log import ActionLog
+from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.faces import HEADERS
 from minimq_console.failures import failure_of
+from minimq_console.forms import body_of
 from minimq_console.operation_actions import operations
-from minimq_console.surroundings import Surroundings
+from minimq_console.surroundings import MOST_READS, Surroundings
 from minimq_console.visitors import Visitor
 
+_log = logging.getLogger(__name__)
+
 #: Parts of a request that are no parameters of the operation.
-_DRY_RUN, _YES = "dry_run", "yes"
+_DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
+_YES = flag("yes", "Needed to do it: it may lose data.")
 _TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
@@ -36,6 +45,7 @@ class JsonApi:
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
+        self._reads, self._changes = asyncio.Semaphore(MOST_READS), asyncio.Semaphore(MOST_UNDER_WAY)
 
     def routes(self) -> list[Route]:
         """Return the routes of all operations, and of the document about them."""
@@ -47,38 +57,55 @@ class JsonApi:
 
     def _answering(self, operation: Operation) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            log = ActionLog(operation.name, request) if operation.plan is not None else None
+            log = ActionLog(operation.name, request)
             try:
-                body = await _object_of(request)
-                if log is not None:
-                    log.given = {name: json.dumps(value) for name, value in body.items()}
-                loop, threads = asyncio.get_running_loop(), self._surroundings.acting
-                found = await loop.run_in_executor(threads, self._run, operation, request.state.visitor, body, log)
-            except MiniMQError as error:
-                if log is not None:
-                    log.refused(error.message)
+                return _json(await self._answered(operation, request, log))
+            except Exception as error:  # noqa: BLE001 - programs read JSON, whatever it is
                 failure = failure_of(error)
+                if not isinstance(error, MiniMQError):
+                    _log.exception("the operation %s has failed", operation.name)
+                if operation.plan is not None and not log.has_begun:
+                    log.refused(failure.message)
                 return _json(failure.as_json(), failure.status)
-            return _json(found)
 
         return answer
 
-    def _run(self, operation: Operation, visitor: Visitor, body: Mapping[str, Any], log: ActionLog | None) -> object:
-        given = _given(operation, body)
+    async def _answered(self, operation: Operation, request: Request, log: ActionLog) -> object:
+        body = await _object_of(operation, request)
+        log.given = {name: json.dumps(value) for name, value in body.items()}
+        values = _values(operation, body)
+        dry_run, yes = values.pop(_DRY_RUN.name, False), values.pop(_YES.name, False)
+        visitor, given = request.state.visitor, operation.given(**values)
+        loop, shared = asyncio.get_running_loop(), self._surroundings
+        if operation.plan is None or dry_run:
+            async with _place_of(self._reads, MOST_READS), shared.flights.turn():
+                read = functools.partial(self._read, operation, visitor, given)
+                return await loop.run_in_executor(shared.gathering, read)
+        if operation.is_destructive and not yes:
+            raise InvalidArgument(
+                f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
+            )
+        async with _place_of(self._changes, MOST_UNDER_WAY):
+            change = functools.partial(self._change, operation, visitor, given, log)
+            return await loop.run_in_executor(shared.acting, change)
+
+    def _read(self, operation: Operation, visitor: Visitor, given: Given) -> object:
         admin: Admin = visitor.observer.changer
         if operation.plan is None:
             return _result(operation, admin, given)
         self._check_rights(operation, visitor, given)
-        if body.get(_DRY_RUN):
-            plan = operation.plan(admin, given)
-            return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
-        if operation.is_destructive and not body.get(_YES):
-            raise InvalidArgument(
-                f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
-            )
-        result = _result(operation, admin, given)
-        if log is not None:
-            log.done(operation.name)
+        plan = operation.planned(admin, given)
+        return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
+
+    def _change(self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog) -> object:
+        self._check_rights(operation, visitor, given)
+        log.has_begun = True
+        try:
+            result = _result(operation, visitor.observer.changer, given)
+        except Exception as error:
+            log.failed(error.message if isinstance(error, MiniMQError) else repr(error))
+            raise
+        log.done(operation.name)
         return result
 
     def _check_rights(self, operation: Operation, visitor: Visitor, given: Given) -> None:
@@ -96,26 +123,48 @@ def _result(operation: Operation, admin: Admin, given: Given) -> object:
     return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
 
 
-async def _object_of(request: Request) -> Mapping[str, Any]:
+async def _object_of(operation: Operation, request: Request) -> Mapping[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise InvalidArgument("send the parameters as JSON, with Content-Type: application/json")
+    sent = await body_of(request)
     try:
-        body = json.loads(await request.body() or b"{}")
-    except ValueError:
+        body = msgspec.json.decode(sent or b"{}")
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise InvalidArgument("the body is not a JSON object")
+    if unknown := sorted(body.keys() - _parameters(operation).keys()):
+        known = ", ".join(_parameters(operation))
+        raise InvalidArgument(f"{operation.name} has no parameter {unknown[0][:60]!r}: it has {known}")
+    for name, value in body.items():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        if any(isinstance(each, dict | list) for each in parts):
+            raise InvalidArgument(f"{name} has lists or objects in it: no parameter is nested so deep")
     return body
 
 
-def _given(operation: Operation, body: Mapping[str, Any]) -> Given:
-    parameters = {each.name: each for each in operation.shown}
-    if unknown := sorted(body.keys() - parameters.keys() - {_DRY_RUN, _YES}):
-        raise InvalidArgument(f"{operation.name} has no parameter {unknown[0][:60]!r}: it has {', '.join(parameters)}")
+def _values(operation: Operation, body: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = _parameters(operation)
     if lacking := [each.name for each in parameters.values() if each.is_required and each.name not in body]:
         raise InvalidArgument(f"{operation.name} takes {', '.join(lacking)}")
-    known = {name: value for name, value in body.items() if name in parameters and value is not None}
-    return operation.given(**{name: _value(parameters[name], value) for name, value in known.items()})
+    return {
+        name: _value(parameters[name], value)
+        for name, value in body.items()
+        if value is not None or parameters[name].default is not None
+    }
+
+
+def _parameters(operation: Operation) -> dict[str, Parameter]:
+    switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.is_destructive else ()))
+    return {each.name: each for each in (*operation.shown, *switches)}
+
+
+@asynccontextmanager
+async def _place_of(places: asyncio.Semaphore, most: int) -> AsyncIterator[None]:
+    if places.locked():
+        raise SystemBusy(f"{most} requests of programs are under way: send this one again once one of them has ended")
+    async with places:
+        yield
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
@@ -131,7 +180,8 @@ def _value(parameter: Parameter, value: Any) -> Any:
         return parameter.kind(**fields)
     if parameter.kind is bool or isinstance(value, bool):
         if parameter.kind is not bool or not isinstance(value, bool):
-            raise InvalidArgument(f"{name} is {value!r}: it must be {_TYPES.get(parameter.kind, 'string')}")
+            wanted = "true or false" if parameter.kind is bool else _TYPES.get(parameter.kind, "string")
+            raise InvalidArgument(f"{name} is {json.dumps(value)[:60]}: it must be {wanted}")
         return value
     if isinstance(value, int | float) and parameter.about.read is not None and parameter.kind in (int, float):
         return value  # a number of the unit in the name
@@ -165,14 +215,9 @@ def openapi() -> dict[str, object]:
 
 
 def _described(operation: Operation) -> dict[str, object]:
-    properties = {each.name: _schema(each) for each in operation.shown}
-    if operation.plan is not None:
-        properties[_DRY_RUN] = {"type": "boolean", "description": "Answer with what would change, and change nothing."}
-    if operation.is_destructive:
-        properties[_YES] = {"type": "boolean", "description": "Needed to do it: it may lose data."}
     schema = {
         "type": "object",
-        "properties": properties,
+        "properties": {name: _schema(each) for name, each in _parameters(operation).items()},
         "required": [each.name for each in operation.shown if each.is_required],
         "additionalProperties": False,
     }

@@ -15,6 +15,8 @@ from minimq_console.single_flight import SingleFlight
 
 #: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
 _GATHERING, _CALLING = 48, 96
+#: Threads beside these, with which programs read by the JSON API at once: they may wait longer than a page.
+MOST_READS = 24
 #: Streams of events at once: of pages that viewers share, and of new messages, which are read for each viewer.
 MOST_STREAMS, MOST_TAILS = 1_000, 40
 
@@ -26,9 +28,10 @@ class Surroundings:
         self.rendering = rendering
         self.decode = decode
         self.allow_changes = allow_changes
-        self.gathering = ThreadPoolExecutor(_GATHERING, "minimq-console-page")
+        self.gathering = ThreadPoolExecutor(_GATHERING + MOST_READS, "minimq-console-page")
         self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")
-        self.acting = ThreadPoolExecutor(MOST_UNDER_WAY, "minimq-console-action")
+        # Forms and the JSON API may each have so many under way: none of them waits for the others.
+        self.acting = ThreadPoolExecutor(2 * MOST_UNDER_WAY, "minimq-console-action")
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.flights = SingleFlight()

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+import logging
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.cli.console import serving_console
+from minimq_common.errors import Unavailable
+from minimq_console import forms
+from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.json_api import openapi
+from minimq_console.surroundings import MOST_READS
+from support.console_actions import make_dead_letters
 from support.console_visitor import ConsoleVisitor
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -22,10 +33,24 @@ def visitor(cluster: LocalCluster) -> Iterator[ConsoleVisitor]:
         yield ConsoleVisitor(served.address)
 
 
+@pytest.fixture
+def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return the results of changes that were asked for."""
+    caplog.set_level(logging.INFO, "minimq.audit")
+    return lambda: [
+        each.getMessage().partition("result=")[2].split()[0] for each in caplog.records if each.name == "minimq.audit"
+    ]
+
+
 def call(visitor: ConsoleVisitor, path: str, status: int = 200, **parameters: Any) -> Any:
+    return send(visitor, path, json.dumps(parameters).encode(), status)
+
+
+def send(visitor: ConsoleVisitor, path: str, body: bytes, status: int) -> Any:
     headers = {"Content-Type": "application/json", "Origin": visitor.address, "Sec-Fetch-Site": "same-origin"}
-    reply = visitor._ask("POST", f"/api/{path}", json.dumps(parameters).encode(), headers)
+    reply = visitor._ask("POST", f"/api/{path}", body, headers)
     assert reply.status == status, reply.text
+    assert reply.headers["Content-Type"] == "application/json"
     return json.loads(reply.text)
 
 
@@ -56,16 +81,138 @@ def test_a_topic_from_its_creation_to_its_end(
     [
         ({}, "takes name"),
         ({"name": "a/b"}, "illegal topic name"),
-        ({"name": 1.5, "queues": True}, "queues is True"),
+        ({"name": 1.5, "queues": True}, "queues is true"),
         ({"name": "x", "queues": 0}, "1 to 1024"),
         ({"name": "x", "brokers": "broker-a"}, "not a list"),
         ({"name": "x", "compaction": {"more": 1}}, "not an object"),
         ({"name": "x", "permission": "all"}, "must be one of"),
         ({"name": "x", "wait": False}, "no parameter 'wait'"),
+        ({"name": "x", "yes": True}, "no parameter 'yes'"),
+        ({"name": None}, "name is no text"),
+        ({"name": "x", "fifo": "false"}, 'fifo is "false": it must be true or false'),
+        ({"name": "x", "dry_run": 1}, "dry_run is 1: it must be true or false"),
+        ({"name": "x", "dry_run": None}, "dry_run is null: it must be true or false"),
     ],
 )
 def test_wrong_parameters_are_refused(visitor: ConsoleVisitor, wrong: dict[str, Any], said: str) -> None:
     assert said in call(visitor, "topic/create", 400, **wrong)["message"]
+
+
+def test_dead_letters_are_dropped_only_by_choice(
+    visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    make_dead_letters(cluster, producer, topic, group, 2)
+    for wrong, said in (
+        ({"yes": True}, "everything is not given"),
+        ({"dry_run": True}, "everything is not given"),
+        ({"yes": True, "everything": True, "key": "k"}, "everything excludes"),
+        ({"yes": "false", "everything": True}, "yes is"),
+        ({"yes": 1, "everything": True}, "yes is 1: it must be true or false"),
+        ({"yes": None, "everything": True}, "yes is null"),
+        ({"yes": False, "everything": True}, "may lose data"),
+        ({"yes": True, "everything": "true"}, "everything is"),
+    ):
+        assert said in call(visitor, "dlq/drop", 400, group=group, **wrong)["message"], wrong
+    assert "everything is not given" in call(visitor, "dlq/resend", 400, group=group)["message"]
+    assert len(list(admin.dead_letters(group))) == 2
+    assert call(visitor, "dlq/drop", group=group, everything=True, yes=True)["result"]["dropped"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "parameters", "most"),
+    [
+        ("count_dead_letters", "dlq/list", {}, MOST_READS),
+        ("create_topic", "topic/create", {"name": "x"}, MOST_UNDER_WAY),
+    ],
+)
+def test_those_that_hang_hold_up_no_others_and_are_bounded(
+    visitor: ConsoleVisitor,
+    new_name: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    path: str,
+    parameters: dict[str, str],
+    most: int,
+) -> None:
+    going_on, under_way = threading.Event(), threading.Semaphore(0)
+
+    def hang(*_args: object, **_named: object) -> object:
+        under_way.release()
+        going_on.wait(60)
+        raise Unavailable("it went on")
+
+    monkeypatch.setattr(Admin, method, hang)
+    with ThreadPoolExecutor(most) as programs:
+        try:
+            hanging = [programs.submit(call, visitor, path, 503, **parameters) for _ in range(most)]
+            for _ in hanging:
+                assert under_way.acquire(timeout=60)
+            assert f"{most} requests" in call(visitor, path, 503, **parameters)["message"]
+            assert visitor.get("/topics").status == 200
+            if method == "count_dead_letters":
+                call(visitor, "topic/create", name=new_name())
+            else:
+                call(visitor, "topic/list")
+        finally:
+            going_on.set()
+        assert {each.result()["message"] for each in hanging} == {"it went on"}
+
+
+def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
+    visitor: ConsoleVisitor, topic: str, monkeypatch: pytest.MonkeyPatch, audit: Callable[[], list[str]]
+) -> None:
+    call(visitor, "topic/delete", 400, name=topic)
+    assert audit() == ["refused"]
+    for error, status in ((Unavailable("half of it is done"), 503), (ZeroDivisionError("half of it"), 500)):
+
+        def fail(*_args: object, error: Exception = error, **_named: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Admin, "delete_topic", fail)
+        assert call(visitor, "topic/delete", status, name=topic, yes=True)["message"]
+    assert audit() == ["refused", "failed", "failed"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"name": ' + b"[" * 100_000,
+        b'{"name": ' + b"[" * 500 + b"]" * 500 + b"}",
+        b'{"brokers": [{}], "name": "x"}',
+        b'{"name": NaN}',
+        b'{"name": "\xff"}',
+        b"{",
+        b"[]",
+        b"{}",
+    ],
+)
+def test_a_body_that_is_malformed_or_nested_is_refused(
+    visitor: ConsoleVisitor, caplog: pytest.LogCaptureFixture, body: bytes
+) -> None:
+    assert send(visitor, "topic/create", body, 400)["error"] == "INVALID_ARGUMENT"
+    assert "Traceback" not in caplog.text
+
+
+def test_a_body_that_does_not_come_as_a_whole_holds_nothing(
+    visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forms, "_WHOLE_S", 0.3)
+    parts = urlsplit(visitor.address)
+    lines = [
+        "POST /api/topic/create HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        "Content-Length: 9",
+    ]
+    head = "\r\n".join([*lines, "", "{"])
+    with socket.create_connection((parts.hostname, parts.port), timeout=20) as begun:
+        begun.sendall(head.encode())
+        assert b" 400 " in begun.recv(1 << 16)
+    with socket.create_connection((parts.hostname, parts.port), timeout=20) as left:
+        left.sendall(head.encode())
+    assert wait_until(lambda: caplog.text.count("has not come as a whole") == 2)
+    assert "Traceback" not in caplog.text
 
 
 def test_what_is_no_json_or_of_another_site_is_refused(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
