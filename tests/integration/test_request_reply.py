@@ -347,6 +347,27 @@ def test_requests_that_are_open_when_their_producer_closes_end_with_closed(clust
         producer.request(Message(topic, b"x"))
 
 
+def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed(
+    cluster: LocalCluster, topic: str
+) -> None:
+    shared = Cluster(cluster.nameserver)
+    with Producer(shared) as producer:
+        future = producer.request_async(Message(topic, b"x"), timeout=60)
+        requests = producer._core.requester._requests
+
+        def close() -> None:
+            wait_until(lambda: len(requests) == 2, PATIENCE_S)
+            shared.close()
+
+        closing = threading.Thread(target=close)
+        closing.start()
+        with pytest.raises(Closed):
+            producer.request(Message(topic, b"y"), timeout=60)
+        with pytest.raises(Closed, match="before the reply came"):
+            future.result(PATIENCE_S)
+        closing.join()
+
+
 def test_producers_that_share_a_connection_have_inboxes_of_their_own(cluster: LocalCluster, topic: str) -> None:
     with Cluster(cluster.nameserver) as shared, service(shared, topic), Producer(shared) as lasting:
         for _ in range(3):

@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from minimq import LocalCluster, Message, ReceivedMessage, Reply, aio
+from minimq import Cluster, LocalCluster, Message, ReceivedMessage, Reply, aio
 from minimq.errors import Closed, DeadlineExceeded, RequestFailed, TopicNotFound
 from minimq.receiving.listening.push_consumer import Balance
 from support.replying import answer_to, service
+from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 
@@ -48,6 +49,22 @@ def test_errors_of_requests_are_raised_where_they_are_awaited(cluster: LocalClus
             with pytest.raises(DeadlineExceeded, match="it is stored in queue"):
                 await producer.request(Message(topic, b"x"), timeout=0.3)
             assert not len(producer._core.requester._requests)
+
+    asyncio.run(run())
+
+
+def test_a_request_that_is_open_when_its_shared_cluster_closes_ends_with_closed(
+    cluster: LocalCluster, topic: str
+) -> None:
+    async def run() -> None:
+        with Cluster(cluster.nameserver) as shared:
+            async with aio.Producer(shared) as producer:
+                task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
+                requests = producer._core.requester._requests
+                await asyncio.to_thread(wait_until, lambda: len(requests) == 1, PATIENCE_S)
+                await asyncio.to_thread(shared.close)
+                with pytest.raises(Closed):
+                    await asyncio.wait_for(task, PATIENCE_S)
 
     asyncio.run(run())
 

@@ -55,6 +55,7 @@ class Requester:
         self._homes: dict[str, Attendance] = {}
         self._inbox = ""  # address, in hexadecimal digits
         self._streams: AttendStreams | None = None  # of the event loop
+        client.connection.at_end(self._end)
 
     @property
     def late_replies(self) -> int:
@@ -166,9 +167,13 @@ class Requester:
 
     def close(self) -> None:
         """Close the inbox, and end all requests by `Closed`. Idempotent."""
-        self._requests.end_all(lambda: Closed("the producer was closed before the reply came"))
+        self._client.connection.not_at_end(self._end)
+        self._end()
         if self._streams is not None:
             self._streams.close()
+
+    def _end(self) -> None:
+        self._requests.end_all(lambda: Closed("the producer was closed, or its cluster, before the reply came"))
 
     def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
         if event.WhichOneof("event") != "replies":
