@@ -27,7 +27,7 @@ log = client_logger(__name__)
 #: Bytes of the key by which ids are made, and of an id.
 _KEY_BYTES = 32
 _ID_BYTES = 12
-#: Deadlines of requests that are over stay in the heap until there are so many more than open requests.
+#: Deadlines of requests that are over stay until there are so many more than open requests.
 _SPARE_DEADLINES = 10_000
 
 
@@ -130,7 +130,7 @@ class OpenRequests:
         """Let a request wait until its deadline."""
         self._open[request.correlation_id] = request
         self._new.append(request)
-        if request.deadline < self._look_at:
+        if request.deadline < self._look_at or len(self._new) > _SPARE_DEADLINES:
             self._connection.call_soon(self._look)
 
     def end(self, request: OpenRequest, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
@@ -179,7 +179,8 @@ class OpenRequests:
         while True:
             while self._new:
                 request = self._new.popleft()
-                heapq.heappush(self._heap, (request.deadline, request.correlation_id))
+                if request.correlation_id in self._open:
+                    heapq.heappush(self._heap, (request.deadline, request.correlation_id))
             self._end_late(time.monotonic())
             if len(self._heap) > 2 * len(self._open) + _SPARE_DEADLINES:
                 self._heap = [item for item in self._heap if item[1] in self._open]
