@@ -130,7 +130,7 @@ class PullConsumer(PullFace):
     """
 
     _waits = BlockingWaits
-    _make_turn = threading.RLock
+    _make_turn = staticmethod(threading.RLock)
 
     def __enter__(self) -> Self:
         return self
