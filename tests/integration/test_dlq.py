@@ -135,7 +135,9 @@ def test_the_command_counts_shows_resends_and_drops(
     described = minimq("group", "describe", topic)
     assert "12 dead letters stored" in described
     assert f"dead letters that are still open: minimq dlq show {topic}" in described
-    assert "--all is not given, and no choice: choose some, by key or by time" in minimq("dlq", "resend", topic, status=2)
+    assert "--all is not given, and no choice: choose some, by key or by time" in minimq(
+        "dlq", "resend", topic, status=2
+    )
     assert "--all excludes" in minimq("dlq", "drop", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
     admin.delete_topic(other)
