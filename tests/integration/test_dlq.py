@@ -33,6 +33,7 @@ from minimq_proto.v1 import broker_pb2
 from support.call_relay import CallRelay
 from support.command import Minimq
 from support.detour import lead
+from support.raw_sender import RawSender
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -341,6 +342,25 @@ def test_what_was_stored_without_an_answer_is_counted(cluster: LocalCluster, pro
         assert admin.resend_dead_letters(topic, only_group=True) == 2
         assert any(relay.is_told for relay in relays.values())
         assert admin.count_dead_letters(topic) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"), [([[0, 1]] * 2, "each queue is named once"), ([[3, 1, 0, 1]], "spans ascend")]
+)
+def test_a_broker_is_told_of_each_dead_letter_once(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, spans: list[list[int]], said: str
+) -> None:
+    dead, broker = dead_letter_topic(topic), cluster.brokers[0]
+    admin.create_topic(dead, queues=1)
+    producer.send_many([Message(dead, b"x")] * 4, queue=MessageQueue(dead, broker.name, 0))
+    claims = [broker_pb2.PopSettle(topic=dead, spans=each, outcome=broker_pb2.POP_OUTCOME_CLAIM) for each in spans]
+    append = broker_pb2.AtomicAppend(progress=broker_pb2.AtomicProgress(group=topic, settles=claims))
+    with RawSender(broker.address) as sender:
+        request = broker_pb2.AtomicAppendRequest(appends=[append])
+        [answer] = next(iter(sender.stub.AppendAtomic(iter([request]), timeout=30))).results
+    assert (answer.failure.code, said in answer.failure.message) == (InvalidArgument.code, True)
+    assert len(list(admin.dead_letters(topic))) == 4
+    admin.delete_topic(dead)
 
 
 def test_commands_at_the_same_time_resend_each_once(
