@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -277,8 +278,8 @@ def listen(messages):
     return ConsumeResult.RETRY_LATER
 consumer = PushConsumer(nameserver, group=group, threads=4, batch_size=5, retry_delays_s=(0.3,), commit_interval_s=0.01)
 send = consumer._reader._sender._send
-def killed(failed):
-    send(failed[: len(failed) // 2])
+def killed(failed, sent):
+    send(failed[: len(failed) // 2], sent)
     print("half", flush=True)
     time.sleep(60)
 if moment == "between":
@@ -316,6 +317,51 @@ def test_a_consumer_that_is_killed_while_it_fails_loses_nothing(
         consumer.subscribe(topic)
         consumer.start(listener)
         wait_until(lambda: set(listener.calls) == sent, PATIENCE_S, what="all is consumed")
+
+
+EXITING = """
+import sys, time
+from minimq import ConsumeResult, PushConsumer
+def listen(messages):
+    print("called", flush=True)
+    sys.stdin.readline()
+    return ConsumeResult.RETRY_LATER
+consumer = PushConsumer(sys.argv[1], group="g", request_timeout_s=600.0)
+consumer.subscribe("t")
+consumer.start(listen)
+while consumer._reader._sender._round is None:
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.fault
+def test_the_exit_of_a_program_does_not_wait_for_copies(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            producer.send(Message("t", b"x"))
+        with subprocess.Popen(
+            [sys.executable, "-c", EXITING, cluster.nameserver],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            try:
+                assert process.stdout.readline() == "called\n"
+                broker = cluster.brokers[0].pid
+                assert broker is not None
+                os.kill(broker, signal.SIGSTOP)
+                try:
+                    process.stdin.write("go on\n")
+                    process.stdin.flush()
+                    assert process.wait(PATIENCE_S) == 0
+                finally:
+                    os.kill(broker, signal.SIGCONT)
+            finally:
+                process.kill()
 
 
 @pytest.mark.fault

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import NamedTuple
 
 from minimq.administration.group_topics import make_group_topic
@@ -14,6 +15,7 @@ from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions
 from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
 from minimq.receiving.received import ReceivedMessage
+from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq.transport.client_log import client_logger
@@ -68,7 +70,8 @@ class Failed(NamedTuple):
 class RetrySender:
     """Sends messages to the retry topic and the dead letters of a group, which it makes when they are first needed.
 
-    Belongs to the event loop. It sends on a thread, one round after the other: what fails meanwhile goes together.
+    Belongs to the event loop. It sends on a thread, for which the end of the program does not wait, one round after the
+    other: what fails meanwhile goes together.
     """
 
     def __init__(self, client: ClusterClient, group: str, levels: int, timeout_s: float) -> None:
@@ -79,6 +82,7 @@ class RetrySender:
         self._timeout_s = timeout_s
         self._waiting: list[tuple[Sequence[Failed], asyncio.Future[list[bool]]]] = []
         self._round: asyncio.Task[None] | None = None
+        self._thread = CallbackThread(f"minimq-retries-{group}")
         # What follows belongs to the thread.
         self._producer: Producer | None = None
         self._outages = {topic: OutageLog(log) for topic in self._queues}
@@ -97,14 +101,12 @@ class RetrySender:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                sent: list[bool] = []
-                try:
-                    sent = await asyncio.to_thread(self._send, [item for failed, _ in waiting for item in failed])
-                except Exception:  # the messages stay in hand, and others wait behind them
-                    log.exception("consumer: messages could not be sent back")
+                over: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
+                self._thread.run(partial(self._send_round, [item for failed, _ in waiting for item in failed], over))
+                sent = await over
                 for failed, told in waiting:
                     if not told.done():
-                        told.set_result(sent[: len(failed)] or [False] * len(failed))
+                        told.set_result(sent[: len(failed)])
                     del sent[: len(failed)]
         finally:
             self._round = None
@@ -116,11 +118,20 @@ class RetrySender:
                 self._producer.close(0.0)
             except MiniMQError as error:
                 log.warning("consumer: copies may have been sent twice group=%s error=%s", self._group, error)
+        self._thread.close(0.0)
 
     # ---- on the thread --------------------------------------------------------------------------
 
-    def _send(self, failed: Sequence[Failed]) -> list[bool]:
+    def _send_round(self, failed: Sequence[Failed], over: asyncio.Future[list[bool]]) -> None:
         sent = [False] * len(failed)
+        try:
+            self._send(failed, sent)
+        except Exception:  # the messages stay in hand, and others wait behind them
+            log.exception("consumer: messages could not be sent back")
+        finally:
+            self._client.connection.call_soon(_tell, over, sent)
+
+    def _send(self, failed: Sequence[Failed], sent: list[bool]) -> None:
         by_level: dict[int | None, list[int]] = {}
         for index, item in enumerate(failed):
             by_level.setdefault(item.level, []).append(index)
@@ -134,7 +145,6 @@ class RetrySender:
             except MiniMQError as error:
                 message = "consumer: cannot send, will try again group=%s topic=%s error=%s"
                 outage.failed(message, self._group, topic, error, cause=error, level=logging.ERROR)
-        return sent
 
     def _send_to(
         self, topic: str, level: int, failed: Sequence[Failed], indices: Sequence[int], sent: list[bool]
@@ -206,6 +216,11 @@ class RetrySender:
         except TopicNotFound:  # it was deleted meanwhile
             self._complete.discard(topic)
             raise
+
+
+def _tell(over: asyncio.Future[list[bool]], sent: list[bool]) -> None:
+    if not over.done():  # else the loop ends
+        over.set_result(sent)
 
 
 def _outcome(item: Future[SendReceipt] | MiniMQError) -> MiniMQError | None:
