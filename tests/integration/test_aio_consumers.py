@@ -23,6 +23,8 @@ from minimq import Producer as PlainProducer
 from minimq.aio import Cluster, PullConsumer, PushConsumer
 from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, Unavailable
 from support.chance import SEED
+from support.relay import Relay
+from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 
@@ -335,6 +337,38 @@ def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) ->
             await asyncio.wait_for(all_found.wait(), PATIENCE_S)
         assert found == Counter(range(500))
         assert 1 < most <= 4
+
+    asyncio.run(run())
+
+
+def test_a_start_that_was_cancelled_leaves_nothing_and_can_be_made_again(cluster: LocalCluster, topic: str) -> None:
+    fill(cluster, topic, 100)
+
+    async def run() -> None:
+        found: Counter[int] = Counter()
+        all_found = asyncio.Event()
+
+        async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
+            found.update(int(message.body) for message in messages)
+            if len(found) == 100:
+                all_found.set()
+            return ConsumeResult.SUCCESS
+
+        with Relay(cluster.nameserver) as relay:
+            relay.cut(for_good=True)
+            async with PushConsumer(relay.address, group=topic) as consumer, asyncio.timeout(2 * PATIENCE_S):
+                consumer.subscribe(topic)
+                for _ in range(3):
+                    start = asyncio.create_task(consumer.start(listen))
+                    await asyncio.to_thread(wait_until, lambda: consumer._dispatcher._starting is not None, PATIENCE_S)
+                    start.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await start
+                relay.mend()
+                await consumer.start(listen)
+                assert len(consumer._dispatcher._tasks) == 2
+                await all_found.wait()
+        assert found == Counter(range(100))
 
     asyncio.run(run())
 

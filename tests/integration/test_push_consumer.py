@@ -10,6 +10,7 @@ import pytest
 
 from minimq import (
     Admin,
+    Cluster,
     ConsumeResult,
     LocalCluster,
     Message,
@@ -56,6 +57,20 @@ def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str
     wait_until(lambda: consumer.is_ready, PATIENCE_S)
     consumer.close()
     assert not consumer.is_ready
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_it_is_not_ready_once_its_cluster_is_closed(
+    cluster: LocalCluster, topic: str, group: str, balance: Balance
+) -> None:
+    shared = Cluster(cluster.nameserver)
+    consumer = PushConsumer(shared, group=group, balance=balance)
+    consumer.subscribe(topic)
+    consumer.start(Listener())
+    wait_until(lambda: consumer.is_ready, PATIENCE_S)
+    shared.close()
+    assert not consumer.is_ready
+    consumer.close()
 
 
 def test_each_call_has_messages_of_one_queue_in_order(

@@ -75,10 +75,10 @@ class ClusterClient:
             with self._lock:
                 self._under_way.discard(call)
 
-    async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
         """Do as `wait`, and suspend a task of another event loop instead of blocking a thread.
 
-        The call goes on to its end if that task is cancelled.
+        The call goes on to its end if that task is cancelled, unless that `cancels` it.
         """
         self.check_open()
         ended: LoopOutcome[asyncio.Task[T]] = LoopOutcome(self.user_loop())
@@ -90,7 +90,12 @@ class ClusterClient:
 
         call = LoopCall(self.connection, make, over)
         self._begin(call)
-        return result_of(await ended.future)
+        try:
+            return result_of(await ended.future)
+        except asyncio.CancelledError:
+            if cancels:
+                call.cancel()
+            raise
 
     def user_loop(self) -> UserLoop:
         """Return the event loop that runs here, for calls from others."""

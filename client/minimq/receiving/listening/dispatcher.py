@@ -39,6 +39,8 @@ _AGAIN_S = 0.5
 #: Seconds for which `close` waits for running calls without a word.
 _QUIET_CLOSE_S = 1.0
 
+_STARTED = "the consumer was started before: start it once"
+
 
 class Delivery:
     """Messages of one queue and topic that the listener is called with together."""
@@ -159,7 +161,9 @@ class Dispatcher(Generic[D]):
         #: Set by each change below so many running calls.
         self._changed = asyncio.Event()
         self._notify_below = self._most_calls + 1
-        self._is_stopping = False
+        self.is_stopping = False
+        #: What begins, until it takes.
+        self._starting: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._outage = OutageLog(log)
@@ -167,37 +171,63 @@ class Dispatcher(Generic[D]):
     @property
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
-        is_running = self._calls is not None and self._broken is None and not self._is_closed
-        return is_running and self._source.is_member
+        is_taking = self._taking is not None and not self._taking.done()  # it is, once the `Cluster` is closed
+        return is_taking and self._broken is None and not self._is_closed and self._source.is_member
 
     # ---- the beginning -----------------------------------------------------------------------------
 
     def start(self, listener: ListenerAdapter) -> None:
         """Begin to call a listener on threads; see `PushConsumer.start`."""
         self._check_may_start()
-        call, name = partial(self._call, listener), f"minimq-listener-{self._source.group}"
-        self._client.wait(lambda: self._begin(ListenerThreads(self._threads, call, name)))
+        name = f"minimq-listener-{self._source.group}"
+        calls = ListenerThreads(self._threads, partial(self._call, listener), name)
+        calls.start()
+        try:
+            self._client.wait(lambda: self._begin(calls))
+        except BaseException:
+            if not self._client.connection.call_soon(self._drop_unused, calls):
+                calls.close()
+            raise
 
     async def start_on(self, loop: asyncio.AbstractEventLoop, listener: ListenerAdapter) -> None:
         """Do as `start`, and await the listener on an event loop, which runs this."""
         self._check_may_start()
         calls = ListenerTasks(loop, self._threads, partial(self._call_async, listener), self._cut_off)
-        await self._client.result(lambda: self._begin(calls))
+        await self._client.result(lambda: self._begin(calls), cancels=True)
 
     def _check_may_start(self) -> None:
         self._source.check_open()
+        if self._is_closed:
+            raise Closed("the consumer is closed")
         if self._calls is not None:
-            raise InvalidArgument("the consumer was started before: start it once")
+            raise InvalidArgument(_STARTED)
         if not self._source.topics:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
 
     async def _begin(self, calls: ListenerThreads[D] | ListenerTasks[D]) -> None:
-        for topic in self._source.topics:
-            await self._client.routes.find_within(topic, self._start_timeout_s)
-        await self._source.begin()
+        if self._starting is not None:
+            if not self._starting.cancelling():
+                raise InvalidArgument(_STARTED)
+            await asyncio.wait([self._starting])
+        self._check_may_start()
+        self._starting = asyncio.current_task()
+        try:
+            await self._source_begins()
+        finally:
+            self._starting = None
         self._calls = calls
         self._taking = self.run(self._take_all())
         self.run(self._watch())
+
+    async def _source_begins(self) -> None:
+        until = time.monotonic() + self._start_timeout_s
+        for topic in self._source.topics:
+            await self._client.routes.find_within(topic, max(until - time.monotonic(), 0.0))
+        await self._source.begin()
+
+    def _drop_unused(self, calls: ListenerThreads[D]) -> None:
+        if self._calls is not calls:
+            calls.close()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Have something done that nobody waits for."""
@@ -225,7 +255,7 @@ class Dispatcher(Generic[D]):
         asyncio.get_running_loop().call_later(delay_s, self._submit_again, delivery)
 
     def _submit_again(self, delivery: D) -> None:
-        if not self._is_stopping and self._source.is_current(delivery):
+        if not self.is_stopping and self._source.is_current(delivery):
             delivery.is_over = False
             self.submit(delivery)
             self._flush()
@@ -237,7 +267,11 @@ class Dispatcher(Generic[D]):
     def _call(self, listener: ListenerAdapter, delivery: D) -> None:
         if self._source.may_begin(delivery):
             delivery.began_at = time.monotonic()
-            self.answered(delivery, listener.ask(delivery.queue, delivery.messages))
+            try:
+                verdict = listener.ask(delivery.queue, delivery.messages)
+            except BaseException as error:  # noqa: BLE001 - of an interceptor: it must not end the thread
+                verdict = listener.failed(error, delivery.queue, delivery.messages)
+            self.answered(delivery, verdict)
         else:
             self.answered(delivery, None)
 
@@ -248,7 +282,9 @@ class Dispatcher(Generic[D]):
         delivery.began_at = time.monotonic()
         try:
             verdict = await listener.ask_async(delivery.queue, delivery.messages)
-        except (SystemExit, KeyboardInterrupt) as error:  # they end the loop: `close` must not wait for this call
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # it ends the task, if not the loop: `close` must not wait for this call
             self.answered(delivery, listener.failed(error, delivery.queue, delivery.messages))
             raise
         self.answered(delivery, verdict)
@@ -280,7 +316,7 @@ class Dispatcher(Generic[D]):
         try:
             rest = self._source.act_on(delivery, verdict)
         except Exception:
-            log.exception("consumer: a result of the listener was not taken in")
+            log.exception("consumer: failed to process a listener result")
             rest = None
         if rest is None:
             self._settled(delivery)
@@ -291,7 +327,7 @@ class Dispatcher(Generic[D]):
         try:
             await rest
         except Exception:
-            log.exception("consumer: a result of the listener was not taken in")
+            log.exception("consumer: failed to process a listener result")
         finally:
             self._settled(delivery)
             self._flush()
@@ -311,7 +347,7 @@ class Dispatcher(Generic[D]):
 
     async def _take_all(self) -> None:
         refusal: MiniMQError | None = None
-        while not self._is_stopping:
+        while not self.is_stopping:
             try:
                 await self._source.take(self._most_calls - self._running)
                 self._outage.worked("consumer: goes on group=%s", self._source.group)
@@ -395,7 +431,7 @@ class Dispatcher(Generic[D]):
     async def _stop_taking(self, timeout_s: float) -> None:
         assert self._taking is not None
         assert self._calls is not None
-        self._is_stopping = True
+        self.is_stopping = True
         self._changed.set()
         self._source.stop(self._taking)
         await asyncio.wait([self._taking], timeout=timeout_s)
@@ -419,6 +455,9 @@ class Dispatcher(Generic[D]):
         return count_of(sum(delivery.began_at is not None for delivery in self.in_hand), "call")
 
     async def _end(self, timeout_s: float) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         if self._calls is not None and self._broken is None:
             until = time.monotonic() + timeout_s
             await self._stop_taking(timeout_s)

@@ -34,17 +34,21 @@ class ListenerThreads(Generic[Delivery]):
         self._threads = [
             threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
         ]
-        self._started = False
+
+    def start(self) -> None:
+        """Start all threads, or none. Raises `RuntimeError` if the system refuses one."""
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.close()
+            raise
 
     def look(self, now: float) -> None:
         """Do nothing: a call ends by itself."""
 
     def add(self, delivery: Delivery) -> None:
         """Schedule a delivery."""
-        if not self._started:
-            self._started = True
-            for thread in self._threads:
-                thread.start()
         self._to_do.put(delivery)
 
     def flush(self) -> None:
@@ -72,8 +76,8 @@ class ListenerThreads(Generic[Delivery]):
         while (delivery := self._to_do.get()) is not None:
             try:
                 self._deliver(delivery)
-            except Exception:
-                log.exception("consumer: a call of the listener was not taken in")
+            except BaseException:
+                log.exception("consumer: failed to make a call of the listener")
 
 
 #: A loop that ends cancels its tasks, and is closed within this many seconds.
@@ -167,4 +171,4 @@ class ListenerTasks(Generic[Delivery]):
                 self._cancelled.append((delivery, time.monotonic()))
                 raise
             except Exception:
-                log.exception("consumer: a call of the listener was not taken in")
+                log.exception("consumer: failed to make a call of the listener")

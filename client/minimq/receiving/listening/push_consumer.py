@@ -184,6 +184,7 @@ class PushConsumer(PushFace):
             InvalidArgument: there is no subscription, it was started before, or the listener is not a plain function.
             TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
+            RuntimeError: the system refuses another thread.
         """
         self._dispatcher.start(self._adapter(listener, awaited=False))
         self._when_dropped.closed()  # it keeps running without references to this object
