@@ -185,6 +185,6 @@ class Settles:
 
     def close(self) -> None:
         """Tell all who wait that nobody answers any more."""
-        self._connection.not_at_end(self._end)
-        self._connection.call_soon(self._end)
+        if self._connection.call_soon(self._end):  # else it is called at the end
+            self._connection.not_at_end(self._end)
         self._callbacks.close(0)
