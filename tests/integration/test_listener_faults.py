@@ -9,16 +9,32 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from minimq import (
+    Admin,
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.receiving.consumer_options import ConsumerOptions
-from minimq_common.errors import InternalError, InvalidArgument
+from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
+from minimq.receiving.listening.push_consumer import Balance
+from minimq_common.errors import Closed, InternalError, InvalidArgument
 from support.groups import members_of
 from support.listening import Listener
+from support.relay import Relay
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -53,7 +69,8 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
         hangs.set()
         go_on.wait(2 * PATIENCE_S)
 
-    options: dict[str, Any] = {callback: hang}
+    revoked: list[object] = []
+    options: dict[str, Any] = {"on_revoked": revoked.append, callback: hang}
     consumer = PushConsumer(cluster.nameserver, group=group, **options)
     consumer.subscribe(topic)
     consumer.start(listener)
@@ -69,6 +86,88 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
     wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
     assert sum(admin.committed_offsets(group, topic).values()) == listener.calls.total()
     go_on.set()
+    wait_until(lambda: all(thread.name != f"minimq-push-{group}" for thread in threading.enumerate()), PATIENCE_S)
+    assert not revoked, "a callback was called after the end"
+
+
+# ---- starts -------------------------------------------------------------------------------------
+
+
+def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: str, group: str) -> None:
+    with Relay(cluster.nameserver) as relay, Cluster(relay.address) as shared, ThreadPoolExecutor(1) as pool:
+        relay.cut(for_good=True)
+        consumer = PushConsumer(shared, group=group, start_timeout_s=2 * PATIENCE_S)
+        consumer.subscribe(topic)
+        start = pool.submit(consumer.start, Listener())
+        wait_until(lambda: consumer._dispatcher._starting is not None, PATIENCE_S)
+        consumer.close()
+        with pytest.raises(Closed):
+            start.result(PATIENCE_S)
+        with pytest.raises(Closed):
+            consumer.start(Listener())
+        assert not consumer._dispatcher._tasks
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_a_thread_that_cannot_be_started_is_told_and_the_start_can_be_made_again(
+    cluster: LocalCluster,
+    producer: Producer,
+    topic: str,
+    group: str,
+    balance: Balance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    producer.send(Message(topic, b"body"))
+    begin = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == f"minimq-listener-{group}-2":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    listener = Listener()
+    with PushConsumer(cluster.nameserver, group=group, threads=4, balance=balance) as consumer:
+        consumer.subscribe(topic)
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                consumer.start(listener)
+        consumer.start(listener)
+        wait_until(lambda: listener.calls[b"body"] == 1, PATIENCE_S)
+
+
+class _Ending(ReceiveInterceptor):
+    """Ends the thread before the first call of the listener, and after the second."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    @contextmanager
+    def process(self, call: ConsumerCall) -> Iterator[None]:
+        self.calls += 1
+        number = self.calls
+        if number == 1:
+            raise SystemExit("before")
+        yield
+        if number == 2:
+            raise KeyboardInterrupt("after")
+
+
+def test_an_interceptor_that_ends_its_thread_fails_the_call_alone(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener, interceptor = Listener(), _Ending()
+    options = ConsumerOptions(retry_delays_s=(0.1,))
+    consumer = PushConsumer(cluster.nameserver, group=group, threads=1, interceptors=[interceptor], options=options)
+    with consumer:
+        consumer.subscribe(topic)
+        consumer.start(listener)
+        producer.send(Message(topic, b"body"))
+        wait_until(lambda: listener.calls[b"body"] == 2, PATIENCE_S)
+        wait_until(lambda: not consumer._dispatcher.in_hand, PATIENCE_S)
+    assert interceptor.calls == 3
+    assert "SystemExit: before" in caplog.text
+    assert "KeyboardInterrupt: after" in caplog.text
 
 
 def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_group(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -199,6 +200,35 @@ def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
             wait_until(lambda: second.calls[b"behind"] == 4, PATIENCE_S)
             assert len(other.assignment) == 4
     assert second.calls == {b"bad": 4, b"behind": 4}
+
+
+def test_closing_begins_no_call_that_waits_for_another(
+    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
+) -> None:
+    again, go_on = threading.Event(), threading.Event()
+
+    def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
+        if times == 1:
+            return ConsumeResult.RETRY_LATER
+        again.set()
+        go_on.wait(PATIENCE_S)
+        return ConsumeResult.SUCCESS
+
+    listener = Listener(answer)
+    producer.send_many(
+        [Message(topic, b"%d" % number) for number in range(5)], queue=MessageQueue(topic, "broker-a", 0)
+    )
+    consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.02)
+    consumer.subscribe(topic)
+    consumer.start(listener)
+    assert again.wait(PATIENCE_S)
+    with ThreadPoolExecutor(1) as pool:
+        closed = pool.submit(consumer.close)
+        wait_until(lambda: consumer._dispatcher.is_stopping, PATIENCE_S)
+        go_on.set()
+        closed.result(PATIENCE_S)
+    assert sum(times == 2 for times in listener.calls.values()) == 1
+    assert sum(admin.committed_offsets(group, topic).values()) == 1
 
 
 def test_a_hanging_call_is_told_but_nothing_overtakes_it(

@@ -15,13 +15,14 @@ from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.listening.dispatcher import Source
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
 from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, passed_on, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender
 from minimq.receiving.member_state import Grant
+from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.waits import Begin
@@ -98,6 +99,8 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
         limits = InFlightLimits(options.max_in_hand_messages, options.max_in_hand_bytes, options.max_in_hand_span)
         self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
+        #: No callback begins any more.
+        self._is_over = False
         self._commit_at = 0.0
         #: Until when nothing else is taken while suspects are in hand; 0 if there are none.
         self._alone_until = 0.0
@@ -204,6 +207,13 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
         self._callbacks.run(lambda: self._client.connection.call_soon(tell, call()))
         return await over
+
+    def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
+        return not self._is_over and super()._tell_user(callback, queues)
+
+    def _offset_reset(self, reset: OffsetReset) -> None:
+        if not self._is_over:
+            super()._offset_reset(reset)
 
     def is_callback(self) -> bool:
         """Tell whether the caller is a callback of the user."""
@@ -382,7 +392,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     def _finish(self, delivery: LeasedDelivery) -> None:
         following = self._in_flight.finish(delivery)
-        if following is not None:
+        if following is not None and not self.host.is_stopping:
             self.host.submit(following)
         self._fetcher.wake()
 
@@ -400,7 +410,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
                 await self._revoke_all()
         except TimeoutError:
             log.warning("consumer: closes while a callback runs group=%s", self.group)
-            self._all_revoked = True  # it hangs, and no other shall
+            self._is_over = True  # it hangs, and no other shall
         try:
             await self._commit()
         except MiniMQError as error:
@@ -414,7 +424,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     def drop(self) -> None:
         """Leave the group, and end everything at once."""
-        self._closed = True
+        self._closed = self._is_over = True
         self._sender.close()
         self._callbacks.close(0.0)
         self._shut_down()
