@@ -320,7 +320,7 @@ def test_a_consumer_that_is_killed_while_it_fails_loses_nothing(
 
 
 EXITING = """
-import sys, time
+import sys, threading, time
 from minimq import ConsumeResult, PushConsumer
 def listen(messages):
     print("called", flush=True)
@@ -331,6 +331,7 @@ consumer.subscribe("t")
 consumer.start(listen)
 while consumer._reader._sender._round is None:
     time.sleep(0.01)
+print([each.name for each in threading.enumerate() if not each.daemon], flush=True)
 """
 
 
@@ -357,6 +358,7 @@ def test_the_exit_of_a_program_does_not_wait_for_copies(tmp_path: Path) -> None:
                 try:
                     process.stdin.write("go on\n")
                     process.stdin.flush()
+                    assert process.stdout.readline() == "['MainThread']\n"
                     assert process.wait(PATIENCE_S) == 0
                 finally:
                     os.kill(broker, signal.SIGCONT)
