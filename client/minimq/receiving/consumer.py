@@ -256,13 +256,14 @@ class Consumer:
         while (handed := self._fetcher.at_hand(but)) is not None:
             if handed.messages is None:
                 try:
-                    handed.open(self._wanted if self._filters else None)
+                    for _ in handed.opening(self._wanted if self._filters else None):
+                        await self._waits.pause()
                 except (CorruptBatch, InvalidArgument) as error:
                     await self._waits.result(as_coroutine(self._fetcher.damaged, handed, error))
                     raise
-            messages = handed.messages
-            assert messages is not None
-            if messages:  # else none is wanted, or compaction has removed all of them
+                self._dropped += handed.dropped
+                continue  # it may have been taken back meanwhile
+            if messages := handed.messages:  # else none is wanted, or compaction has removed all of them
                 end = min(handed.given + most, len(messages))
                 return Found(messages[handed.given : end], handed, end)
         return None
@@ -275,9 +276,7 @@ class Consumer:
         return True
 
     def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        wanted = self._filters[messages[0].topic].apply(messages)
-        self._dropped += len(messages) - len(wanted)
-        return wanted
+        return self._filters[messages[0].topic].apply(messages)
 
     async def _look_up_topics(self, timeout_s: float) -> None:
         for topic in self._filters:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
@@ -12,6 +12,8 @@ from minimq_common.model import MessageQueue
 
 #: A hand-over of small batches has at least so many messages, however few a poll asks for.
 _FEWEST_MESSAGES = 64
+#: Messages of a large batch that are chosen from without a pause.
+_PART = 256
 
 
 class _Waiting(NamedTuple):
@@ -35,6 +37,7 @@ class HandOver:
         "_end",
         "_stored",
         "batches",
+        "dropped",
         "first",
         "given",
         "in_hand",
@@ -58,6 +61,8 @@ class HandOver:
         #: Decoded, once somebody has opened it.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
+        #: Messages that were not chosen.
+        self.dropped = 0
         #: Messages that the user has or had.
         self.given = 0
         #: The user has not finished the last of these, as in a loop.
@@ -80,28 +85,42 @@ class HandOver:
         """Offset behind the last message that the user has."""
         return self._behind(self.given)
 
-    def open(self, choose: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None) -> None:
-        """Decode the batches, up to one that is damaged, and keep the chosen messages."""
+    def opening(self, choose: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None) -> Iterator[None]:
+        """Decode the batches, up to one that is damaged, and keep the chosen messages.
+
+        Yields between parts, so that others can run; nothing has changed before the last of them.
+        """
         found: list[ReceivedMessage] = []
         batches: list[ReceivedBatch] = []
-        first = self.first
+        first, read, is_cut = self.first, 0, False
         for stored in self._stored:
+            is_large = stored.count > _PART
+            if is_large:
+                yield
             try:
                 batch = ReceivedBatch(self.queue, stored)
                 if self._check_texts:
                     batch.check_texts()
+                    if is_large:
+                        yield
                 messages = batch.messages(first)
             except (CorruptBatch, InvalidArgument):
                 if not batches:
                     raise
-                self.is_cut = True
+                is_cut = True
                 break  # those before it come first
             batches.append(batch)
-            found = found + messages if found else messages
+            read += len(messages)
+            for place in range(0, len(messages), _PART):
+                if is_large:
+                    yield
+                part = messages[place : place + _PART] if is_large else messages
+                found += part if choose is None else choose(part)
             first = batch.end_offset
+        self.is_cut, self.dropped = is_cut, read - len(found)
         self.batches = batches
         self._end = first
-        self.messages = found if choose is None or not found else choose(found)
+        self.messages = found
 
     def _behind(self, count: int) -> int:
         if self.messages is None or (count <= 0 and self.messages):

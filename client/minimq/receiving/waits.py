@@ -33,6 +33,9 @@ class Waits(Protocol):
     async def told(self, begin: Begin, timeout_s: float) -> bool:
         """Have something begun on that loop, and return whether it was over in time."""
 
+    async def pause(self) -> None:
+        """Let others of the same event loop run, amid what takes long."""
+
     async def end(self, close: Callable[[], None]) -> None:
         """Call a function that ends threads and waits for them."""
 
@@ -57,6 +60,9 @@ class BlockingWaits:
         except Empty:
             return False
         return True
+
+    async def pause(self) -> None:
+        """Go on: nobody else runs on this thread."""
 
     async def end(self, close: Callable[[], None]) -> None:
         """Call the function."""
@@ -90,6 +96,10 @@ class TaskWaits:
             return await over
         finally:
             timer.cancel()
+
+    async def pause(self) -> None:
+        """Let other tasks run."""
+        await asyncio.sleep(0)
 
     async def end(self, close: Callable[[], None]) -> None:
         """Call the function on a thread that is gone when this returns."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -20,7 +21,7 @@ from minimq.receiving.queue_decisions import (
     ReaderState,
 )
 from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import EncodedBatch
+from minimq.receiving.received import EncodedBatch, ReceivedMessage
 from minimq_common.errors import (
     CorruptBatch,
     Fenced,
@@ -162,6 +163,25 @@ def test_a_message_shows_the_beginning_of_its_body() -> None:
     short, long = take(fetched(0, EncodedBatch(0, 0, 0, 2, data)), 2, 0.0)
     assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
     assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
+
+
+def test_a_large_batch_is_opened_in_parts_between_which_others_run() -> None:
+    handed = fetched(0, stored(0, 3), stored(3, 5_000)).hand_over(10, 0.0)
+    parts: list[int] = []
+
+    def choose(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        parts.append(len(messages))
+        return [message for message in messages if message.queue_offset % 2]
+
+    pauses: list[int] = []
+    for _ in handed.opening(choose):
+        assert handed.messages is None
+        pauses.append(sum(parts))
+    assert handed.messages is not None
+    assert [message.queue_offset for message in handed.messages] == [*range(1, 5_003, 2)]
+    assert handed.dropped == 5_003 - len(handed.messages)
+    assert sum(parts) == 5_003
+    assert max(after - before for before, after in pairwise([0, *pauses, 5_003])) < 500
 
 
 def test_messages_that_a_broker_passes_over_count_when_those_before_them_are_handed_out() -> None:

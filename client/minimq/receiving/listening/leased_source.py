@@ -65,6 +65,10 @@ class _LoopWaits:
                     await over.wait()
         return over.is_set()
 
+    async def pause(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+
     async def end(self, close: Callable[[], None]) -> None:
         """Call a function."""
         close()
