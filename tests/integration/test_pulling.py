@@ -243,13 +243,13 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded_by: set[int] = set()
-    plain = HandOver.open
+    plain = HandOver.opening
 
-    def note(handed: HandOver, choose: Any) -> None:
+    def note(handed: HandOver, choose: Any) -> Iterator[None]:
         decoded_by.add(threading.get_ident())
-        plain(handed, choose)
+        return plain(handed, choose)
 
-    monkeypatch.setattr(HandOver, "open", note)
+    monkeypatch.setattr(HandOver, "opening", note)
     for number in range(3):
         producer.send_many([Message(topic, b"%d" % number)] * 5)
     consumer.subscribe(topic)
