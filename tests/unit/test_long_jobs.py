@@ -148,7 +148,7 @@ class Link:
         """It is there."""
 
     @staticmethod
-    async def _result(make: Callable[[], Awaitable[T]]) -> T:
+    async def _result(make: Callable[[], Awaitable[T]], *, cancels: bool = False) -> T:
         return await make()
 
     @staticmethod

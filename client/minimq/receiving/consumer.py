@@ -129,7 +129,7 @@ class Found(NamedTuple):
 
 
 class Consumer:
-    """A client that reads for a group. Base of `PullReader` and `QueueDispatcher`.
+    """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
 
     The user's callbacks about queues run where messages are taken: `_announce_all` calls `on_assigned` and `on_lost`,
     `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, and wait by `Waits`.

@@ -141,14 +141,14 @@ class ReceiveInterceptors:
     @contextmanager
     def _around(self, method: Literal["receive", "process", "settle"], call: ConsumerCall) -> Iterator[ConsumerCall]:
         entered: list[AbstractContextManager[object]] = []
-        for interceptor in self._interceptors:
-            try:
-                block: AbstractContextManager[object] = getattr(interceptor, method)(call)
-                block.__enter__()
-                entered.append(block)
-            except Exception:
-                log.exception("consumer: an interceptor failed before operation=%s", call.operation)
         try:
+            for interceptor in self._interceptors:
+                try:
+                    block: AbstractContextManager[object] = getattr(interceptor, method)(call)
+                    block.__enter__()
+                    entered.append(block)
+                except Exception:
+                    log.exception("consumer: an interceptor failed before operation=%s", call.operation)
             yield call
         except BaseException as error:
             call.error = error

@@ -10,130 +10,34 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
-from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listening.listener import ListenerAdapter, Verdict
 from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThreads
 from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT
-from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.listening.source import D, Source
 from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
 from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
-from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of
 
 log = client_logger(__name__)
 
 #: Interval at which calls that hang are looked for, and sources do what is due.
-_LOOK_INTERVAL_S = 0.2
+_TICK_S = 0.2
 #: Delay before a take that failed is tried again.
 _AGAIN_S = 0.5
 #: Seconds for which `close` waits for running calls without a word.
 _QUIET_CLOSE_S = 1.0
 
 _STARTED = "the consumer was started before: start it once"
-
-
-class Delivery:
-    """Messages of one queue and topic that the listener is called with together."""
-
-    __slots__ = ("began_at", "hangs", "has_slot", "is_over", "keeps_slot", "messages", "queue", "verdict")
-
-    def __init__(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> None:
-        self.queue = queue
-        self.messages = messages
-        #: When the listener was called; set by its thread.
-        self.began_at: float | None = None
-        #: Known without a call.
-        self.verdict: Verdict | None = None
-        self.hangs = False
-        #: Its verdict was acted on: a later one does not matter.
-        self.is_over = False
-        #: It counts as a call until its verdict is there; one that keeps its slot, until its messages are settled.
-        self.has_slot = False
-        self.keeps_slot = False
-
-
-D = TypeVar("D", bound=Delivery)
-
-
-class Source(Generic[D]):
-    """Where messages come from, and what becomes of them. Lives on the event loop unless a method says otherwise."""
-
-    client: ClusterClient
-    #: For each thread of the listener, so many calls run or wait for it.
-    calls_per_thread = 1
-    #: Messages of a call that hangs are tried again meanwhile.
-    retries_hanging = False
-    group: str
-    host: Dispatcher[D]
-
-    @property
-    def is_member(self) -> bool:
-        """True once a broker serves it. On any thread."""
-        return True
-
-    @property
-    def topics(self) -> Collection[str]:
-        """The topics that are subscribed to."""
-        raise NotImplementedError
-
-    def check_open(self) -> None:
-        """Raise `Closed` after `close`, and in a fork. On any thread."""
-        raise NotImplementedError
-
-    async def begin(self) -> None:
-        """Begin to read the topics, which were found."""
-
-    async def take(self, room: int) -> None:
-        """Submit deliveries to the host, for so many calls; return soon if there is something else to do."""
-        raise NotImplementedError
-
-    def may_begin(self, delivery: D) -> bool:
-        """Tell whether the messages are still this consumer's. On the listener's thread."""
-        return True
-
-    def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
-        """Settle the messages, or return what does and waits for brokers. None: they might not begin."""
-        raise NotImplementedError
-
-    def is_current(self, delivery: D) -> bool:
-        """Tell whether a delivery that was put off is to be made."""
-        return True
-
-    def look(self, now: float) -> None:
-        """Do what is due; called a few times a second."""
-
-    def stop(self, taking: asyncio.Task[None]) -> None:
-        """Let `take` return."""
-        raise NotImplementedError
-
-    async def give_back(self, withdrawn: Sequence[D]) -> None:
-        """Let others have what no listener will be called with."""
-
-    async def end(self, timeout_s: float) -> None:
-        """Finish with the brokers what was settled; a callback may take that long."""
-        raise NotImplementedError
-
-    async def leave(self) -> None:
-        """Leave the group after a failure."""
-        raise NotImplementedError
-
-    def is_callback(self) -> bool:
-        """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""
-        return False
-
-    def drop(self) -> None:
-        """End everything at once. On any thread but that of the loop."""
-        raise NotImplementedError
 
 
 class Dispatcher(Generic[D]):
@@ -397,15 +301,15 @@ class Dispatcher(Generic[D]):
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_INTERVAL_S)
+            await asyncio.sleep(_TICK_S)
             now = time.monotonic()
             assert self._calls is not None  # this begins after it
-            self._calls.look(now)
+            self._calls.tick(now)
             if self._calls.has_ended and not self._is_closed:
                 text = "the event loop of the listener has ended: close the consumer before its loop ends"
                 await self._give_up(InternalError(text))
                 return
-            self._source.look(now)
+            self._source.tick(now)
             for delivery in [*self.in_hand]:
                 began_at = delivery.began_at
                 if began_at is not None and not delivery.hangs and now >= began_at + self._hangs_after_s:
@@ -445,14 +349,19 @@ class Dispatcher(Generic[D]):
             if await self._wait_until(_QUIET_CLOSE_S):
                 return
             timeout_s -= _QUIET_CLOSE_S
-            text = "consumer: closes, and waits up to %.0f s for %s of the listener group=%s"
-            log.warning(text, timeout_s, self._running_calls(), self._source.group)
+            text = "consumer: closes, and waits up to %.0f s for %s group=%s"
+            log.warning(text, timeout_s, self._in_hand_text(), self._source.group)
         if not await self._wait_until(timeout_s):
-            text = "consumer: closes, and waits no longer for %s of the listener group=%s"
-            log.warning(text, self._running_calls(), self._source.group)
+            text = "consumer: closes, and waits no longer for %s group=%s"
+            log.warning(text, self._in_hand_text(), self._source.group)
 
-    def _running_calls(self) -> str:
-        return count_of(sum(delivery.began_at is not None for delivery in self.in_hand), "call")
+    def _in_hand_text(self) -> str:
+        calls = sum(delivery.began_at is not None for delivery in self.in_hand)
+        results = len(self.in_hand) - calls
+        parts = [f"{count_of(calls, 'call')} of the listener"] if calls else []
+        if results:
+            parts.append(f"{count_of(results, 'result')} that brokers have not taken yet")
+        return " and ".join(parts)
 
     async def _end(self, timeout_s: float) -> None:
         if self._starting is not None:

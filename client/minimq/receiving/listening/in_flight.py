@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from minimq.receiving.listening.dispatcher import Delivery
+from minimq.receiving.listening.source import Delivery
 from minimq.receiving.member_state import Grant
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
@@ -105,10 +105,15 @@ class ProcessQueue:
 class Suspects(NamedTuple):
     """Messages of which one may have ended the member that had them: while they are delivered, nothing else is."""
 
+    #: Offset from which the queue was granted.
     first: int
+    #: How often members that died had the messages up to `near`.
     tries: int
+    #: End of the messages that are most likely to have ended a member; they are delivered one by one.
     near: int
+    #: End of all messages that one of these members may have had.
     end: int
+    #: A member has told `near`; else it is as much as its threads may have had.
     known: bool = False
 
     @classmethod

@@ -16,11 +16,11 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
-from minimq.receiving.listening.dispatcher import Source
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
 from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, passed_on, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender
+from minimq.receiving.listening.source import Source
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.read_ahead import HandOver

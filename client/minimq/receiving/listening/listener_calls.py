@@ -44,7 +44,7 @@ class ListenerThreads(Generic[Delivery]):
             self.close()
             raise
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Do nothing: a call ends by itself."""
 
     def add(self, delivery: Delivery) -> None:
@@ -121,9 +121,9 @@ class ListenerTasks(Generic[Delivery]):
         if self._to_do and not self._is_woken:
             self._is_woken = True
             with suppress(RuntimeError):  # the loop is closed, which `has_ended` reports
-                self._loop.call_soon_threadsafe(self._look)
+                self._loop.call_soon_threadsafe(self._begin_tasks)
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Return deliveries that were cancelled although the loop still runs; call it periodically."""
         while self._cancelled and not self.has_ended and now >= self._cancelled[0][1] + _CLOSED_WITHIN_S:
             self._cut_off(self._cancelled.popleft()[0])
@@ -147,7 +147,7 @@ class ListenerTasks(Generic[Delivery]):
         except RuntimeError:  # no loop runs in this thread
             return False
 
-    def _look(self) -> None:
+    def _begin_tasks(self) -> None:
         self._is_woken = False  # first: a delivery that is added from here on wakes the loop again
         for _ in range(min(len(self._to_do), self._count - len(self._tasks))):
             task = self._loop.create_task(self._run(), context=self._context.copy())

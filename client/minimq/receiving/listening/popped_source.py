@@ -11,9 +11,9 @@ from typing import Any
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
-from minimq.receiving.listening.dispatcher import Delivery, Source
 from minimq.receiving.listening.listener import ListenerCalls, Verdict
 from minimq.receiving.listening.retries import Failed, RetryRule
+from minimq.receiving.listening.source import Delivery, Source
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
 from minimq.transport.client_log import client_logger
@@ -167,8 +167,8 @@ class PoppedSource(Source[PoppedDelivery]):
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._is_started = False
         self._lanes = Lanes()
-        #: The latest look at the time, and the latest after which this process had stood still.
-        self._looked_at = self._stood_still_at = 0.0
+        #: The latest tick, and the latest after which this process had stood still.
+        self._ticked_at = self._stood_still_at = 0.0
         #: When everything in hand was extended after the process had stood still.
         self._woke_at = 0.0
 
@@ -203,7 +203,7 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def begin(self) -> None:  # noqa: D102
         self._is_started = True
-        self._looked_at = self._woke_at = time.monotonic()
+        self._ticked_at = self._woke_at = time.monotonic()
 
     # ---- taking ------------------------------------------------------------------------------------
 
@@ -233,7 +233,7 @@ class PoppedSource(Source[PoppedDelivery]):
             self._woke_at = now
 
     def _stood_still_since(self, since: float) -> bool:
-        is_late = time.monotonic() - self._looked_at > _KEPT_AFTER * self._options.invisible_s
+        is_late = time.monotonic() - self._ticked_at > _KEPT_AFTER * self._options.invisible_s
         return is_late or self._stood_still_at >= since
 
     async def _still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
@@ -245,12 +245,12 @@ class PoppedSource(Source[PoppedDelivery]):
             return [message for message in messages if message.handle not in expired]
         return messages
 
-    def look(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Extend what is in hand when it is time."""
-        before = self._looked_at
+        before = self._ticked_at
         if self._stood_still_since(now):
             self._stood_still_at = now
-        self._looked_at = now
+        self._ticked_at = now
         if now - before > self._options.invisible_s and self.host.in_hand:
             log.warning(STOOD_STILL, now - before, self.group)
         for delivery in self.host.in_hand:
@@ -380,10 +380,6 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def end(self, timeout_s: float) -> None:
         """End all streams."""
-        await self._reader.close(_CLOSE_S)
-
-    async def leave(self) -> None:
-        """End all streams: others shall have the messages."""
         await self._reader.close(_CLOSE_S)
 
     def drop(self) -> None:

@@ -1,0 +1,109 @@
+"""Where the messages of a listener come from, as a dispatcher uses it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.listening.listener import Verdict
+from minimq.receiving.received import ReceivedMessage
+from minimq_common.model import MessageQueue
+
+if TYPE_CHECKING:  # it has a source
+    from minimq.receiving.listening.dispatcher import Dispatcher
+
+
+class Delivery:
+    """Messages of one queue and topic that the listener is called with together."""
+
+    __slots__ = ("began_at", "hangs", "has_slot", "is_over", "keeps_slot", "messages", "queue", "verdict")
+
+    def __init__(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> None:
+        self.queue = queue
+        self.messages = messages
+        #: When the listener was called; set by its thread.
+        self.began_at: float | None = None
+        #: Given before the listener is asked, which then is not.
+        self.verdict: Verdict | None = None
+        self.hangs = False
+        #: Its verdict was acted on: a later one does not matter.
+        self.is_over = False
+        #: It counts as a call until its verdict is there; one that keeps its slot, until its messages are settled.
+        self.has_slot = False
+        self.keeps_slot = False
+
+
+D = TypeVar("D", bound=Delivery)
+
+
+class Source(Generic[D]):
+    """Where messages come from, and what becomes of them. Lives on the event loop unless a method says otherwise."""
+
+    client: ClusterClient
+    #: For each thread of the listener, so many calls run or wait for it.
+    calls_per_thread = 1
+    #: Messages of a call that hangs are tried again meanwhile.
+    retries_hanging = False
+    group: str
+    host: Dispatcher[D]
+
+    @property
+    def is_member(self) -> bool:
+        """True once a broker serves it. On any thread."""
+        return True
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The topics that are subscribed to."""
+        raise NotImplementedError
+
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork. On any thread."""
+        raise NotImplementedError
+
+    async def begin(self) -> None:
+        """Begin to read the topics, which were found."""
+
+    async def take(self, room: int) -> None:
+        """Submit at most `room` deliveries to the host; return soon if there is something else to do."""
+        raise NotImplementedError
+
+    def may_begin(self, delivery: D) -> bool:
+        """Tell whether the messages are still this consumer's. On the listener's thread."""
+        return True
+
+    def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
+        """Settle the messages, or return what waits for brokers to do so. No verdict: the call did not begin."""
+        raise NotImplementedError
+
+    def is_current(self, delivery: D) -> bool:
+        """Tell whether a delivery that was put off is to be made."""
+        return True
+
+    def tick(self, now: float) -> None:
+        """Do what is due; called a few times a second."""
+
+    def stop(self, taking: asyncio.Task[None]) -> None:
+        """Let `take` return."""
+        raise NotImplementedError
+
+    async def give_back(self, withdrawn: Sequence[D]) -> None:
+        """Let others have what no listener will be called with."""
+
+    async def end(self, timeout_s: float) -> None:
+        """Finish with the brokers what was settled; a callback may take that long."""
+        raise NotImplementedError
+
+    async def leave(self) -> None:
+        """Leave the group after a failure."""
+        await self.end(0.0)
+
+    def is_callback(self) -> bool:
+        """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""
+        return False
+
+    def drop(self) -> None:
+        """End everything at once. On any thread but that of the loop."""
+        raise NotImplementedError
