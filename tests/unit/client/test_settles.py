@@ -129,6 +129,25 @@ def test_who_waits_hears_that_the_connection_was_closed(
         acknowledge(2)
 
 
+def test_who_waits_hears_of_the_end_though_the_connection_is_closed_meanwhile(
+    connection: Connection, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settler: Any = brokers
+    settles = Settles(connection, settler, "g", connection.check_open)
+    acknowledged = settles.ack_soon(str(ReceiptHandle("g", MessageQueue("t", "a", 0), 0, 1)))
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    call_soon = connection.call_soon
+
+    def call_too_late(callback: Callable[..., object], *arguments: Any) -> bool:
+        connection.close()
+        return call_soon(callback, *arguments)
+
+    monkeypatch.setattr(connection, "call_soon", call_too_late)
+    settles.close()
+    with pytest.raises(Closed):
+        acknowledged.result(PATIENCE_S)
+
+
 def test_callbacks_run_on_a_thread_of_their_own(
     connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
 ) -> None:
