@@ -5,13 +5,10 @@ from __future__ import annotations
 import contextlib
 from datetime import UTC, datetime, timedelta
 
-import grpc
 import pytest
 
 from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
-from minimq_common.wire import rpc
 from minimq_nameserver.server import NameServer
-from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import brokers_of
 from support.line import Line
 from support.loop_thread import LoopThread
@@ -112,22 +109,6 @@ def test_how_long_and_how_many_are_remembered_is_up_to_the_options(
     for name in ("broker-a", "broker-b"):
         start_broker(nameserver.address, name=name).stop()
     assert [away.broker_name for away in links.away()] == ["broker-b"][:remembered]
-
-
-def test_older_clients_are_answered_as_ever(nameserver: NameServer, start_broker: StartBroker) -> None:
-    with rpc.open_channel(nameserver.address) as channel:
-        stub = nameserver_pb2_grpc.NameServerStub(channel)
-
-        def refusal() -> str:
-            with pytest.raises(grpc.RpcError) as raised:
-                stub.GetRoute(nameserver_pb2.GetRouteRequest(topic="orders"))
-            return rpc.from_rpc_error(raised.value, "").code
-
-        assert refusal() == TopicNotFound.code, "no broker is registered"
-        start_broker(nameserver.address, name="broker-b", topics=("bills",))
-        start_broker(nameserver.address, name="broker-a").stop()
-        assert refusal() == TopicNotFound.code
-        assert [route.topic for route in stub.ListTopics(nameserver_pb2.ListTopicsRequest()).routes] == ["bills"]
 
 
 def test_watchers_hear_who_is_away_and_who_was_forgotten(
