@@ -57,4 +57,4 @@ def try_timeout_s(now: float, deadline: float, tries: int) -> float:
 def after_waiting(error: MiniMQError, waited_s: float, option: str = "") -> MiniMQError:
     """Return an error that also says how long servers were waited for, and which option sets that, if it is given."""
     said = f", as {option} says" if option else ""
-    return error.with_message(f"{error.message} (waited {waited_s:.3g} s{said})")
+    return error.with_message(f"{error.message} (waited {round(waited_s, 2):g} s{said})")
