@@ -78,10 +78,16 @@ def test_a_tag_has_at_most_255_characters() -> None:
         ({"properties": ["a"]}, "the properties of the message are a list: give a dict of texts"),
     ],
 )
-def test_no_message_is_made_with_a_field_of_a_wrong_type(field: dict[str, Any], said: str) -> None:
+def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
-        Message(**{"topic": "t", "body": b"x"} | field)
+        check_message(Message(**{"topic": "t", "body": b"x"} | field), 10)
     assert refused.value.message == said
+
+
+@pytest.mark.parametrize("field", [{"topic": 5}, {"body": "x"}, {"body": None}, {"keys": "text"}])
+def test_no_message_is_made_with_what_is_mistaken_most_often(field: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Message(**{"topic": "t", "body": b"x"} | field)
 
 
 def test_what_was_changed_since_the_message_was_made_is_named() -> None:
