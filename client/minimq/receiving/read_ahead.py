@@ -111,11 +111,13 @@ class HandOver:
                 break  # those before it come first
             batches.append(batch)
             read += len(messages)
-            for place in range(0, len(messages), _PART):
-                if is_large:
-                    yield
-                part = messages[place : place + _PART] if is_large else messages
-                found += part if choose is None else choose(part)
+            if choose is None:
+                found = found + messages if found else messages
+            else:
+                for place in range(0, len(messages), _PART):
+                    if is_large:
+                        yield
+                    found += choose(messages[place : place + _PART])
             first = batch.end_offset
         self.is_cut, self.dropped = is_cut, read - len(found)
         self.batches = batches
