@@ -226,10 +226,10 @@ def places(nameserver: str) -> dict[str, str]:
     """Send messages of different kinds, and return the paths of their pages."""
     bodies = {"hostile": _HOSTILE.encode(), "binary": bytes(range(256)) * 4, "large": b"0123456789abcdef" * (1 << 18)}
     with Cluster(nameserver) as cluster, Producer(cluster) as producer, Admin(cluster) as admin:
-        admin.create_topic("odd-%7C|_bodies", queues=1)
+        admin.create_topic("odd_bodies.v1", queues=1)
         sent = {
             kind: producer.send(
-                Message("odd-%7C|_bodies", body, tag="<b>", keys=['"><i>'], properties={"<u>": "</dl>"})
+                Message("odd_bodies.v1", body, tag="<b>", keys=['"><i>'], properties={"<u>": "</dl>"})
             )
             for kind, body in bodies.items()
         }
