@@ -228,9 +228,7 @@ def places(nameserver: str) -> dict[str, str]:
     with Cluster(nameserver) as cluster, Producer(cluster) as producer, Admin(cluster) as admin:
         admin.create_topic("odd_bodies.v1", queues=1)
         sent = {
-            kind: producer.send(
-                Message("odd_bodies.v1", body, tag="<b>", keys=['"><i>'], properties={"<u>": "</dl>"})
-            )
+            kind: producer.send(Message("odd_bodies.v1", body, tag="<b>", keys=['"><i>'], properties={"<u>": "</dl>"}))
             for kind, body in bodies.items()
         }
         [found] = admin.find_messages("orders", key=WANTED_KEY).messages
