@@ -75,7 +75,7 @@ def consume(address: str, topic: str, group: str, count: int) -> Result:
     began = start_line()
     received, touched = len(early), 0
     while received < count:
-        batch = reader.consume(min(8192, count - received), _WAIT_S)  # it waits until it has so many
+        batch = reader.consume(min(8192, count - received), _WAIT_S)  # it waits for the whole number
         if not batch:
             raise SystemExit(f"only {received} of {count} messages came")
         received += len(batch)

@@ -14,7 +14,7 @@ from minimq_common.serving.metrics import counter, counters, gauge
 
 
 def halves(prefix: str, store: MessageStore, undecided: int, done: Counters) -> Iterator[Metric]:
-    """Yield what is known of half messages, of which so many transactions are undecided."""
+    """Yield the metrics of half messages, given the number of undecided transactions."""
     table = [*store.state.transactions.open_halves().values()]
     oldest_ms = min((half.stage.began_ms for half in table), default=None)
     yield gauge(f"{prefix}_half_transactions", "Transactions with half messages that have not ended.", len(table))

@@ -203,7 +203,7 @@ class Follower:
         name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
         if frame.go_on.term_entry and term.position >= store.log.complete_from:
-            # Two copies of one log have one identity, whoever has written to them since.
+            # Two copies of one log keep its identity even after different masters have written to them.
             if store.entries(term.position, 1) != [frame.go_on.term_entry]:
                 raise BrokerConflict(
                     f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: "

@@ -177,7 +177,7 @@ class GroupBeginnings:
         offsets = tuple(
             CommittedOffset(*queue, self._offset(name, queue, beginning))
             for queue in queues
-            if state.offset(group, queue) is None  # otherwise somebody committed by hand before
+            if state.offset(group, queue) is None  # else an operator has set one
         )
         return GroupStarted(group, topic.topic_id, offsets, now_ms())
 

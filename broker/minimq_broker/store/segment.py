@@ -117,7 +117,7 @@ class Segment(SegmentFile):
             self.due.changed()
 
     def truncate(self, position: int) -> None:
-        """Delete the entries from a position on with their rows, synced; it is written again. Nobody may read."""
+        """Delete the entries from a position on with their rows, synced, and unseal it. Nobody may read meanwhile."""
         self.sealed = False
         self._first.clear()
         self._newest = (-1, None)

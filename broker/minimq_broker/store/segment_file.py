@@ -117,7 +117,7 @@ class PageCheck:
         self._damage = ""
 
     def look(self, pages: int) -> None:
-        """Look at all pages of trees if there are few. Raises `CorruptEntry` when something is wrong."""
+        """Verify the pages of all trees if there are few. Raises `CorruptEntry` when something is wrong."""
         if self._damage:
             raise CorruptEntry(self._damage)
         if pages <= _FEW_PAGES:
@@ -125,7 +125,7 @@ class PageCheck:
                 pass
 
     def walk(self, *, deep: bool = False) -> Iterator[None]:
-        """Look at all pages in small steps. Raises `CorruptEntry` when something is wrong."""
+        """Verify all pages in small steps. Raises `CorruptEntry` when something is wrong."""
         with suppress(FileNotFoundError):  # it was removed, and who still reads it finishes
             try:
                 yield from walk_file(self._path, deep=deep)
@@ -154,7 +154,7 @@ def is_segment(path: Path) -> bool:
 
 
 def segment_files(path: Path, without: Collection[str] = ()) -> list[Path]:
-    """Return the files of all segments in order, but for some. Raises `StoreError`: one has another name."""
+    """Return the files of segments in order, without the excluded ones. Raises `StoreError` for a misnamed file."""
     files = sorted(file for file in path.glob("*.mdb") if file.name not in without)
     for file in files:
         if not is_segment(file):

@@ -16,7 +16,7 @@ from minimq_broker.core.facts import HalvesEnded
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_common.errors import TransactionEnded
 
-#: So many outcomes are remembered. They take 20 MB of memory.
+#: Number of remembered outcomes, which take 20 MB of memory.
 MAX_OUTCOMES = 100_000
 
 
@@ -82,7 +82,7 @@ def described(transaction: TransactionId) -> str:
 
 
 def ended(transaction: TransactionId, outcome: HalfOutcome) -> TransactionEnded:
-    """Return the error of whoever comes after the end of a transaction."""
+    """Return the error for a call that comes after the end of a transaction."""
     why = {
         HalfOutcome.COMMITTED: "was committed, by an answer of a check or by hand",
         HalfOutcome.ROLLED_BACK: "was rolled back, by its producer, an answer of a check, or by hand",

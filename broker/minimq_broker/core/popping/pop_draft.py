@@ -56,7 +56,7 @@ class PopDraft:
         return expired
 
     def claim(self, claimed: Claim) -> None:
-        """Settle messages that nobody has taken."""
+        """Settle messages that no consumer has taken."""
         self._put(self.queue.claim(claimed))
 
     def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> None:

@@ -60,7 +60,7 @@ class Settle(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """Messages that nobody has taken are settled: dead letters, by an operator."""
+    """An operator settles messages that no consumer has taken: dead letters."""
 
     #: As of a `Settle`.
     spans: Sequence[tuple[int, int]]

@@ -61,12 +61,12 @@ class TopicBytes(NamedTuple):
 
     @property
     def is_dirty(self) -> bool:
-        """True if so much is not compacted that the rules demand a round."""
+        """True if the rules demand a round for what is not compacted."""
         return self.dirty > 0 and self.rules.dirty_percent * (self.clean + self.dirty) <= 100 * self.dirty
 
 
 def needs_compaction(record: CompactionRecord, topics: Sequence[TopicBytes], now_ms: int) -> bool:
-    """Tell whether a topic has so much that is not compacted as its rules say, or tombstones whose time is over."""
+    """Tell whether a topic's rules demand a round, or some of its tombstones have expired."""
     if any(each.is_dirty for each in topics):
         # What is younger than the lag would be looked at in vain, again and again.
         return now_ms - record.last_ms >= min(each.rules.min_lag_ms for each in topics if each.dirty) // 2

@@ -43,7 +43,7 @@ NOTHING_NEEDED = 1 << 63
 class SegmentRest:
     """The needed part of a sealed segment; sizes are estimates, 0 only if there is nothing."""
 
-    #: Of topics that were deleted, or keep less: needed by nobody, whatever the age of the segment.
+    #: Topics that were deleted or keep less: nobody needs their messages, whatever the age of the segment.
     garbage_bytes: int = 0
     aged_bytes: int = 0
     lasting_bytes: int = 0
@@ -137,7 +137,7 @@ def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
 
 
 def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
-    """Tell whether to seal the active segment as all its batches are over age; nothing else would if nobody sends."""
+    """Tell whether to seal the active segment because all its batches have expired: nothing else does without sends."""
     return active.newest_ms is not None and _is_over_age(active, now_ms, rules)
 
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _ROUND_S = 1.0
 #: Questions, and expired transactions, of one round.
 _MOST = 1_000
-#: A member is not asked while it has so many bytes to read.
+#: Unread bytes from which on the broker asks a member nothing more.
 _MAX_UNREAD_BYTES = 1 << 20
 #: Seconds between two warnings that some are undecided; and how many the log names.
 _WARN_S = 600.0

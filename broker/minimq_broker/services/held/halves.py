@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[halves_pb2.EndHalvesRequest, halves_pb2.EndHalfResponse]
 
-#: Lists leave out batches of more bytes, and further ones once they hold so many.
+#: Bytes of the batches in one list, and of each of them; the list leaves out the others.
 _LISTED_BATCH_BYTES = 64 << 10
 _LISTED_BYTES = 8 << 20
 _WANTED = {

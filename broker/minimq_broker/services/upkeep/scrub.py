@@ -30,7 +30,7 @@ _AGAIN_S = 2.0
 
 
 class Scrub(PeriodicTask):
-    """Verifies all sealed segments in rounds, on a thread, after a look at the pages that no start has verified."""
+    """Verifies all sealed segments in rounds, on a thread; first the pages that the start left out."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters

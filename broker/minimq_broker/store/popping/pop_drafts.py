@@ -95,7 +95,7 @@ class PopDrafts:
         return [PopMoved(group, tuple(queues)) for group, queues in moved.items()]
 
     def decide_whole(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
-        """Return the facts that follow from a job of settles, each of which counts for all of its messages."""
+        """Return the facts of a job of settles; each settle counts for all of its messages."""
         keys = {step.key for step in job.steps}
         before = {key: self._drafts[key].queue.copy(job.now_ms) for key in keys if key in self._drafts}
         try:

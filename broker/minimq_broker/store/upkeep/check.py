@@ -38,7 +38,7 @@ from minimq_common.files.lmdb_files import check_file
 from minimq_common.files.lmdb_pages import PageDamage
 from minimq_common.words import count_of
 
-#: Rows of producers, of which a broker forgets the oldest: how many it remembers may differ between releases.
+#: Not compared: a broker forgets the oldest producers, and releases may differ in how many they keep.
 _FORGOTTEN = "producer"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -30,19 +31,20 @@ class Delivery:
         self.hangs = False
         #: Its verdict was acted on: a later one does not matter.
         self.is_over = False
-        #: It counts as a call until its verdict is there; one that keeps its slot, until its messages are settled.
+        #: It takes a slot of the listener until its verdict is there.
         self.has_slot = False
+        #: Until its messages are settled.
         self.keeps_slot = False
 
 
 D = TypeVar("D", bound=Delivery)
 
 
-class Source(Generic[D]):
+class Source(ABC, Generic[D]):
     """Where messages come from, and what becomes of them. Lives on the event loop unless a method says otherwise."""
 
     client: ClusterClient
-    #: For each thread of the listener, so many calls run or wait for it.
+    #: Calls that run or wait for each thread of the listener.
     calls_per_thread = 1
     #: Messages of a call that hangs are tried again meanwhile.
     retries_hanging = False
@@ -55,28 +57,28 @@ class Source(Generic[D]):
         return True
 
     @property
+    @abstractmethod
     def topics(self) -> Collection[str]:
         """The topics that are subscribed to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork. On any thread."""
-        raise NotImplementedError
 
     async def begin(self) -> None:
         """Begin to read the topics, which were found."""
 
+    @abstractmethod
     async def take(self, room: int) -> None:
         """Submit at most `room` deliveries to the host; return soon if there is something else to do."""
-        raise NotImplementedError
 
     def may_begin(self, delivery: D) -> bool:
         """Tell whether the messages are still this consumer's. On the listener's thread."""
         return True
 
+    @abstractmethod
     def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
         """Settle the messages, or return what waits for brokers to do so. No verdict: the call did not begin."""
-        raise NotImplementedError
 
     def is_current(self, delivery: D) -> bool:
         """Tell whether a delivery that was put off is to be made."""
@@ -85,16 +87,16 @@ class Source(Generic[D]):
     def tick(self, now: float) -> None:
         """Do what is due; called a few times a second."""
 
+    @abstractmethod
     def stop(self, taking: asyncio.Task[None]) -> None:
         """Let `take` return."""
-        raise NotImplementedError
 
     async def give_back(self, withdrawn: Sequence[D]) -> None:
         """Let others have what no listener will be called with."""
 
+    @abstractmethod
     async def end(self, timeout_s: float) -> None:
         """Finish with the brokers what was settled; a callback may take that long."""
-        raise NotImplementedError
 
     async def leave(self) -> None:
         """Leave the group after a failure."""
@@ -104,6 +106,6 @@ class Source(Generic[D]):
         """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""
         return False
 
+    @abstractmethod
     def drop(self) -> None:
         """End everything at once. On any thread but that of the loop."""
-        raise NotImplementedError
