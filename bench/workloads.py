@@ -55,11 +55,14 @@ def produce(nameserver: str, topic: str, count: int, size: int) -> Result:
 
 
 def consume(nameserver: str, topic: str, group: str, count: int) -> Result:
-    """Poll messages, touch each body."""
+    """Join the group, then poll messages and touch each body."""
     with PullConsumer(nameserver, group=group) as consumer:
         consumer.subscribe(topic)
+        early: list[ReceivedMessage] = []
+        while not consumer.assignment:
+            early += consumer.poll(timeout=0.05)
         began = start_line()
-        received = touched = 0
+        received, touched = len(early), 0
         while received < count:
             batch = consumer.poll(timeout=30, max_messages=8192)
             if not batch:
