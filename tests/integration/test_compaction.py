@@ -48,18 +48,22 @@ def update(cluster: LocalCluster, table: dict[str, bytes], count: int, chance: r
             producer.send_many(messages[first : first + 50])
 
 
+def polled_to_the_end(consumer: PullConsumer) -> Iterator[ReceivedMessage]:
+    while len(consumer.assignment) < 2 or not consumer.at_end():
+        yield from consumer.poll(0.2)
+
+
 def read_table(cluster: LocalCluster, group: str) -> tuple[dict[str, bytes], int]:
     """Return the table that all messages add up to, and how many there are."""
     table: dict[str, bytes] = {}
     count = 0
     with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
         consumer.subscribe(TOPIC)
-        while messages := consumer.poll(2.0):
-            count += len(messages)
-            for message in messages:
-                table.pop(message.keys[0], None)
-                if not message.is_tombstone:
-                    table[message.keys[0]] = message.body
+        for message in polled_to_the_end(consumer):
+            count += 1
+            table.pop(message.keys[0], None)
+            if not message.is_tombstone:
+                table[message.keys[0]] = message.body
     return table, count
 
 
@@ -82,11 +86,8 @@ def test_the_table_stays_what_it_is(cluster: LocalCluster) -> None:
         update(cluster, table, 3000, chance)
         wait_until(lambda: removed(cluster) > 2000, 30.0)
         assert first
-        for message in first:
-            seen[message.keys[0]] = message.body
-        while messages := consumer.poll(2.0):
-            for message in messages:
-                seen[message.keys[0]] = message.body
+        seen |= {message.keys[0]: message.body for message in first}
+        seen |= {message.keys[0]: message.body for message in polled_to_the_end(consumer)}
         assert {key: body for key, body in seen.items() if body} == table
     found, count = read_table(cluster, "new")
     assert found == table
@@ -110,9 +111,13 @@ def test_messages_that_are_taken_one_by_one_are_those_that_are_left(cluster: Loc
     update(cluster, table, 3000, chance)
     wait_until(lambda: removed(cluster) > 2000, 30.0)
     seen: dict[str, bytes] = {}
-    with SimpleConsumer(cluster.nameserver, group="workers", start="earliest") as consumer:
+    with (
+        SimpleConsumer(cluster.nameserver, group="workers", start="earliest") as consumer,
+        Admin(cluster.nameserver) as admin,
+    ):
         consumer.subscribe(TOPIC)
-        while messages := consumer.receive(100, timeout=3.0):
+        while not seen or admin.describe_group("workers").lag:
+            messages = consumer.receive(100, timeout=0.2)
             for message in messages:
                 seen[message.keys[0]] = message.body
             consumer.ack(messages)
@@ -144,11 +149,9 @@ def test_a_search_finds_what_is_left_and_nothing_else(cluster: LocalCluster) -> 
     chance, table = random.Random(6), dict[str, bytes]()
     update(cluster, table, 3000, chance)
     wait_until(lambda: removed(cluster) > 2000, 30.0)
-    latest: dict[str, ReceivedMessage] = {}
     with PullConsumer(cluster.nameserver, group="scan", start="earliest") as consumer:
         consumer.subscribe(TOPIC)
-        while messages := consumer.poll(2.0):
-            latest |= {message.keys[0]: message for message in messages}
+        latest = {message.keys[0]: message for message in polled_to_the_end(consumer)}
     with Admin(cluster.nameserver) as admin:
         for key in [*table][:20]:
             found = admin.find_messages(TOPIC, key=key)
