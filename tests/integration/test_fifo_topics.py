@@ -136,7 +136,8 @@ def test_a_message_that_is_released_stops_its_group_alone(cluster: LocalCluster,
             for number in range(20):
                 producer.send(Message(topic, b"0", message_group=f"other{number}"))
         found: list[PoppedMessage] = []
-        while more := other.receive(32, timeout=1):
+        while len(found) < 20:
+            more = other.receive(32, timeout=20)
             other.ack(more)
             found += more
         assert in_order(found) == {f"other{number}": [0] for number in range(20)}

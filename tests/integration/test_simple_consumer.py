@@ -22,7 +22,18 @@ from typing import Any, TypeVar
 
 import pytest
 
-from minimq import Admin, Cluster, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SimpleConsumer, aio
+from minimq import (
+    Admin,
+    Cluster,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    PoppedMessage,
+    Producer,
+    PullConsumer,
+    SimpleConsumer,
+    aio,
+)
 from minimq.errors import (
     Closed,
     CorruptBatch,
@@ -94,8 +105,10 @@ def test_a_consumer_receives_from_the_queues_that_its_topic_gets(
     pair: LocalCluster, topic: str, producer: Producer, consumer: SimpleConsumer
 ) -> None:
     producer.send_many([Message(topic, b"old")] * 2)
-    while old := consumer.receive(timeout=0.1):
-        consumer.ack(old)
+    old: list[PoppedMessage] = []
+    while len(old) < 2:
+        old += consumer.receive()
+    consumer.ack(old)
     with Admin(pair.nameserver) as admin:
         admin.update_topic(topic, read_queues=2, write_queues=2)
     sent = producer.send(Message(topic, b"new"), queue=MessageQueue(topic, "broker-b", 1))
@@ -111,7 +124,8 @@ def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer:
         def work() -> None:
             with SimpleConsumer(cluster, group=topic) as consumer:
                 consumer.subscribe(topic)
-                while messages := consumer.receive(17, timeout=1):
+                while done.total() < 2_000:
+                    messages = consumer.receive(17, timeout=0.2)
                     done.update(message.body for message in messages)
                     consumer.ack_async(messages)
 
@@ -231,15 +245,16 @@ def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Pr
     with SimpleConsumer(pair.nameserver, group=topic, max_tries=5) as consumer:
         consumer.subscribe(topic)
         while len(done) < 299:
-            messages = consumer.receive(100, timeout=5)
+            messages = consumer.receive(100)
             bad = [message for message in messages if message.body == b"7"]
             if bad:
                 consumer.release(messages)  # the worker dies of it, and with it what else it had
                 continue
             done.update(message.body for message in messages)
             consumer.ack(messages)
-        while messages := consumer.receive(timeout=1):
-            consumer.release(messages)
+        with Admin(pair.nameserver) as admin:
+            while admin.describe_group(topic).lag:
+                consumer.release(consumer.receive(timeout=0.2))
     assert set(done.values()) == {1}
     with PullConsumer(pair.nameserver, group="undertaker") as dead:
         dead.subscribe(f"%DLQ%{topic}")
@@ -302,7 +317,8 @@ def test_tags_and_properties_are_filtered_and_all_want_the_same(
     found: list[bytes] = []
     with SimpleConsumer(pair.nameserver, group=topic) as consumer:
         consumer.subscribe(topic, "odd", where="n > 10")
-        while messages := consumer.receive(4, timeout=1):
+        while len(found) < 10:
+            messages = consumer.receive(4)
             found += [message.body for message in messages]
             consumer.ack(messages)
         with SimpleConsumer(pair.nameserver, group=topic) as other:
@@ -524,7 +540,8 @@ def test_with_asyncio_tasks_share_a_consumer(pair: LocalCluster, producer: Produ
             consumer.subscribe(topic)
 
             async def work() -> None:
-                while messages := await consumer.receive(9, timeout=1):
+                while done.total() < 500:
+                    messages = await consumer.receive(9, timeout=0.2)
                     for message in messages:
                         if message.body == b"3" and message.tries < 3:
                             await consumer.release(message)
