@@ -201,7 +201,7 @@ def test_topics_and_groups_are_completed(cluster: LocalCluster, admin: Admin, to
 def test_without_a_name_server_nothing_is_completed_soon_and_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
     began = time.monotonic()
     assert completed(NOBODY, "topic", "describe", "x") == completed(NOBODY, "group", "describe", "x") == []
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert capfd.readouterr() == ("", "")
 
 

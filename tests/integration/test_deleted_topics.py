@@ -51,7 +51,7 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
         wait_until(lambda: {queue.topic for queue in consumer.assignment} == {other}, PATIENCE_S)
         with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group '{group}' read it"):
             consumer.poll(PATIENCE_S)
-        assert time.monotonic() - deleted_at < 3  # a second on a machine that has nothing else to do
+        assert time.monotonic() - deleted_at < 20  # and not at the next of the regular looks, after half a minute
         consumer.commit()  # of the other topic: what was read of the deleted one is recorded nowhere
         assert [offset for queue, offset in admin.committed_offsets(group, other).items() if offset] == [1]
         producer.send(Message(other, b"goes on"))

@@ -27,7 +27,7 @@ def test_a_large_release_writes_little_and_holds_nobody_up(tmp_path: Path) -> No
             began_at = time.monotonic()
             other.hears_before_heartbeat()
             member.hears_before_heartbeat()
-            assert time.monotonic() - began_at < 5
+            assert time.monotonic() - began_at < PATIENCE_S
         assert broker.log_path.stat().st_size - before < 100_000
 
 

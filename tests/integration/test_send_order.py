@@ -88,10 +88,10 @@ def test_those_behind_a_broker_that_is_gone_do_not_wait_one_after_the_other(sing
         producer.send(Message("t", b"x"), queue=queue)
         single.brokers[0].kill()
         began = time.monotonic()
-        futures = [producer.send_async(Message("t", b"x"), queue=queue) for _ in range(30)]
+        futures = [producer.send_async(Message("t", b"x"), queue=queue) for _ in range(100)]
         for future in futures:
             assert isinstance(future.exception(PATIENCE_S), SendFailed)
-        assert time.monotonic() - began < 5.0  # and not 30 times half a second
+        assert time.monotonic() - began < 25.0  # and not 100 times half a second
 
 
 def test_a_broker_that_is_away_is_not_asked_for_in_a_busy_loop(single: LocalCluster) -> None:

@@ -402,7 +402,7 @@ def test_a_broker_that_hangs_is_given_up_in_time(own_cluster: LocalCluster) -> N
         began = time.monotonic()
         with pytest.raises(SendFailed) as raised:
             producer.send(Message("t", b"x"))
-        assert 0.2 < time.monotonic() - began < 3.0
+        assert 0.2 < time.monotonic() - began < PATIENCE_S
         assert all("did not answer in" in text for text in raised.value.tries)
         assert len(raised.value.tries) >= 2
         broker.resume()
