@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from minimq import Admin, Credentials, LocalCluster, PullConsumer
 from minimq.errors import AccessDenied, NotAuthenticated
+from minimq_broker.options import BrokerOptions
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
 from support.live_user import PATIENCE_S, RULES, Idle, Sending, Stream, mutual, stubs, written_messages
@@ -126,6 +129,27 @@ def test_a_client_id_is_of_its_user_alone_in_the_groups_that_it_is_in(secure: Lo
         assert members(own.broker, group) == ["g-id"]
         own.streams["session"].close()
         assert answers(own.broker, requests[:1], opened)[0].HasField("heartbeat")
+
+
+def test_a_client_id_is_kept_for_its_user_in_the_grace_of_its_session(secure: LocalCluster, admin: Admin) -> None:
+    with ExitStack() as opened:
+        text = mutual(secure, "absent", admin.add_user("absent", RULES))
+        other = mutual(secure, "thief-of-ids", admin.add_user("thief-of-ids", RULES))
+        thief, _ = stubs(secure, Credentials.from_text(other), opened)
+        numbers = itertools.count()
+
+        def stolen_in_time() -> str:
+            """Return what the thief is told; nothing if that took so long that the grace may have been over."""
+            name = f"g-absent-{next(numbers)}"
+            absent = Idle(secure, text, name, opened)
+            began = time.monotonic()
+            absent.streams["session"].close()
+            join = broker_pb2.JoinGroup(group=f"{name}-session", topics=["orders"], allocation="averagely")
+            [said] = answers(thief, [broker_pb2.SessionRequest(client_id=name, join=join)], opened)
+            return str(said) if time.monotonic() - began < BrokerOptions().session_grace_s else ""
+
+        said = wait_until(stolen_in_time, PATIENCE_S, what="the thief comes in time")
+        assert "is in use by another client in group" in said
 
 
 def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: LocalCluster, admin: Admin) -> None:
