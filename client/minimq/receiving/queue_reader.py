@@ -392,7 +392,9 @@ class QueueReader:
 
     def commit_due(self, offset: int, term: int, now: float, *, automatic: bool) -> Commit | None:
         """Return the commit of an offset in the log of a term; None if it is automatic, and there is no need for it."""
-        if automatic and (self.is_deleted or self._commits.is_recorded(offset, now)):
+        # A queue that leaves may be granted anew meanwhile: then an offset that was not reached here may be one of a
+        # topic that was deleted, and would skip messages of that which was made anew.
+        if automatic and (self.is_deleted or offset > self.next_offset or self._commits.is_recorded(offset, now)):
             return None
         return self._commits.begin(self.queue, offset, self.lease, term)
 

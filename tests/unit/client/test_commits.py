@@ -63,3 +63,11 @@ def test_what_was_asked_for_is_always_recorded(store: Store) -> None:
         asyncio.run(commits.record_all(commits.progress_of_all()))
         asyncio.run(commits.record(commits.progress({QUEUE: 5})))
     assert store.calls == [{QUEUE: 5, OTHER: 5}, {QUEUE: 5}] * 2
+
+
+def test_how_far_an_earlier_reader_of_a_queue_was_is_not_recorded_by_itself(store: Store) -> None:
+    commits, readers = new_commits(store, 3600.0)
+    left_at = {QUEUE: readers[QUEUE].position}
+    readers[QUEUE] = QueueReader(QUEUE, Grant(2, 0, 7), FetchOptions(100, 1 << 20))  # of a topic made anew
+    asyncio.run(commits.record(commits.progress(left_at), automatic=True))
+    assert store.calls == []
