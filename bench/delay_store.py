@@ -21,7 +21,7 @@ from minimq_broker.core.held.delays import Delay, DueKey
 from minimq_broker.store.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.model import Message
 

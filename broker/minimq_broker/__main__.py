@@ -20,12 +20,12 @@ from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.crash_note import leave_notes
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
-from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address
 from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
 from minimq_common.serving.options import from_command_line
+from minimq_common.wire.large_frames import keep_freed_memory
 
 
 @click.group(

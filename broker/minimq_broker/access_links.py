@@ -12,10 +12,9 @@ import grpc.aio
 
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
-from minimq_common.replicas.peer_role import explained
 from minimq_common.security.channel_security import ChannelSecurity
 from minimq_common.security.shared_access import SharedAccess, exchange
-from minimq_common.wire.channels import NAMESERVER_OPTIONS, Channels
+from minimq_common.wire.channels import NAMESERVER_OPTIONS, Channels, explained
 from minimq_proto.v1 import nameserver_pb2_grpc
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import grpc.aio
 
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
-from minimq_common.replicas.peer_role import explained
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire.bound_check import check_answer
-from minimq_common.wire.channels import Channels
+from minimq_common.wire.channels import Channels, explained
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 if TYPE_CHECKING:

@@ -39,9 +39,9 @@ from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
-from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.certificates import security_of_files
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
+from minimq_common.security.shared_access import AccessFolder, access_of
 from minimq_common.serving import daemon
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc

@@ -26,10 +26,11 @@ from minimq.sending.receipt import BatchReceipt
 from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
 from minimq.sending.transactions.records_sender import RecordsSender
 from minimq.sending.transactions.transactions import TransactionCommitter
-from minimq_common.batch.columns import BatchColumns, check_metadata, tag_section
+from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
+from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section
 from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
-from minimq_common.batch.records import MAX_METADATA, SEPARATOR, RecordBatch, Section, message_id
+from minimq_common.batch.records import RecordBatch, message_id
 from minimq_common.model import TopicId, TopicRoute
 from minimq_common.moments import timestamp_ms
 from minimq_common.names import ONE_TIME_TRANSACTIONS, check_address

@@ -7,7 +7,7 @@ time: each check here costs as much as ten there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntFlag
@@ -255,3 +255,34 @@ class TopicRoute:
         """Address of the master of a broker name, if one is known."""
         broker = self.brokers.get(broker_name)
         return broker.master if broker else None
+
+
+class MemberList(NamedTuple):
+    """The members of a group as one broker sees them."""
+
+    client_ids: Collection[str]
+    #: What each of them subscribes to; empty while that is the same for all.
+    topics: Mapping[str, Collection[str]]
+
+    def subscribers(self, topic: str) -> tuple[str, ...]:
+        """Return who subscribes to a topic that somebody subscribes to, sorted."""
+        return tuple(sorted(name for name in self.client_ids if not self.topics or topic in self.topics.get(name, ())))
+
+
+def deciders(carriers: Mapping[str, Collection[str]], *, same_topics: bool) -> dict[str, str]:
+    """Return, by topic, the broker by whose list of members its queues are divided."""
+    first = {topic: min(brokers) for topic, brokers in carriers.items()}
+    return dict.fromkeys(first, min(first.values(), default="")) if same_topics else first
+
+
+_COUNT_BITS = 32
+
+
+def first_epoch(term: int) -> int:
+    """Return the epoch behind which the grants of a master are numbered."""
+    return term << _COUNT_BITS
+
+
+def granter(epoch: int) -> int:
+    """Return what the epochs have in common that were granted out of one table, and nobody else's have."""
+    return epoch >> _COUNT_BITS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.quantities import seconds_of
+from minimq_common.words import seconds_of
 
 #: A datetime with a time zone, ISO 8601 text with one, text such as "-24h" (before now), or milliseconds since 1970.
 Time = datetime | str | int

@@ -1,6 +1,15 @@
-"""Counts and values in words."""
+"""Counts, durations, sizes and paths as people write them: "3d", "1h30m", "64MiB"."""
 
 from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from minimq_common.errors import InvalidArgument
 
 
 def count_of(count: int, thing: str, things: str = "") -> str:
@@ -14,3 +23,61 @@ def kind_of(value: object) -> str:
         return "None"
     name = type(value).__name__
     return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_BYTES = {"": 1, "b": 1} | {
+    f"{letter}{ending}": base**power
+    for power, letter in enumerate("kmgt", 1)
+    for ending, base in (("b", 1000), ("ib", 1024))
+}
+_PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?) ?(ms|[smhdw])", re.ASCII)
+_DURATION = re.compile(rf"(?:{_PART.pattern} ?)+", re.ASCII)
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([a-z]*)", re.ASCII | re.IGNORECASE)
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds that a duration with units has, such as "3d", "1h30m" or "500ms"; None if it is none."""
+    if not _DURATION.fullmatch(text.strip()):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+
+
+def bytes_of(text: str) -> int | None:
+    """Return the bytes that a size has, such as "10GB" (1000) or "64MiB" (1024); None if it is none."""
+    match = _SIZE.fullmatch(text.strip())
+    factor = _BYTES.get(match[2].lower()) if match is not None else None
+    return None if match is None or factor is None else round(Decimal(match[1]) * factor)
+
+
+def size_text(size: int) -> str:
+    """Return a size as `bytes_of` reads it, exactly, by the largest unit that divides it: "10MiB", "1500B"."""
+    for ending, base in (("iB", 1024), ("B", 1000)):
+        for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K" if base == 1024 else "k")):
+            if size and size % base**power == 0:
+                return f"{size // base**power}{letter}{ending}"
+    return f"{size}B"
+
+
+class Unit(NamedTuple):
+    """The unit of an option whose value is a number, or text with a unit."""
+
+    name: str
+    example: str
+    #: Returns the number that a text stands for, None when it has no such unit.
+    read: Callable[[str], float | None]
+
+
+SECONDS: Final = Unit("seconds", "3d", seconds_of)
+BYTES: Final = Unit("bytes", "10GB", bytes_of)
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path with "~" replaced by the user's home. Raises `InvalidArgument` if the user has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InvalidArgument(
+            f"{os.fspath(path)}: '~' is the home directory, which this user does not have: set HOME, or give an "
+            "absolute path"
+        ) from None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from starlette.requests import Request
 
-from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_console.guard import address_of
 
 _audit = logging.getLogger("minimq.audit")

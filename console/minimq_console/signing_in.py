@@ -9,8 +9,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
-from minimq_common.security.token_check import has_form
-from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.security.tokens import has_form
+from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_console.faces import context_of, failure_response
 from minimq_console.failures import failure_of
 from minimq_console.forms import form_of

@@ -16,7 +16,7 @@ from minimq_common.security.access_rule import Need
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
-from minimq_common.security.token_check import UserToken, parse_token
+from minimq_common.security.tokens import UserToken, parse_token
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_console.observer import Observer

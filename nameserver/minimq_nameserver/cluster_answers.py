@@ -10,7 +10,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_common.wire.convert import to_wire
 from minimq_nameserver.away import RememberedBroker
 from minimq_nameserver.bounds import MAX_ANSWER_BYTES

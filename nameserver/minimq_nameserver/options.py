@@ -9,7 +9,7 @@ from typing import Literal
 from minimq_common.names import check_address
 from minimq_common.security.server_secrets import check_secrets
 from minimq_common.serving.daemon import LogLevel
-from minimq_common.serving.log_format import LogFormat
+from minimq_common.serving.logs import LogFormat
 from minimq_common.serving.options import check_limits, option
 from minimq_common.wire.replica_bounds import MAX_LEASE_S
 

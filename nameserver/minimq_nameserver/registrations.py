@@ -15,7 +15,7 @@ import grpc.aio
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_common.wire import rpc
 from minimq_common.wire.values import permission_from_wire, queue_data
 from minimq_nameserver.away import RememberedBroker

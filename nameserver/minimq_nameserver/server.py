@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import grpc.aio
 
 from minimq_common.security.access_control import AccessControl
-from minimq_common.security.access_folder import AccessFolder, access_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
+from minimq_common.security.shared_access import AccessFolder, access_of
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of

@@ -9,7 +9,7 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_common.wire.bound_check import check_bounds
 from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHED_BY_ONE, MAX_WATCHERS
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest

@@ -14,7 +14,7 @@ import pytest
 from minimq import LocalCluster, Message, Producer
 from minimq_broker.services.held.attending import MAX_UNREAD_BYTES
 from minimq_common.errors import InvalidArgument
-from minimq_common.reply_address import inbox_of, reply_to
+from minimq_common.properties import inbox_of, reply_to
 from minimq_common.wire.rpc import from_rpc_error, open_channel
 from minimq_proto.v1 import attend_pb2, broker_pb2_grpc
 from support.replying import answer_to, service

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, PullConsumer
-from minimq_common.batch.records import tag_hash
+from minimq_common.batch.header import tag_hash
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SendReceipt
-from minimq_common.batch.records import DIRECTORY, HEADER_BYTES
+from minimq_common.batch.header import DIRECTORY, HEADER_BYTES
 from minimq_common.errors import CorruptBatch, Fenced, InvalidArgument
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember

@@ -19,8 +19,7 @@ from prometheus_client import Metric
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
 from minimq_common.errors import CannotListen
-from minimq_common.serving.metrics import Collect, MetricsServer, gauge, on_loop
-from minimq_common.serving.scrape_server import MAX_CONNECTIONS
+from minimq_common.serving.metrics import MAX_CONNECTIONS, Collect, MetricsServer, gauge, on_loop
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc
 from support.broker_link import BrokerLink

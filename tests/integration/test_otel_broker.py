@@ -20,7 +20,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.otel.batch_tracer import BatchTracer
 from minimq_broker.otel.start import start_spans
 from minimq_common.errors import InvalidArgument
-from minimq_common.trace_parent import parsed_parent, recorded_parent
+from minimq_common.properties import parsed_parent, recorded_parent
 from support.command import environment
 from support.spans import Telemetry
 from support.waiting import wait_until

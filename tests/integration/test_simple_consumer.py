@@ -46,7 +46,7 @@ from minimq.errors import (
     QueueNotFound,
     TopicNotFound,
 )
-from minimq_common.batch.records import DIRECTORY, HEADER_BYTES, MAX_METADATA
+from minimq_common.batch.header import DIRECTORY, HEADER_BYTES, MAX_METADATA
 from support.chance import SEED
 from support.command import environment
 from support.waiting import wait_until

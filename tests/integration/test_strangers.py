@@ -13,8 +13,8 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch import builder as batch_builder
-from minimq_common.batch import records as batch
-from minimq_common.batch.records import Section
+from minimq_common.batch import header as batch
+from minimq_common.batch.header import Section
 from minimq_common.errors import CorruptEntry, MessageTooLarge, MiniMQError
 from support.batches import sealed
 from support.hostile_batches import raw_batch

@@ -20,7 +20,8 @@ from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.transactions.transactional_producer import TransactionalProducer
-from minimq_common.batch.records import message_id, read_header
+from minimq_common.batch.header import read_header
+from minimq_common.batch.records import message_id
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Message
 from minimq_proto.v1 import halves_pb2

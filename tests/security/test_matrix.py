@@ -23,7 +23,7 @@ from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, controller_pb2, halves_pb2, nameserver_pb2, replication_pb2

@@ -34,9 +34,9 @@ from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_broker.replication.backup import take_snapshot
-from minimq_common.replicas.peer_role import explained
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import written
+from minimq_common.wire.channels import explained
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.loop_thread import LoopThread

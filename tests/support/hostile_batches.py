@@ -9,7 +9,7 @@ from typing import Any
 import zstandard
 from hypothesis import strategies as st
 
-from minimq_common.batch.records import CODEC_NONE, CODEC_ZSTD, DIRECTORY, HEADER, VERSION, Section
+from minimq_common.batch.header import CODEC_NONE, CODEC_ZSTD, DIRECTORY, HEADER, VERSION, Section
 from support.batches import NOW_MS, sealed
 
 #: What numbers at the edges of their types do is what matters.

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 
 VARIABLE = "MINIMQ_TEST_KEYS"

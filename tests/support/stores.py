@@ -28,7 +28,7 @@ from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission

@@ -18,7 +18,7 @@ from minimq_broker.services.popping import pop_clients, popping
 from minimq_broker.services.upkeep import finding
 from minimq_common import model, names
 from minimq_common.batch import compression
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.security import (
     access_control,
     access_document,

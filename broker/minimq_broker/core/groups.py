@@ -17,8 +17,7 @@ from typing import NamedTuple
 from minimq_broker.core.agreement import GroupConfig, check_agreement
 from minimq_broker.core.group_room import GroupRoom, Share, check_size
 from minimq_common.errors import GroupConflict
-from minimq_common.member_list import MemberList
-from minimq_common.model import MessageQueue
+from minimq_common.model import MemberList, MessageQueue
 from minimq_common.names import retry_topic
 
 Held = tuple[MessageQueue, ...]

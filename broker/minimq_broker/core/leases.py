@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from minimq_broker.core.state import QueueKey
 from minimq_common.errors import Fenced
-from minimq_common.replicas.epochs import first_epoch
+from minimq_common.model import first_epoch
 
 
 class LeaseKey(NamedTuple):

@@ -22,8 +22,8 @@ from opentelemetry.trace import (
 )
 
 from minimq_broker.store.jobs import AppendJob
+from minimq_common.properties import parsed_parent
 from minimq_common.serving import daemon
-from minimq_common.trace_parent import parsed_parent
 
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 _NOTHING = Context()

@@ -18,9 +18,9 @@ from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.upkeep.copy import check_free
 from minimq_common.errors import SystemBusy
-from minimq_common.replicas.peer_role import explained
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
+from minimq_common.wire.channels import explained
 from minimq_common.wire.stream_writer import StreamWriter
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc

@@ -18,9 +18,9 @@ import grpc
 from minimq_broker.replication.backup import Moved, take_snapshot
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
-from minimq_common.replicas.peer_role import explained
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
+from minimq_common.wire.channels import explained
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 if TYPE_CHECKING:

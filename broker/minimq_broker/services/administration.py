@@ -11,7 +11,7 @@ from typing import Self
 from minimq_broker.core.changes import AdminChange, change_of
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.state import State
-from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire.rpc import address_of
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.transactions import transaction_of
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc

@@ -20,7 +20,7 @@ from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRang
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
 #: Queues that are described before it is the turn of others.

@@ -17,7 +17,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOf
 from minimq_common.names import RETRY_PREFIX, check_group
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.slices import SLICE, slices
+from minimq_common.serving.periodic import SLICE, slices
 from minimq_proto.v1 import broker_pb2
 
 

@@ -16,7 +16,7 @@ from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import Writes
 from minimq_common.errors import MiniMQError
-from minimq_common.replicas.epochs import first_epoch
+from minimq_common.model import first_epoch
 
 
 class RoleTables:

@@ -24,7 +24,7 @@ from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, M
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP, check_client_id, check_group
 from minimq_common.security.caller import current_caller
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.rpc import to_failure
 from minimq_common.wire.stream_writer import StreamWriter

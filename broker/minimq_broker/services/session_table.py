@@ -12,7 +12,7 @@ from minimq_broker.core.groups import Members
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_common.errors import GroupConflict
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
 from minimq_common.model import MAX_QUEUES, Permission
 from minimq_common.names import check_topic
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 

@@ -38,7 +38,7 @@ from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTime
 from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.popping.pop_drafts import PopDrafts
 from minimq_broker.store.rows import Row, row_of
-from minimq_common.batch.records import Header, read_header
+from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
     CorruptEntry,
     Fenced,

@@ -18,7 +18,7 @@ from minimq_broker.core.held.delays import BatchDelayed, DueKey
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
 
 #: crc, kind, one spare byte, two spare bytes, queue id, topic id, base offset, store time in ms.

@@ -14,7 +14,7 @@ from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.held.due_index import DueIndex
 from minimq_broker.store.log_reader import LogReader
-from minimq_common.batch.records import Header
+from minimq_common.batch.header import Header
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:

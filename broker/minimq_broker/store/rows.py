@@ -15,7 +15,7 @@ import msgspec
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.entry import EntryHeader
-from minimq_common.batch.records import Header
+from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptEntry
 
 #: position, size of the entry, count, store time, first and last born time, number of tag hashes.

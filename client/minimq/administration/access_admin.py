@@ -17,7 +17,7 @@ from minimq_common.security.access_rule import Need, need_of
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
 from minimq_common.security.issuer import Issuer
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_proto.v1 import broker_pb2
 

@@ -12,8 +12,7 @@ import click
 from minimq.cli.base import option, stop_on_signal
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.serving.daemon import open_more_files
-from minimq_common.serving.log_format import formatter
-from minimq_common.serving.log_handler import SummingHandler
+from minimq_common.serving.logs import SummingHandler, formatter
 
 if TYPE_CHECKING:
     from minimq_common.security.credentials import CredentialsArgument

@@ -11,7 +11,7 @@ import click
 
 from minimq.cli.base import option
 from minimq.cli.line_format import LineDelay, moment_of
-from minimq_common.quantities import seconds_of
+from minimq_common.words import seconds_of
 
 
 def delay_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -195,7 +195,7 @@ def _line_format(
 ) -> LineFormat:
     """Return the converter of lines to messages. Raises `click.UsageError` or `InvalidArgument`."""
     from minimq.sending.due_times import due_time
-    from minimq_common.batch.message_check import check_message
+    from minimq_common.batch.single import check_message
 
     if tag and tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
@@ -311,7 +311,7 @@ class _InputParser:
     def _check(self, messages: list[tuple[int, Message]]) -> None:
         """Raise `InvalidArgument` with the number of the first line that JSON accepts and a message does not."""
         from minimq_common.batch.builder import BatchBuilder
-        from minimq_common.batch.message_check import check_message
+        from minimq_common.batch.single import check_message
 
         together = BatchBuilder(self._limit)
         try:  # all in one call, at a tenth of the cost

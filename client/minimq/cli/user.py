@@ -17,7 +17,7 @@ from minimq.cli.base import confirm, option, output_option, show
 from minimq.operations.operation import Row, Table, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.moments import moment
-from minimq_common.quantities import bytes_of, seconds_of
+from minimq_common.words import bytes_of, seconds_of
 
 if TYPE_CHECKING:
     from minimq.administration.access_edits import AccessEdit

@@ -13,7 +13,7 @@ from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq.transport.client_log import client_logger
-from minimq_common.files.checksum_speed import warn_of_slow_checksums
+from minimq_common.batch.header import warn_of_slow_checksums
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
 from minimq_proto.v1 import broker_pb2

@@ -28,11 +28,10 @@ from minimq_common.errors import (
 )
 from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_common.names import check_address
-from minimq_common.replicas.peer_role import explained
 from minimq_common.security.access_rule import Need
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
-from minimq_common.wire.channels import Channels
+from minimq_common.wire.channels import Channels, explained
 from minimq_common.wire.convert import from_wire
 from minimq_common.wire.values import route_from_wire
 from minimq_proto.v1 import nameserver_pb2

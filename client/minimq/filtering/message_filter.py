@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 from minimq.filtering.property_filter import compile_filter
 from minimq.filtering.tag_filter import TagExpression, TagFilter
 from minimq.filtering.tokens import TokenKind, scan
-from minimq_common.batch.records import tag_hash
+from minimq_common.batch.header import tag_hash
 
 
 class Filterable(Protocol):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple, Protocol, TypeVar
 
-from minimq_common.batch.records import MAX_TAG
+from minimq_common.batch.header import MAX_TAG
 from minimq_common.errors import InvalidArgument
 
 #: "*", tags joined by "||", or a collection of tags.

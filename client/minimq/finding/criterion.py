@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from minimq.receiving.received import ReceivedBatch
-from minimq_common.batch.records import MAX_METADATA, SEPARATOR, RecordBatch
+from minimq_common.batch.header import MAX_METADATA, SEPARATOR
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument
 from minimq_proto.v1 import find_pb2
 

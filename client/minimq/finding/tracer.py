@@ -17,7 +17,7 @@ from minimq.finding.message_trace import GroupTrace, HalfTrace, MessageTrace, Tr
 from minimq.finding.search_range import SearchBounds
 from minimq.receiving.listening.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.batch.records import read_header
+from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound
 from minimq_common.model import AwayBroker
 from minimq_common.moments import moment

@@ -14,7 +14,7 @@ from minimq_common.security.access_document import AccessDocument, from_toml, to
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
 from minimq_common.security.server_secrets import ACCESS, ROOTS
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.watched import read_bounded
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES

@@ -21,7 +21,7 @@ from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import ABOUT_TOKEN, CredentialsFile, about_user, written
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.watched import read_bounded
 

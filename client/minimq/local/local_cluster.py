@@ -23,9 +23,9 @@ from minimq.local.server_process import ServerProcess, flags_from
 from minimq.options import NoOthers, refuse_others
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
 from minimq_common.names import check_cluster
-from minimq_common.paths import expanded
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
+from minimq_common.words import expanded
 
 _START_TRIES = 3
 _REGISTERED_S = 15.0

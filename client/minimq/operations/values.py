@@ -10,7 +10,7 @@ from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
 from minimq_common.moments import Time, moment, start_ms
-from minimq_common.quantities import bytes_of, seconds_of
+from minimq_common.words import bytes_of, seconds_of
 
 #: Stands for no rule of its own.
 _AS_THE_BROKER = ("default", "0")

@@ -14,10 +14,10 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext
 
 from minimq.receiving.received import ReceivedMessage
-from minimq_common.batch.records import MAX_METADATA
+from minimq_common.batch.header import MAX_METADATA
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message
-from minimq_common.trace_parent import TRACESTATE
+from minimq_common.properties import TRACESTATE
 
 #: A message with more characters of properties is sent as it is: copies for another try get further ones.
 _MOST_PROPERTIES = MAX_METADATA // 2

@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from minimq.rebalance import AllocationStrategy, allocate_group
 from minimq_common.errors import InvalidArgument
-from minimq_common.member_list import MemberList, deciders
-from minimq_common.model import MessageQueue
+from minimq_common.model import MemberList, MessageQueue, deciders
 
 
 class SharedTopics(NamedTuple):

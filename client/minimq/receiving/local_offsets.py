@@ -14,7 +14,7 @@ from urllib.parse import quote
 from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import DataDirectoryInUse, MiniMQError, StoreError
 from minimq_common.model import MessageQueue
-from minimq_common.paths import expanded
+from minimq_common.words import expanded
 
 _VERSION = 1
 

@@ -33,8 +33,7 @@ from minimq.receiving.queue_decisions import (
 from minimq.receiving.read_ahead import HandOver, ReadAhead
 from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
-from minimq_common.model import MessageQueue, TopicId
-from minimq_common.replicas.epochs import granter
+from minimq_common.model import MessageQueue, TopicId, granter
 
 #: For so long no advice of a master is taken after a slave that it had advised has failed, in seconds.
 _NO_ADVICE_S = 10.0

@@ -25,11 +25,11 @@ from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.transport.dropped import WhenDropped
-from minimq_common.allocator import keep_freed_memory
-from minimq_common.batch.records import tag_hash
+from minimq_common.batch.header import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.wire.large_frames import keep_freed_memory
 
 #: Waits between two tries, in seconds.
 _FIRST_RETRY_S = 0.1

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from minimq_common.batch.message_group import MESSAGE_GROUP
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
+from minimq_common.properties import MESSAGE_GROUP
 
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60

@@ -11,8 +11,7 @@ from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
-from minimq_common.member_list import MemberList
-from minimq_common.model import MessageQueue
+from minimq_common.model import MemberList, MessageQueue
 from minimq_proto.v1 import broker_pb2
 
 #: Queues that one request names: a tenth of what brokers take, and no more than topics that they take.

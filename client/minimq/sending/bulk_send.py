@@ -23,7 +23,7 @@ from minimq_common.batch.builder import MESSAGE_BYTES, BatchBuilder, lengths_of_
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
-from minimq_common.trace_parent import recorded_parent
+from minimq_common.properties import recorded_parent
 
 #: Messages that are taken from the iterable at a time: few enough to stay in the processor's cache.
 _PART = 512

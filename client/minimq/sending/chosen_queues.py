@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from minimq.arguments import check_function, check_queue
 from minimq.sending.key_queues import by_key
 from minimq.sending.selectors import Selector, by_message_group
-from minimq_common.batch.message_group import check_message_group
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
+from minimq_common.properties import check_message_group
 
 
 class OrderedQueues:

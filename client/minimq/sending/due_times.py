@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import count
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from minimq_common.delays import MAX_DELAY_DAYS, MAX_DELAY_S
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import kind_of
 
+#: Most days between the sending of a message and its due time: a year, and a day more in a leap year.
+MAX_DELAY_DAYS: Final = 366
+MAX_DELAY_S: Final = MAX_DELAY_DAYS * 86_400
 #: From here on a number of seconds is likely to be milliseconds.
 _LEAST_MS = 10_000_000_000
 

@@ -19,7 +19,7 @@ from minimq.sending.transactions.decisions import Transaction
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
-from minimq_common.trace_parent import recorded_parent
+from minimq_common.properties import recorded_parent
 
 log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
 

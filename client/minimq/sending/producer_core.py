@@ -51,12 +51,12 @@ from minimq.sending.transactions.transaction_input import (
 from minimq.sending.transactions.transactor import Transactor
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
-from minimq_common.batch.message_check import check_message, plain_size
+from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
 from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
 from minimq_common.names import check_topic
 from minimq_common.outage_log import OutageLog
-from minimq_common.reply_address import REPLY_TO
+from minimq_common.properties import REPLY_TO
 
 log = client_logger(__name__)
 

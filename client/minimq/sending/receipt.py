@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 from minimq.administration.recall_handle import RecallHandle
-from minimq_common.batch import records as batch
+from minimq_common.batch import records
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
 
@@ -64,7 +64,7 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     @property
     def message_id(self) -> str:
         """Id of the message, the same that consumers see."""
-        return batch.message_id(self.batch.producer_id, self.batch.sequence, self.index)
+        return records.message_id(self.batch.producer_id, self.batch.sequence, self.index)
 
     @property
     def queue(self) -> MessageQueue:

@@ -35,10 +35,10 @@ from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRou
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.client_log import client_logger
-from minimq_common.allocator import keep_freed_memory
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
+from minimq_common.wire.large_frames import keep_freed_memory
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)

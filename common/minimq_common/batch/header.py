@@ -25,6 +25,7 @@ A batch does not know its topic, its queue or its offsets: it can be sent again 
 
 from __future__ import annotations
 
+import logging
 import struct
 from enum import IntEnum
 
@@ -244,4 +245,19 @@ def check_ranges(header: Header) -> None:
         raise CorruptBatch(
             f"the records of a batch were born from {header.born_first_ms} to {header.born_last_ms} ms after 1970, "
             f"which is not a range within 0 to {_MAX_BORN_MS}"
+        )
+
+
+_told: set[str] = set()
+
+
+def warn_of_slow_checksums(log: logging.Logger) -> None:
+    """Log once in a process that `google-crc32c` is not compiled, and what to do."""
+    if google_crc32c.implementation == "python" and not _told:
+        _told.add(log.name)
+        log.warning(
+            "checksums are computed in pure Python, which makes sending and receiving 25 to 34 times slower: "
+            "google-crc32c has no wheel for this Python and platform (there is none for Alpine Linux). Use a "
+            "platform and Python version for which `pip download --only-binary=:all: google-crc32c` finds one, or "
+            "build it with a C compiler and the library crc32c"
         )

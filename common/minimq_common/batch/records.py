@@ -1,4 +1,4 @@
-"""Reading a batch: see `batch_header.py` for the format, and for what is known without opening it."""
+"""Reading a batch: see `header.py` for the format, and for what is known without opening it."""
 
 from __future__ import annotations
 
@@ -10,74 +10,22 @@ from itertools import accumulate, pairwise
 
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, decompress
 from minimq_common.batch.header import (
-    CODEC_NONE,
     CODEC_ZSTD,
     COMPACTED_VERSION,
     CRC_BYTES,
     DIRECTORY,
-    FIFO_VERSION,
-    HEADER,
-    HEADER_BYTES,
-    LANE_BYTES,
-    MAX_COPY_METADATA,
     MAX_METADATA,
     MAX_METADATA_BYTES,
-    MAX_RECORDS,
-    MAX_TAG,
-    MAX_TAG_HASHES,
     MAX_TAGS,
     SEPARATOR,
-    TOO_MANY_TAGS,
-    VERSION,
-    Header,
     Section,
-    check_header,
     check_ranges,
     flags_of,
-    lane_bytes,
     read_header,
-    read_lane,
-    remaining_bytes,
-    remaining_in,
-    tag_hash,
     verify,
 )
 from minimq_common.batch.record_origins import RecordOrigins, read_origins
 from minimq_common.errors import CorruptBatch
-
-__all__ = [
-    "CODEC_NONE",
-    "CODEC_ZSTD",
-    "COMPACTED_VERSION",
-    "CRC_BYTES",
-    "DIRECTORY",
-    "FIFO_VERSION",
-    "HEADER",
-    "HEADER_BYTES",
-    "LANE_BYTES",
-    "MAX_COPY_METADATA",
-    "MAX_METADATA",
-    "MAX_METADATA_BYTES",
-    "MAX_RECORDS",
-    "MAX_TAG",
-    "MAX_TAGS",
-    "MAX_TAG_HASHES",
-    "SEPARATOR",
-    "TOO_MANY_TAGS",
-    "VERSION",
-    "Header",
-    "RecordBatch",
-    "Section",
-    "check_header",
-    "lane_bytes",
-    "message_id",
-    "read_header",
-    "read_lane",
-    "remaining_bytes",
-    "remaining_in",
-    "tag_hash",
-    "verify",
-]
 
 #: Columns of text: their offsets, and the values that these point into.
 _TEXTS = (

@@ -19,13 +19,13 @@ from minimq_common.security.access_rule import Need, Verb
 from minimq_common.security.byte_rate import UserRates
 from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller
 from minimq_common.security.issuer import VerifiedToken, issuer_of
-from minimq_common.security.keyed_channel import HEADER, SCHEME
 from minimq_common.security.refusal_log import RefusalLog
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.security.token_check import RefusedToken, has_form
 from minimq_common.security.token_gate import TokenGate
+from minimq_common.security.tokens import RefusedToken, has_form
 from minimq_common.security.user_key import UserKey, hash_of, id_of
 from minimq_common.serving.periodic import PeriodicTask
+from minimq_common.wire.rpc import HEADER, SCHEME
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import grpc
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.watched import Watched
 

@@ -11,12 +11,12 @@ import msgspec
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.paths import expanded
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
 from minimq_common.security.credentials import Credentials
-from minimq_common.security.token_check import UserToken, parse_token
+from minimq_common.security.tokens import UserToken, parse_token
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
+from minimq_common.words import expanded
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from minimq_common.errors import InvalidArgument, SystemBusy, Unavailable
 from minimq_common.security.issuer import Issuer, is_url
-from minimq_common.security.token_keys import MAX_SET_BYTES, TokenKey, TokenKeys, parse_keys
+from minimq_common.security.tokens import MAX_SET_BYTES, TokenKey, TokenKeys, parse_keys
 from minimq_common.security.watched import Watched
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.token_keys import MAX_SET_BYTES
+from minimq_common.security.tokens import MAX_SET_BYTES
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from minimq_common.security.access_rule import Need
-from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.logs import ALWAYS_WRITTEN
 
 audit = logging.getLogger("minimq.audit")
 

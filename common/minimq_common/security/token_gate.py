@@ -16,8 +16,7 @@ from minimq_common.errors import SystemBusy
 from minimq_common.security.byte_rate import ByteRate
 from minimq_common.security.issuer import Issuer, VerifiedToken
 from minimq_common.security.issuer_keys import IssuerKeys, keys_of
-from minimq_common.security.token_check import RefusedToken, claim_of, verify
-from minimq_common.security.token_keys import TokenKeys
+from minimq_common.security.tokens import RefusedToken, TokenKeys, claim_of, verify
 
 log = logging.getLogger(__name__)
 

@@ -1,22 +1,26 @@
-"""Running a server as a process: logging, the ready line, signals and the exit status."""
+"""Running a server as a process: its event loop, logging, the ready line, signals and the exit status."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import importlib.metadata
 import logging
 import resource
 import signal
+import socket
 import sys
-from typing import Literal, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVarTuple, Unpack
 
+from minimq_common.batch.header import warn_of_slow_checksums
 from minimq_common.errors import MiniMQError
-from minimq_common.files.checksum_speed import warn_of_slow_checksums
-from minimq_common.serving.log_format import LogFormat, formatter
-from minimq_common.serving.log_handler import SummingHandler
-from minimq_common.serving.server_loop import ServerLoop
+from minimq_common.serving.logs import LogFormat, SummingHandler, formatter
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -126,3 +130,40 @@ def _say_ready(role: str, server: Server) -> None:
         log.info("ready role=%s address=%s", role, server.address)
     sys.stdout.write(f"ready {role} {server.address}\n")
     sys.stdout.flush()
+
+
+Ts = TypeVarTuple("Ts")
+
+#: More bytes than there are in the socket, whose buffer has room for some hundred writes.
+_MOST = 1 << 14
+
+
+class ServerLoop(asyncio.SelectorEventLoop):
+    """An event loop on which gRPC finds what has come, however busy it is.
+
+    A thread of gRPC puts each event of a server in a queue, and wakes the loop by a byte in a socket. The loop takes
+    all events in one round, but only one of the bytes. So they add up where a round has many events, until the socket
+    is full, and that thread waits until three quarters of it are empty: in two hundred rounds, for which everybody
+    waits. Here all bytes are taken but the last one, which gRPC reads.
+
+    It is the only loop of its process on which gRPC lives: two of them would take bytes from each other.
+    """
+
+    def add_reader(self, fd: FileDescriptorLike, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
+        """Watch a socket or the number of a file, as the base does."""
+        if isinstance(fd, socket.socket) and fd.family == socket.AF_UNIX:
+            super().add_reader(fd, functools.partial(_take_all, fd, functools.partial(callback, *args)))
+        else:
+            super().add_reader(fd, callback, *args)
+
+
+def _take_all(wakeups: socket.socket, callback: Callable[[], object]) -> None:
+    """Leave one byte, and call.
+
+    Before the call, since the event of each byte that has come is in the queue then.
+    """
+    with contextlib.suppress(BlockingIOError):
+        extra = len(wakeups.recv(_MOST, socket.MSG_PEEK)) - 1
+        if extra > 0:
+            wakeups.recv(extra)
+    callback()

@@ -6,20 +6,21 @@ import asyncio
 import errno
 import socket
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 import grpc
 import grpc.aio
 
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
-from minimq_common.security.keyed_channel import KeyedChannel
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES
 from minimq_proto.v1 import errors_pb2
 
 if TYPE_CHECKING:
     from minimq_common.security.certificates import Trust
     from minimq_common.security.server_secrets import ServerSecrets
+    from minimq_common.security.tokens import UserToken
+    from minimq_common.security.user_key import UserKey
 
 #: Why a peer is not reached on whose host no process has the port.
 NOTHING_LISTENS = "nothing listens there"
@@ -342,3 +343,51 @@ def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:
 
 def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+
+
+#: Where a key stands among the metadata of a call, and what stands before it.
+HEADER, SCHEME = "authorization", "Bearer "
+_CALLS = {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}
+
+
+class _KeyedCall:
+    """A call of gRPC that carries a key, and does not show it, as a `functools.partial` would."""
+
+    __slots__ = ("_call", "_metadata")
+
+    def __init__(self, call: Any, metadata: Any) -> None:
+        self._call = call
+        self._metadata = metadata
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        return self._call(*args, **{"metadata": self._metadata, **named})
+
+
+class KeyedChannel:
+    """A channel of gRPC, plain or of asyncio, whose calls carry a key.
+
+    An interceptor of gRPC would stand between each message and its stream, and its plugins for keys begin a thread with
+    each call; this adds to the beginning of a call alone.
+    """
+
+    def __init__(self, channel: Any, key: UserKey | UserToken) -> None:
+        self._channel = channel
+        self._metadata = ((HEADER, f"{SCHEME}{key.text}"),)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._channel, name)
+        return (lambda *args, **named: _KeyedCall(found(*args, **named), self._metadata)) if name in _CALLS else found
+
+    def __enter__(self) -> Self:
+        self._channel.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> Any:
+        return self._channel.__exit__(*error)
+
+    async def __aenter__(self) -> Self:
+        await self._channel.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._channel.__aexit__(*error)

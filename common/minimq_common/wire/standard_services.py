@@ -1,7 +1,5 @@
 """The services that tools for gRPC know of any server: health, and reflection."""
 
-# ruff: noqa: N802 - names and contexts are those of the stubs
-
 from __future__ import annotations
 
 import asyncio
@@ -33,13 +31,11 @@ class StandardServices:
 
     def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:
         self._health = _Health(services)
-        self._stopped = asyncio.Event()
+        self._reflections: set[asyncio.Task[Any] | None] = set()
         health: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
         dispatcher.add(health, methods_of(health, self._health))
         if with_reflection:
-            from minimq_common.wire.reflection_service import add_reflection  # few servers want it
-
-            add_reflection(dispatcher, (*services, "grpc.health.v1.Health"), self._stopped)
+            self._reflect(dispatcher, services)
 
     def serving(self) -> None:
         """Tell everybody that requests are served."""
@@ -52,7 +48,27 @@ class StandardServices:
     def stopping(self) -> None:
         """Tell everybody that the server stops, and end the streams of those who watch. Idempotent."""
         self._health.set(_Status.NOT_SERVING, last=True)
-        self._stopped.set()
+        for task in self._reflections:
+            if task is not None:
+                task.cancel()
+
+    def _reflect(self, dispatcher: Dispatcher, services: Sequence[str]) -> None:
+        from grpc_reflection.v1alpha import reflection, reflection_pb2  # few servers want it
+
+        names = (*services, "grpc.health.v1.Health", reflection.SERVICE_NAME)
+        answers: Any = reflection.aio.ReflectionServicer(names).ServerReflectionInfo  # typed as a coroutine
+
+        async def reflect(requests: Any, context: Any) -> None:
+            task = asyncio.current_task()
+            self._reflections.add(task)
+            try:
+                async for answer in answers(requests, context):
+                    await rpc.write(context, answer)
+            finally:
+                self._reflections.discard(task)
+
+        service: Any = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+        dispatcher.add(service, {"ServerReflectionInfo": reflect})
 
 
 class _Health:

@@ -9,14 +9,13 @@ from msgspec import structs
 from minimq import Message, Producer
 from minimq.administration.descriptions import TopicDescription
 from minimq.operations.words import listing
-from minimq_common.batch.message_check import check_message
-from minimq_common.batch.records import MAX_TAG
-from minimq_common.delays import MAX_DELAY_S
+from minimq.sending.due_times import MAX_DELAY_S
+from minimq_common.batch.header import MAX_TAG
+from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_topic
-from minimq_common.quantities import seconds_of
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.words import count_of
+from minimq_common.words import count_of, seconds_of
 from minimq_console.action import Action, ActionPlan, ActionResult, Progress
 from minimq_console.body_text import preview
 from minimq_console.form_field import FormField

@@ -20,9 +20,10 @@ from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.listening import redelivery
 from minimq.receiving.received import EncodedBatch
 from minimq_common.batch import builder as batch_builder
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.batch.compression import Compression
-from minimq_common.batch.records import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, RecordBatch, Section
+from minimq_common.batch.header import CODEC_ZSTD, DIRECTORY, HEADER, HEADER_BYTES, Section
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -18,7 +18,7 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.pulls import frame_of
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
-from minimq_common.batch.records import HEADER
+from minimq_common.batch.header import HEADER
 from minimq_common.errors import CorruptBatch, InvalidArgument, StoreError
 from minimq_proto.v1 import broker_pb2
 from support.handing import has_any, take

@@ -22,11 +22,10 @@ from minimq_broker.replication.controller import parse as parse_controller
 from minimq_common import names
 from minimq_common.errors import InvalidArgument
 from minimq_common.moments import start_ms, timestamp_ms
-from minimq_common.quantities import SECONDS, bytes_of, seconds_of
 from minimq_common.security import access_document
-from minimq_common.security.token_check import RefusedToken, claim_of, has_form
-from minimq_common.security.token_keys import parse_keys
-from minimq_common.serving.config_file import read_config
+from minimq_common.security.tokens import RefusedToken, claim_of, has_form, parse_keys
+from minimq_common.serving.options import read_config
+from minimq_common.words import SECONDS, bytes_of, seconds_of
 from pyspark_minimq import option_values, transaction_names
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode

@@ -14,7 +14,7 @@ from minimq.local.broker_process import BrokerProcess
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.jobs import AppendJob
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from support.controller_process import ControllerProcess
 from support.reading import read_all
 from support.replica import replica, until

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minimq_broker.services.held.attending import Attendant, Attendants
-from minimq_common.reply_address import inbox_of
+from minimq_common.properties import inbox_of
 from minimq_proto.v1 import attend_pb2
 
 KEY = bytes(range(16))

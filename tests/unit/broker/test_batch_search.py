@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from minimq_broker.core.upkeep.batch_search import key_search, number_search, value_search, verified
 from minimq_common.batch import builder as batch_builder
-from minimq_common.batch.records import HEADER_BYTES
+from minimq_common.batch.header import HEADER_BYTES
 from minimq_common.model import Message
 from support.batches import ALWAYS, NOW_MS, compressions, encode, messages, one
 from support.compacted_batches import compacted_of

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_broker.core.upkeep.compacted_batch import BatchPart, compacted
 from minimq_common.batch import builder as batch_builder
+from minimq_common.batch import header as batch
 from minimq_common.batch import header as batch_header
-from minimq_common.batch import records as batch
-from minimq_common.batch.records import COMPACTED_VERSION, RecordBatch
+from minimq_common.batch.header import COMPACTED_VERSION
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from support.batches import ALWAYS, NOW_MS, compressions, messages, one, sealed

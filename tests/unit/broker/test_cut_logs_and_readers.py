@@ -11,7 +11,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.store.jobs import AppendJob
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import MiniMQError, NotMaster, OffsetOutOfRange
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine

@@ -12,7 +12,7 @@ from minimq_broker.services.held.attending import Attendants
 from minimq_broker.services.held.half_checks import HalfChecks
 from minimq_broker.services.held.halves import HalfOptions, HalfService
 from minimq_broker.store.jobs import AppendJob
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.names import half_name
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch

@@ -7,7 +7,7 @@ import asyncio
 from minimq_broker.core.groups import Members
 from minimq_broker.services.session_table import member_list
 from minimq_common.model import MessageQueue
-from minimq_common.slices import SLICE
+from minimq_common.serving.periodic import SLICE
 from minimq_proto.v1 import broker_pb2
 
 SLICES = 20

@@ -12,7 +12,7 @@ from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import opened
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import QueueNotFound
 from support.stores import NO_LOG, make_batch
 

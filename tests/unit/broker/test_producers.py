@@ -24,7 +24,7 @@ from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendJob, AppendStatus
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import MiniMQError, StaleSequence
 from support.stores import numbered_batch
 

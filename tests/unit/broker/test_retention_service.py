@@ -30,7 +30,7 @@ from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2

@@ -19,7 +19,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.store.jobs import AppendJob
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.session import SessionOptions, SessionService
-from minimq_common.slices import SLICE
+from minimq_common.serving.periodic import SLICE
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import PATIENCE_S

@@ -20,7 +20,7 @@ from minimq_broker.services.held import transactions
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.store import commit_group
 from minimq_broker.store.jobs import AppendJob
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import NotEnoughReplicas, StoreFull
 from minimq_proto.v1 import broker_pb2
 from support.raw_transactions import decision

@@ -14,7 +14,7 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import InternalError, StoreFull
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch
 from support.waiting import wait_until

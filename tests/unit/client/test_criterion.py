@@ -10,7 +10,7 @@ from minimq.finding.criterion import by_id, by_key, by_property, is_id
 from minimq.finding.message_address import MessageAddress, parse_address
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch import builder as batch_builder
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from support.batches import NOW_MS, messages

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.due_times import DueTime, due_time, latest
-from minimq_common.delays import MAX_DELAY_S
+from minimq.sending.due_times import MAX_DELAY_S, DueTime, due_time, latest
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 

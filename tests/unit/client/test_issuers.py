@@ -26,7 +26,7 @@ from minimq_common.security.access_rule import need_of
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.issuer import Issuer
-from minimq_common.security.token_check import UserToken
+from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import new_key
 
 ROOT = Path(__file__).parents[3]

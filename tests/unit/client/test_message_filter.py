@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from minimq.filtering.message_filter import MessageFilter
-from minimq_common.batch.records import tag_hash
+from minimq_common.batch.header import tag_hash
 
 
 @dataclass

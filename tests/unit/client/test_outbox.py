@@ -11,7 +11,7 @@ from minimq.sending.arrow.destinations import Destination
 from minimq.sending.arrow.outbox import GATHERED_BYTES, Outbox
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq_common.batch.columns import BatchColumns
+from minimq_common.batch.builder import BatchColumns
 
 
 def test_all_is_sent_once_too_much_waits_over_all_destinations() -> None:

@@ -12,7 +12,8 @@ from minimq import Message, MessageQueue, errors
 from minimq.sending.arrow.destinations import Destinations
 from minimq.sending.arrow.row_batch import to_batch
 from minimq_common.batch.builder import encode
-from minimq_common.batch.records import MAX_METADATA, MAX_TAG, RecordBatch
+from minimq_common.batch.header import MAX_METADATA, MAX_TAG
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_topic
 

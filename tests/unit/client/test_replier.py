@@ -13,7 +13,7 @@ from minimq.connection.client import ClusterClient
 from minimq.errors import InvalidArgument, MessageTooLarge
 from minimq.sending.requests.replier import Replier
 from minimq.sending.requests.reply import Reply
-from minimq_common.reply_address import REPLY_TO, ReplyTo
+from minimq_common.properties import REPLY_TO, ReplyTo
 
 TO = ReplyTo("broker-a", bytes(16), "id", 1_000)
 

@@ -13,7 +13,8 @@ from minimq import Message
 from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
-from minimq_common.batch.records import MAX_METADATA, MAX_TAG, RecordBatch
+from minimq_common.batch.header import MAX_METADATA, MAX_TAG
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument
 
 BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.receiving.assignment import SharedTopics, shared_topics
-from minimq_common.member_list import MemberList
+from minimq_common.model import MemberList
 
 BOTH = {"broker-a", "broker-b"}
 

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq_common.batch import builder as batch_builder
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.batch.compression import Compression
-from minimq_common.batch.message_group import MESSAGE_GROUP, lane_of
-from minimq_common.batch.records import RecordBatch, Section
+from minimq_common.batch.header import Section
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
 from minimq_common.model import Message
+from minimq_common.properties import MESSAGE_GROUP, lane_of
 from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 
 

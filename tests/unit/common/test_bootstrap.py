@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from minimq_common.replicas.bootstrap import Bootstrap
+from minimq_common.replicas.election import Bootstrap
 from minimq_common.replicas.replica_set import ReplicaSet
 from support.reports import report
 

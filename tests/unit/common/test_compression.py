@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_common.batch import builder as batch_builder
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
-from minimq_common.batch.records import RecordBatch, Section
+from minimq_common.batch.header import Section
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import Message
 from support.batches import ALWAYS, LIMIT, born, encode, messages, one, sealed
@@ -213,10 +214,11 @@ def test_threads_compress_and_open_at_the_same_time() -> None:
 def test_who_does_not_compress_does_not_load_the_library() -> None:
     program = """if True:
         import sys
-        from minimq_common.batch import records as batch
+        from minimq_common.batch import header as batch
+        from minimq_common.batch.records import RecordBatch
         from minimq_common.batch import builder as batch_builder
         from minimq_common.model import Message
-        batch.RecordBatch(batch_builder.encode([Message("t", bytes(9999))], 0, 0, 0, 9999))
+        RecordBatch(batch_builder.encode([Message("t", bytes(9999))], 0, 0, 0, 9999))
         print("zstandard" in sys.modules)"""
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "False\n"

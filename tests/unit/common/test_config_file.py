@@ -16,8 +16,7 @@ from click.testing import CliRunner, Result
 from minimq_broker.__main__ import main as broker
 from minimq_common.errors import InvalidArgument
 from minimq_common.serving import daemon
-from minimq_common.serving.config_file import read_config
-from minimq_common.serving.options import check_limits, from_command_line, option
+from minimq_common.serving.options import check_limits, from_command_line, option, read_config
 from minimq_nameserver.__main__ import main as nameserver
 
 

@@ -17,7 +17,7 @@ if "limits" in sys.argv: resource.setrlimit(resource.RLIMIT_NOFILE, (100, 200))
 
 from minimq_common.serving import daemon
 from minimq_common.errors import CannotListen
-from minimq_common.serving.server_loop import ServerLoop
+from minimq_common.serving.daemon import ServerLoop
 
 class Server:
     address = "127.0.0.1:1"

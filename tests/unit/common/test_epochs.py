@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from minimq_common.replicas.epochs import first_epoch, granter
+from minimq_common.model import first_epoch, granter
 
 _FIRSTS = [first_epoch(term) for term in (5, 6, 2047)]
 

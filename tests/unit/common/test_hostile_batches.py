@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
-from minimq_common.batch.records import MAX_RECORDS, RecordBatch, Section
+from minimq_common.batch.header import MAX_RECORDS, Section
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import MAX_TIME_MS

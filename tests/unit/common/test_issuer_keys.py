@@ -19,7 +19,7 @@ from minimq_common.security import issuer_keys, key_fetch
 from minimq_common.security.certificates import Trust, server_context
 from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
 from minimq_common.security.key_fetch import fetch
-from minimq_common.security.token_keys import MAX_SET_BYTES, TokenKey
+from minimq_common.security.tokens import MAX_SET_BYTES, TokenKey
 from support.tokens import KeyServer, TokenIssuer, key_server
 from support.waiting import wait_until
 

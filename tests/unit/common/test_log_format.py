@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minimq_common.serving.log_format import LogFormat, formatter
+from minimq_common.serving.logs import LogFormat, formatter
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, 250_000, UTC).timestamp()
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import io
 import logging
 
-from minimq_common.serving.log_format import formatter
-from minimq_common.serving.log_handler import ALWAYS_WRITTEN, SummingHandler
+from minimq_common.serving.logs import ALWAYS_WRITTEN, SummingHandler, formatter
 from support.waiting import wait_until
 
 

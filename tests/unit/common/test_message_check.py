@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minimq_common.batch.builder import BatchBuilder
-from minimq_common.batch.message_check import check_message
-from minimq_common.batch.records import MAX_METADATA
+from minimq_common.batch.header import MAX_METADATA
+from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Message
 

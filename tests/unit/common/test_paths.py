@@ -9,9 +9,9 @@ import pytest
 
 from minimq.receiving.local_offsets import LocalOffsets
 from minimq_common.errors import InvalidArgument, StoreError
-from minimq_common.paths import expanded
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
+from minimq_common.words import expanded
 
 
 def test_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_common.quantities import bytes_of, seconds_of
+from minimq_common.words import bytes_of, seconds_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import MAX_BROKER, check_broker
-from minimq_common.reply_address import MAX_WAIT_MS, ReplyTo, inbox_of, reply_to
+from minimq_common.properties import MAX_WAIT_MS, ReplyTo, inbox_of, reply_to
 from minimq_common.wire.protocol_bounds import INBOX_BYTES
 
 INBOX = bytes(range(INBOX_BYTES))

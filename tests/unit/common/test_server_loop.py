@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from minimq_common.serving.server_loop import ServerLoop
+from minimq_common.serving.daemon import ServerLoop
 
 
 class Wakeups:

@@ -18,12 +18,12 @@ from minimq.local import certificate_signer
 from minimq.local.certificate_signer import Signer
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import watched
-from minimq_common.security.access_folder import access_of
 from minimq_common.security.certificates import CertificateReport, Pair, Trust, security_of_files
 from minimq_common.security.channel_security import PLAIN
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import ServerSecrets, check_secrets
+from minimq_common.security.shared_access import access_of
 from minimq_common.security.user_key import new_key
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import Channels

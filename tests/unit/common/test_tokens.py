@@ -22,9 +22,8 @@ from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.access_rule import need_of
 from minimq_common.security.caller import KnownCaller, current_caller
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.security.token_check import MAX_TOKEN, RefusedToken, claim_of, has_form
 from minimq_common.security.token_gate import CHECKS_OF_ALL, CHECKS_OF_PEER, TokenGate
-from minimq_common.security.token_keys import MAX_SET_BYTES, parse_keys
+from minimq_common.security.tokens import MAX_SET_BYTES, MAX_TOKEN, RefusedToken, claim_of, has_form, parse_keys
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import Dispatcher
 from minimq_proto.v1 import broker_pb2, controller_pb2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minimq_common.errors import InvalidArgument, SystemBusy
-from minimq_common.replicas.bootstrap import Bootstrap
+from minimq_common.replicas.election import Bootstrap
 from minimq_common.wire.replica_bounds import MAX_REPLICAS, check_record
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS
 from minimq_nameserver.controller import service as service_module

@@ -15,9 +15,7 @@ from itertools import accumulate
 import msgspec
 
 from minimq_common.batch.compression import beginning
-from minimq_common.batch.header import flags_of
-from minimq_common.batch.record_origins import HAS_ORIGINS, directory_place
-from minimq_common.batch.records import (
+from minimq_common.batch.header import (
     CODEC_ZSTD,
     COMPACTED_VERSION,
     CRC_BYTES,
@@ -25,9 +23,11 @@ from minimq_common.batch.records import (
     HEADER,
     SEPARATOR,
     Section,
+    flags_of,
     read_header,
     verify,
 )
+from minimq_common.batch.record_origins import HAS_ORIGINS, directory_place
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
 #: Tells whether a batch may hold what is wanted.

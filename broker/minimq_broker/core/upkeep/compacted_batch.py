@@ -12,10 +12,9 @@ from itertools import compress, pairwise
 import google_crc32c
 import msgspec
 
-from minimq_common.batch.columns import narrow, offsets, tag_section
+from minimq_common.batch.builder import narrow, offsets, tag_section
 from minimq_common.batch.compression import Compression
-from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
-from minimq_common.batch.records import (
+from minimq_common.batch.header import (
     CODEC_NONE,
     CODEC_ZSTD,
     COMPACTED_VERSION,
@@ -24,10 +23,11 @@ from minimq_common.batch.records import (
     HEADER,
     MAX_RECORDS,
     TOO_MANY_TAGS,
-    RecordBatch,
     Section,
     remaining_bytes,
 )
+from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
+from minimq_common.batch.records import RecordBatch
 
 #: A batch that is joined of several has at most so many records, and about so many bytes: what producers make at most
 #: by default.

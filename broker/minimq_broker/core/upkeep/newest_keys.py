@@ -13,7 +13,8 @@ from itertools import pairwise, repeat
 from operator import le
 
 from minimq_broker.core.state import QueueKey
-from minimq_common.batch.records import SEPARATOR, RecordBatch, Section
+from minimq_common.batch.header import SEPARATOR, Section
+from minimq_common.batch.records import RecordBatch
 
 _HASH_BYTES = 16
 _SEPARATOR = SEPARATOR.encode()

@@ -21,7 +21,7 @@ from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.security.byte_rate import ByteRate
-from minimq_common.wire.large_fields import LARGE_BYTES, field_head
+from minimq_common.wire.large_frames import LARGE_BYTES, field_head
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
 from minimq_common.wire.rpc import to_failure
 from minimq_common.wire.stream_writer import AnswerStream

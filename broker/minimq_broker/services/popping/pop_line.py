@@ -28,7 +28,7 @@ from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.store.rows import ReadLimits
-from minimq_common.batch.records import read_lane
+from minimq_common.batch.header import read_lane
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
 from minimq_proto.v1 import broker_pb2

@@ -22,7 +22,7 @@ from minimq_common.errors import CorruptEntry, InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Permission
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import find_pb2
 
 #: Calls that look or wait for their turn; one looks at a time.

@@ -13,8 +13,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import check_idle, expires_ms
 from minimq_broker.services.session import SessionService
 from minimq_common.names import check_group, dead_letter_topic, retry_topic
-from minimq_common.serving.periodic import PeriodicTask
-from minimq_common.slices import slices
+from minimq_common.serving.periodic import PeriodicTask, slices
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)

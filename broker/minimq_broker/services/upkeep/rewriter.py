@@ -18,7 +18,7 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.rewriting import Choice, Rewriting
 from minimq_common.errors import StoreFull
-from minimq_common.serving.log_handler import ALWAYS_WRITTEN
+from minimq_common.serving.logs import ALWAYS_WRITTEN
 
 log = logging.getLogger(__name__)
 

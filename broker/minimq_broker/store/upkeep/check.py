@@ -32,7 +32,8 @@ from minimq_broker.store.popping.popped_check import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import is_segment
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.files.lmdb_files import check_file
 from minimq_common.files.lmdb_pages import PageDamage
@@ -234,7 +235,7 @@ class _LogWalk:
                 if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
                 elif header.kind in (EntryKind.STAGED, EntryKind.DELAYED):
-                    batch.RecordBatch(data).check_values()
+                    RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
                     self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
             except MiniMQError as error:
@@ -258,7 +259,7 @@ class _LogWalk:
             raise CorruptEntry(f"queue {self._name_of(queue)} goes on at offset {first} where {expected} was expected")
         if header.stored_ms < stored_ms:
             raise CorruptEntry(f"queue {self._name_of(queue)} offset {first} was stored before the batch ahead of it")
-        batch.RecordBatch(data).check_values()
+        RecordBatch(data).check_values()
 
     def _verify_number(self, header: EntryHeader, data: bytes) -> None:
         about = batch.read_header(data)

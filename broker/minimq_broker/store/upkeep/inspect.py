@@ -31,7 +31,7 @@ from minimq_broker.store.entry import (
 )
 from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.recovery import recover
-from minimq_common.batch import records as batch
+from minimq_common.batch import header as batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 from minimq_common.moments import moment

@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from minimq.receiving.arrow.schema import MERGED_BYTES, MERGED_RECORDS, chosen_columns, gathered
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage
 from minimq.sending.arrow.sections import fixed_array, variable_array
+from minimq_common.batch.header import MAX_METADATA_BYTES, SEPARATOR, Section
 from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
-from minimq_common.batch.records import MAX_METADATA_BYTES, SEPARATOR, RecordBatch, Section, message_id
+from minimq_common.batch.records import RecordBatch, message_id
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 

@@ -14,7 +14,7 @@ from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
 from minimq.sending.arrow.text_columns import refused
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
-from minimq_common.batch.columns import BatchColumns
+from minimq_common.batch.builder import BatchColumns
 from minimq_common.errors import MessageTooLarge
 from minimq_common.model import MessageQueue
 

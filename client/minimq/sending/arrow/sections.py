@@ -11,7 +11,8 @@ import sys
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq_common.batch.records import RecordBatch, Section
+from minimq_common.batch.header import Section
+from minimq_common.batch.records import RecordBatch
 
 if sys.byteorder != "little":  # pragma: no cover
     raise ImportError("Arrow's numbers are taken as they are, which is right on little-endian machines only")

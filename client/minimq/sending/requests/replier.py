@@ -12,7 +12,7 @@ from minimq.sending.requests.reply import Reply, encoded_reply
 from minimq.sending.requests.reply_sender import ReplySender
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument
-from minimq_common.reply_address import REPLY_TO, ReplyTo, reply_to
+from minimq_common.properties import REPLY_TO, ReplyTo, reply_to
 from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)

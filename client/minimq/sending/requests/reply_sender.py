@@ -19,7 +19,7 @@ from minimq.connection.stream import CorrelatedStream, Part
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 from minimq_common.outage_log import OutageLog
-from minimq_common.reply_address import ReplyTo
+from minimq_common.properties import ReplyTo
 from minimq_common.wire.protocol_bounds import MAX_INBOXES, MAX_REPLIES
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import attend_pb2

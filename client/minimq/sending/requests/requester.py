@@ -22,7 +22,7 @@ from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
-from minimq_common.reply_address import MAX_WAIT_MS, REPLY_TO, inbox_of
+from minimq_common.properties import MAX_WAIT_MS, REPLY_TO, inbox_of
 from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import attend_pb2
 

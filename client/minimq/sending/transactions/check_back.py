@@ -14,11 +14,11 @@ from minimq.connection.client import ClusterClient
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.requests.attend_streams import AttendStreams
 from minimq.transport.client_log import client_logger
-from minimq_common.batch.message_group import MESSAGE_GROUP
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import Message
 from minimq_common.outage_log import OutageLog
+from minimq_common.properties import MESSAGE_GROUP
 from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import attend_pb2, halves_pb2
 

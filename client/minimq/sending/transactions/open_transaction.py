@@ -16,11 +16,11 @@ from minimq.sending.selectors import Selector
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import TransactionInput
 from minimq.sending.transactions.transactor import Transactor
-from minimq_common.batch.message_check import check_message
-from minimq_common.batch.message_group import check_message_group
+from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_topic
+from minimq_common.properties import check_message_group
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 
 M = TypeVar("M")

@@ -1,0 +1,106 @@
+"""Properties with a meaning of their own: the context of a trace, the address for a reply, the message group. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import google_crc32c
+
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import MAX_BROKER
+from minimq_common.wire.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
+from minimq_common.words import kind_of
+
+#: The context of a trace, by the names of W3C Trace Context.
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+#: Characters of a traceparent in the only version that there is.
+PARENT_CHARACTERS = 55
+
+#: The last digits of flags that say so.
+_RECORDED = "13579bdf"
+_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+def recorded_parent(properties: Mapping[str, object]) -> str:
+    """Return the context in the properties of a message if its trace is recorded; empty otherwise.
+
+    A look at each batch that is sent: so it is only as thorough as a broker needs, which looks closer.
+    """
+    parent = properties.get(TRACEPARENT)
+    if isinstance(parent, str) and len(parent) == PARENT_CHARACTERS and parent.isascii() and parent[-1] in _RECORDED:
+        return parent
+    return ""
+
+
+def parsed_parent(text: str) -> tuple[int, int, int] | None:
+    """Return the numbers of the trace and of the span, and the flags; None if a text is no context."""
+    found = _PARENT.fullmatch(text)
+    if found is None:
+        return None
+    trace_id, span_id, flags = (int(number, 16) for number in found.groups())
+    return (trace_id, span_id, flags) if trace_id and span_id else None
+
+
+#: Bytes of the shortest key of an inbox. Nobody guesses one.
+MIN_KEY_BYTES = 16
+#: The property by which a message is a request; see `ReplyTo`.
+REPLY_TO = "REPLY_TO"
+#: Longest time for which a request waits for its reply, in ms.
+MAX_WAIT_MS = DAY_MS
+#: What the property looks like; the letters of broker names are those of `names`.
+_VALUE = re.compile(
+    rf"([a-zA-Z0-9_.@-]{{1,{MAX_BROKER}}})/([0-9a-f]{{{2 * INBOX_BYTES}}})"
+    rf"/([0-9a-zA-Z_-]{{1,{MAX_CORRELATION_ID}}})/([0-9]{{1,9}})\Z"
+)
+
+
+def inbox_of(key: bytes) -> bytes:
+    """Return the address of the inbox that a key opens. Nobody can tell the key from it."""
+    import hashlib  # those who ask for nothing do without it
+
+    return hashlib.sha256(key).digest()[:INBOX_BYTES]
+
+
+class ReplyTo(NamedTuple):
+    """Where a request is answered, as its property `REPLY_TO` says: "broker/inbox/correlation id/ms"."""
+
+    broker_name: str
+    inbox: bytes
+    correlation_id: str
+    wait_ms: int
+
+    def __str__(self) -> str:
+        return f"{self.broker_name}/{self.inbox.hex()}/{self.correlation_id}/{self.wait_ms}"
+
+
+def reply_to(value: str) -> ReplyTo | None:
+    """Return where a request is answered; None if the property has none of our values: anybody may set it."""
+    found = _VALUE.match(value)
+    if found is None:
+        return None
+    broker_name, inbox, correlation_id, wait_ms = found.groups()
+    return ReplyTo(broker_name, bytes.fromhex(inbox), correlation_id, min(int(wait_ms), MAX_WAIT_MS))
+
+
+#: The property in which the name travels, as its batch has a hash of it alone.
+MESSAGE_GROUP = "MESSAGE_GROUP"
+MAX_MESSAGE_GROUP = 64
+
+
+def check_message_group(name: str) -> str:
+    """Return the name. Raises `InvalidArgument` when it cannot name a message group."""
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the message group is {kind_of(name)}: give text")
+    if not 0 < len(name) <= MAX_MESSAGE_GROUP:
+        raise InvalidArgument(f"the message group has {len(name)} characters: it must have 1 to {MAX_MESSAGE_GROUP}")
+    if not name.isprintable():
+        raise InvalidArgument(f"the message group {name!r} has characters that cannot be printed: leave them out")
+    return name
+
+
+def lane_of(name: str) -> int:
+    """Return the 32-bit hash by which brokers tell message groups apart, which is never 0."""
+    return int(google_crc32c.value(name.encode())) or 1
