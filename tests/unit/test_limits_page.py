@@ -24,9 +24,8 @@ from minimq_common.security import (
     access_document,
     access_rule,
     issuer,
-    token_check,
     token_gate,
-    token_keys,
+    tokens,
 )
 from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
@@ -68,7 +67,7 @@ def seconds(*options: str) -> str:
         ("Names and texts", "broker, cluster", f"{names.MAX_BROKER} characters"),
         ("Names and texts", "client id |", f"{names.MAX_CLIENT_ID} characters"),
         ("Names and texts", "user of an issuer", f"{issuer.MAX_TOKEN_USER} characters"),
-        ("Names and texts", "token |", f"{token_check.MAX_TOKEN:,} characters"),
+        ("Names and texts", "token |", f"{tokens.MAX_TOKEN:,} characters"),
         ("Per broker", "tokens that are verified", f"{token_gate.CHECKS_OF_PEER} of one address"),
         ("Per broker", "tokens that are verified", f"{token_gate.CHECKS_OF_ALL} of all"),
         ("Per broker", "tokens that are known", f"{access_control._MOST_TOKENS:,};"),
@@ -77,7 +76,7 @@ def seconds(*options: str) -> str:
         (
             "Lists in one request",
             "public keys of an issuer",
-            f"{token_keys.MOST_KEYS}, in {token_keys.MAX_SET_BYTES >> 10} KiB",
+            f"{tokens.MOST_KEYS}, in {tokens.MAX_SET_BYTES >> 10} KiB",
         ),
         ("Names and texts", "name in a rule |", f"{access_rule._MOST_LETTERS} characters"),
         ("Names and texts", "address |", f"{names.MAX_ADDRESS} characters"),
