@@ -28,7 +28,7 @@ from minimq_broker.store.upkeep.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
 from support.key_run import KeyRun
 from support.key_search import IS_ON
-from support.server_copies import ServerCopies
+from support.server_copies import CommandCopy, ServerCopies
 
 if TYPE_CHECKING:
     from support.scheduling import GroupScheduling
@@ -91,6 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         copies = config.stash[_copies_key] = ServerCopies()
         server_process.start_command = copies.start
+        CommandCopy.copies = copies
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

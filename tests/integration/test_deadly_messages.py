@@ -26,11 +26,12 @@ from minimq import (
 )
 from minimq.receiving.listening import leased_source
 from minimq_proto.v1 import broker_pb2
+from support.command import environment
 from support.raw_member import RawMember
 from support.raw_popper import RawPopper
+from support.server_copies import CommandCopy
 from support.waiting import wait_until
 
-PROGRAM = Path(__file__).parent.parent / "support" / "mortal_listener.py"
 PATIENCE_S = 60.0
 TRIES = 2
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
@@ -45,11 +46,19 @@ class Workers:
         log.touch()
         self.log = log
         self.crashes = 0
-        self._command = [sys.executable, str(PROGRAM), nameserver, topic, str(log), json.dumps(options)]
+        self._command = [
+            sys.executable,
+            "-m",
+            "support.mortal_listener",
+            nameserver,
+            topic,
+            str(log),
+            json.dumps(options),
+        ]
         self.processes = [self._start() for _ in range(count)]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self._command, stdin=subprocess.PIPE)
+        return CommandCopy(self._command, stdin=subprocess.PIPE, env=environment())
 
     def look(self) -> None:
         """Start those again that were killed."""

@@ -14,6 +14,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from minimq.cli.main import main
+from support.server_copies import CommandCopy
 
 COMMAND = [sys.executable, "-m", "minimq"]
 
@@ -60,16 +61,10 @@ class Minimq:
         return done.stderr if status else done.stdout
 
     def _run(self, arguments: tuple[str, ...], stdin: bytes, status: int) -> subprocess.CompletedProcess[bytes]:
-        done = subprocess.run(
-            [*self._command, *arguments],
-            env=environment(MINIMQ_NAMESERVER=self.nameserver),
-            input=stdin,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == status, (done.stdout[-2000:], done.stderr[-2000:])
-        return done
+        with self.running(*arguments, stdin=subprocess.PIPE) as process:
+            output, said = process.communicate(stdin, timeout=60)
+        assert process.returncode == status, (output[-2000:], said[-2000:])
+        return subprocess.CompletedProcess(arguments, status, output, said)
 
     def json(self, *arguments: str) -> Any:
         return json.loads(self(*arguments, "--output", "json"))
@@ -96,7 +91,7 @@ class Minimq:
     @contextmanager
     def running(self, *arguments: str, stdin: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run it beside the block, and end it with the block at the latest."""
-        process = subprocess.Popen(
+        process = CommandCopy(
             [*self._command, *arguments],
             env=environment(MINIMQ_NAMESERVER=self.nameserver, **variables),
             stdin=stdin,

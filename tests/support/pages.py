@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.server_copies import CommandCopy
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -23,14 +25,14 @@ def blocks_of(document: str, language: str) -> list[str]:
 def run_page(document: str, folder: Path, **variables: str) -> list[str]:
     """Run the Python blocks of a page as one program, in an environment; return the lines that it prints."""
     program = folder / "page.py"
-    program.write_text("\n".join(blocks_of(document, "python")))
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", str(program)],  # a name that is to go
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env=os.environ | variables,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    is_old = 'import warnings; warnings.filterwarnings("error", category=DeprecationWarning, module="__main__")'
+    program.write_text("\n".join([is_old, *blocks_of(document, "python")]))
+    with CommandCopy(
+        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | variables
+    ) as running:
+        try:
+            output, errors = running.communicate(timeout=110)
+        finally:
+            running.kill()
+    assert running.returncode == 0, errors.decode()
+    return output.decode().splitlines()

@@ -1,4 +1,4 @@
-"""Servers that are copies of a process which has imported their modules: that saves most of the CPU time of a start.
+"""Servers and commands that are copies of a process which has imported their modules: that saves most of a start.
 
 A copy is a process as any other, a child of this one with an id, a group, an environment and standard streams of its
 own; only the list of processes shows the command of the template. Whoever sets a variable that is not read by our own
@@ -19,9 +19,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
-
-import pytest
+from typing import IO, Any
 
 from minimq.local import server_process
 
@@ -71,24 +69,47 @@ class ServerCopy:
 class ServerCopies:
     """Starts servers as copies of a template, which is started with the first one. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: socket.socket | None = None) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()  # protects all below
         self._template: subprocess.Popen[bytes] | None = None
-        self._link: socket.socket | None = None
-        self._environment: Mapping[str, str] = {}
+        self._link = link
+        self._environment: Mapping[str, str] = _fixed(os.environ) if link else {}
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
     ) -> subprocess.Popen[bytes]:
         """Start a server; to be in place of `server_process.start_command`."""
+        arguments = command[command.index("-m") :]
+        reading, writing = os.pipe()
+        pid = self.copy(arguments, environment, {1: writing, 2: log_file.fileno()})
+        os.close(writing)
+        if pid is None:
+            os.close(reading)
+            return _start_command(command, environment, log_file)
+        return ServerCopy(pid, os.fdopen(reading, "rb", 0))  # type: ignore[return-value]
+
+    def copy(self, arguments: Sequence[str], environment: Mapping[str, str], streams: Mapping[int, int]) -> int | None:
+        """Start Python with arguments and standard streams; return its id, or None if no copy would be the same."""
         with self._lock:
-            if sys.platform == "linux" and os.getpid() == self._owner:  # not in a fork of it
-                if self._link is None:
-                    self._link = self._start_template(environment)
-                if _fixed(environment) == self._environment:
-                    return self._copy(self._link, command, environment, log_file)  # type: ignore[return-value]
-        return _start_command(command, environment, log_file)
+            if sys.platform != "linux" or os.getpid() != self._owner:  # a fork of it
+                return None
+            if self._link is None:
+                self._link = self._start_template(environment)
+            if _fixed(environment) != self._environment:
+                return None
+            request = {
+                "arguments": arguments,
+                "environment": dict(environment),
+                "folder": str(Path.cwd()),
+                "streams": list(streams),
+            }
+            self._adopt(orphans=True)
+            try:
+                socket.send_fds(self._link, [json.dumps(request).encode()], list(streams.values()))
+                return int(self._link.recv(32))
+            finally:
+                self._adopt(orphans=False)
 
     def close(self) -> None:
         """End the template; the servers go on."""
@@ -99,32 +120,18 @@ class ServerCopies:
 
     def _start_template(self, environment: Mapping[str, str]) -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        folders = os.pathsep.join((environment.get("PYTHONPATH", ""), str(_TEMPLATE.parents[1])))
         with theirs:
             self._template = subprocess.Popen(
                 [sys.executable, "-P", str(_TEMPLATE), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                env=environment,
+                env={**environment, "PYTHONPATH": folders},
                 process_group=0,  # Ctrl-C is not for the template
             )
         self._environment = _fixed(environment)
         return ours
-
-    def _copy(
-        self, link: socket.socket, command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
-    ) -> ServerCopy:
-        arguments = command[command.index("-m") + 1 :]
-        request = {"arguments": arguments, "environment": dict(environment), "folder": str(Path.cwd())}
-        reading, writing = os.pipe()
-        self._adopt(orphans=True)
-        try:
-            socket.send_fds(link, [json.dumps(request).encode()], [writing, log_file.fileno()])
-            pid = int(link.recv(32))
-        finally:
-            self._adopt(orphans=False)
-            os.close(writing)
-        return ServerCopy(pid, os.fdopen(reading, "rb", 0))
 
     @staticmethod
     def _adopt(*, orphans: bool) -> None:
@@ -132,12 +139,33 @@ class ServerCopies:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(orphans), 0, 0, 0)
 
 
+class CommandCopy(subprocess.Popen[bytes]):
+    """A command `python -m MODULE` or `python FILE`; a copy, where there are `copies`."""
+
+    copies: ServerCopies | None = None
+
+    def _execute_child(self, args: Sequence[str], *others: Any) -> None:
+        *_, env, _startup, _flags, _shell, stdin, _, _, stdout, _, stderr = others[:15]
+        pid = None
+        if self.copies is not None and args[0] == sys.executable and (args[1] == "-m" or args[1].endswith(".py")):
+            streams = (stdin, stdout, stderr)
+            own = {number: number if stream < 0 else stream for number, stream in enumerate(streams)}
+            pid = self.copies.copy(args[1:] if args[1] == "-m" else ["", *args[1:]], env, own)
+        if pid is None:
+            super()._execute_child(args, *others)  # type: ignore[misc]
+            return
+        self.pid, self._child_created = pid, True
+        self._close_pipe_fds(*others[9:15])  # type: ignore[attr-defined]
+
+
 @contextlib.contextmanager
 def real_commands() -> Iterator[None]:
     """Start servers by their commands meanwhile, for what looks at the list of processes or at the start itself."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_process, "start_command", _start_command)
+    former, server_process.start_command = server_process.start_command, _start_command
+    try:
         yield
+    finally:
+        server_process.start_command = former
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
