@@ -99,8 +99,10 @@ def languages(document: str) -> Counter[str]:
 
 def whole_programs() -> set[str]:
     """Return the documents whose Python blocks some test runs as one program."""
-    calls = re.compile(r"(?:run_page|join\(blocks)\(\s*\"(docs/[\w-]+\.md)\"")
-    return {page for test in ROOT.glob("tests/**/test_*.py") for page in calls.findall(test.read_text())}
+    calls = re.compile(r"run_page\(\s*\"(docs/[\w-]+\.md)\"")
+    listed = re.findall(r"^    \"([\w-]+)\": \[", (ROOT / "tests/system/test_programs.py").read_text(), re.MULTILINE)
+    called = {page for test in ROOT.glob("tests/**/test_*.py") for page in calls.findall(test.read_text())}
+    return called | {f"docs/{page}.md" for page in listed}
 
 
 def played_pages() -> set[str]:

@@ -1,93 +1,43 @@
-"""The programs in the documents run as printed, and the lists in them agree with the code."""
+"""The commands in the documents run as printed, and the lists in them agree with the code."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import click
 
 import minimq
-from minimq import LocalCluster
+from minimq import Admin, LocalCluster
 from minimq.cli import main as client
+from minimq.local.broker_process import BrokerProcess
 from minimq_broker import __main__ as broker
 from minimq_nameserver import __main__ as nameserver
+from support.pages import ROOT, blocks_of, text_of
 
-ROOT = Path(__file__).parents[2]
-
-
-def blocks(document: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
-
-
-def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None:
-    program = tmp_path / "sending.py"
-    program.write_text("\n".join(blocks("docs/sending.md", "python")))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert re.fullmatch(r"orders/broker-[ab]/[0-3] \d+ SendStatus.SEND_OK", said[0])
-    assert "True True" in said
-    assert re.search(r"done \d+", done.stdout), said  # another thread prints it, perhaps into a line of the program
-    assert any(line.startswith("1 message for topic 'orders' was not acknowledged") for line in said)
-
-
-def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> None:
-    program = tmp_path / "consuming.py"
-    program.write_text("\n".join(blocks("docs/consuming.md", "python")))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=110, check=False)
-    assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    for line in ("pulled 1000", "pushed 1000", "tries [0, 1, 2, 3]", "in order [b'0', b'1', b'2', b'3', b'4']"):
-        assert line in said
-    assert any(line.startswith("dead b'bad' ('o-17',) eu orders") for line in said), said
-    assert "dead letters orders - listener answered RETRY_LATER 1" in said
-    assert "sent again 1 and then 0" in said
-    assert "filtered b'bad'" in said
-
-
-def test_the_page_about_compacted_topics_is_one_program_that_runs(tmp_path: Path) -> None:
-    program = tmp_path / "compacted.py"
-    program.write_text("\n".join(blocks("docs/compacted-topics.md", "python")))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["[{'keys': ['N14228'], 'body': b'at LAX'}]", "{'N14228': b'at LAX'}"]
-
-
-def test_the_page_about_tracing_is_one_program_that_runs(tmp_path: Path) -> None:
-    program = tmp_path / "tracing.py"
-    program.write_text("\n".join(blocks("docs/tracing.md", "python")))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        "in a span: True",
-        "send orders PRODUCER",
-        "checkout INTERNAL",
-        "process orders CONSUMER",
-        "receive orders CLIENT",
-        "ack orders CLIENT",
-        "process orders CONSUMER",
-        "traces: 2",
-    ]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_the_commands_of_the_readme_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
-        printed = run_commands(blocks("README.md", "sh")[1], cluster, tmp_path)
+        printed = run_commands(blocks_of("README.md", "sh")[1], cluster, tmp_path)
     consumed = next(text for command, text in printed.items() if command.startswith("minimq consume"))
     assert sorted(consumed.splitlines()) == ["one", "three", "two"]
 
 
 def test_the_commands_about_topics_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster:
-        run_commands(blocks("docs/sending.md", "sh")[0], cluster, tmp_path)
+        run_commands(blocks_of("docs/sending.md", "sh")[0], cluster, tmp_path)
 
 
 def test_the_commands_about_the_command_run_as_printed(tmp_path: Path) -> None:
     with LocalCluster(brokers=1) as cluster:
-        printed = run_commands(blocks("docs/command.md", "sh")[0], cluster, tmp_path)
+        printed = run_commands(blocks_of("docs/command.md", "sh")[0], cluster, tmp_path)
     assert printed["minimq topic delete copied --yes"] == "topic copied deleted\n"
 
 
@@ -160,26 +110,83 @@ def check_command(command: click.Command, words: list[str], where: str) -> None:
     assert used - {"--help", "--version"} <= options, where
 
 
-def test_the_page_about_requests_is_one_program_that_runs(tmp_path: Path) -> None:
-    program = tmp_path / "requests.py"
-    program.write_text("\n".join(blocks("docs/request-reply.md", "python")))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["reply b'HELLO'", "replies 1000", "reply b'BY HAND'"]
-    assert not done.stderr
+def names_in_tables(document: str) -> set[str]:
+    """Return the names in the first column of the tables of a page."""
+    columns = re.findall(r"^\| ([^|]*`[^|]*) \|", text_of(document), re.MULTILINE)
+    return {name for column in columns for name in re.findall(r"`(\w+)", column)}
 
 
-def test_the_page_about_finding_messages_is_one_program_that_runs(tmp_path: Path) -> None:
-    program = tmp_path / "finding.py"
-    program.write_text("\n".join(blocks("docs/finding-messages.md", "python")))
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=90, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [
-        'found {"carrier": "UA", "flight": 1545} (\'UA1545\', \'N14228\') EWR',
-        "complete True of 10",
-        "of the aircraft 10",
-        "same True",
-        "stored True",
-        "gates in flight 1 True",
-        "gates dead %DLQ%gates",
-    ]
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_every_method_of_admin_is_on_its_page() -> None:
+    assert names_in_tables("docs/administration.md") == public(Admin)
+
+
+def test_every_control_of_a_local_cluster_is_there() -> None:
+    known = public(BrokerProcess) | {"name", "address", "data_dir", "log_path", "broker_name", "broker_id"}
+    arguments = LocalCluster.__init__.__annotations__.keys() - {"return", "unknown"}
+    controls = names_in_tables("docs/local-cluster.md")
+    assert controls <= known | arguments
+    assert controls >= {"start", "stop", "kill", "pause", "resume", "restart", "running", "paused", "pid"}
+    assert controls >= arguments - {"cluster"}
+
+
+# ---- installing, and what runs then ---------------------------------------------------------------
+
+
+def test_the_extras_that_documents_name_exist() -> None:
+    named = 0
+    for document in ("README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))):
+        for extras in re.findall(r"(?:minimq|'\.|\whl)\[([a-z,]+)\]", text_of(document)):
+            assert set(extras.split(",")) <= PROJECT["optional-dependencies"].keys(), document
+            named += 1
+    assert named >= 2
+
+
+def test_each_example_says_what_it_needs() -> None:
+    """A script needs what its modules import; it names the packages or extras that bring more than minimq does."""
+    modules = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
+    homes = packages_distributions()
+    said = 0
+    for script in modules.values():
+        if "__main__" not in script.read_text():
+            continue
+        install = " ".join(
+            re.findall(r"pip install ([^#&\n]*)", ast.get_docstring(ast.parse(script.read_text())) or "")
+        )
+        extras = re.findall(r"\[([a-z,]+)\]", install)
+        known = brought_by(*",".join(extras).split(",")) if extras else brought_by()
+        known |= {"minimq", "faststream_minimq", *re.findall(r"(?<![\w\[,])[a-z][a-z-]*(?![\w\]])", install)}
+        for module in needed(script.stem, modules) - sys.stdlib_module_names:
+            assert known & {name.lower() for name in homes.get(module, [module])}, f"{script.name} imports {module}"
+        said += 1
+    assert said >= 7
+
+
+def brought_by(*extras: str) -> set[str]:
+    """Return the names of what is installed with some extras."""
+    requirements = [*PROJECT["dependencies"]]
+    for extra in extras:
+        requirements += PROJECT["optional-dependencies"][extra]
+    return {re.split(r"[^A-Za-z0-9_.-]", requirement)[0].lower() for requirement in requirements}
+
+
+def needed(module: str, modules: dict[str, Path]) -> set[str]:
+    """Return what a module and those beside it that it imports need from elsewhere."""
+    names, waiting = set[str](), {module}
+    done = set[str]()
+    while waiting:
+        done.add(here := waiting.pop())
+        found = imported(modules[here])
+        names |= found - modules.keys()
+        waiting |= found & modules.keys() - done
+    return names
+
+
+def imported(script: Path) -> set[str]:
+    tree = ast.parse(script.read_text())
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}

@@ -1,0 +1,171 @@
+"""The Python blocks of a page are one program, which prints what is listed here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.pages import run_page
+from support.registry_server import registry_server
+
+#: By page the lines that its program prints; `...` stands for any text.
+PRINTED = {
+    "administration": [
+        "stored 1000 in 12",
+        "route 12 ['orders']",
+        "groups ['billing'] unread 0",
+        "committed True",
+        "unread again 1000",
+        "error GROUP_NOT_FOUND",
+        "writable {'broker-a'}",
+        "brokers ['broker-a', 'broker-b'] []",
+        "away []",
+        "answered True",
+        "not changed on ['broker-b']",
+        "refused topic orders was not deleted: broker-b is away since ...",
+    ],
+    "arrow": [
+        "stored 3",
+        "refused 1",
+        "o-17 base64:ABE= b'\\x00\\x11'",
+        "[('at', b'1'), ('at', b'\\xff')]",
+        "[(None, 2), ('coffee', 2)]",
+        "[None, None, None, None]",
+        "{'espresso': 2, 'mocha': 1, 'tea': 1}",
+        "[('coffee', 2), (None, 2)]",
+        "polled 4",
+    ],
+    "asyncio": ["stored ...", "sent 900 SEND_OK", "polled 1000", "worked 1000", "pushed 1000"],
+    "compacted-topics": ["[{'keys': ['N14228'], 'body': b'at LAX'}]", "{'N14228': b'at LAX'}"],
+    "connections": ["read b'espresso'", "loops 1", "stored 1"],
+    "delayed-messages": [
+        "waits True -1",
+        "b'tea is ready' True True",
+        "recalled True already recalled",
+        "waiting 1 True None",
+        "totals [('reminders', 1)]",
+    ],
+    "faststream": ["stored orders billed 6", "billed 30", "price 6 EUR", "topics ['bills', 'orders', 'prices']"],
+    "finding-messages": [
+        'found {"carrier": "UA", "flight": 1545} (\'UA1545\', \'N14228\') EWR',
+        "complete True of 10",
+        "of the aircraft 10",
+        "same True",
+        "stored True",
+        "gates in flight 1 True",
+        "gates dead %DLQ%gates",
+    ],
+    "local-cluster": ["... ['broker-a', 'broker-b'] ['nameserver-1']", "broker-a", "read [b'before', b'after']"],
+    "migrating-from-aiokafka": [
+        "stored SEND_OK 0",
+        "futures 500",
+        "receipts 500",
+        "consumed orders 1001",
+        "handled 1001",
+        "committed 1001",
+        "read again 1001",
+        "exactly once 1001",
+        "acknowledged True",
+    ],
+    "migrating-from-celery": [
+        "resized 10 in tries 11",
+        "recalled True",
+        "later [('8.png', 320), ('8.png', 640)]",
+        "price 6",
+        "chained",
+        "booked [b'0', b'1', b'2', b'3', b'4']",
+    ],
+    "migrating-from-confluent-kafka": [
+        "stored orders SEND_OK",
+        "futures 500",
+        "callbacks 500",
+        "consumed 1001",
+        "committed True",
+        "read again 1001",
+        "unread again 1001",
+        "receipts 100000",
+        "dead bills listener raised ValueError",
+        "sent again 1",
+        "acknowledged True",
+        "exactly once True",
+        "topics ['%DLQ%bills', '%RETRY%bills', 'bills', 'orders', 'totals']",
+    ],
+    "migrating-from-rocketmq": [
+        "sent ... orders",
+        "one queue True",
+        "batch 1000",
+        "consumed 1004",
+        "acknowledged True",
+        "in order [b'0', b'1', b'2', b'3', b'4']",
+        "unread again 1004",
+        "read again 1004",
+        "recalled True",
+        "open 0",
+    ],
+    "request-reply": ["reply b'HELLO'", "replies 1000", "reply b'BY HAND'"],
+    "schemas": [
+        "read Order(id='o-17', cents=480)",
+        "refused the value does not fit its schema: `$.lines[1].cents` is a str, not int",
+        "order o-17",
+        "order o-20",
+        "rejected",
+        "marked b'\\x00' {'id': 'o-17'}",
+        "stored orders/broker-a/0",
+        "value Order(id='o-23', cents=480)",
+    ],
+    "tracing": [
+        "in a span: True",
+        "send orders PRODUCER",
+        "checkout INTERNAL",
+        "process orders CONSUMER",
+        "receive orders CLIENT",
+        "ack orders CLIENT",
+        "process orders CONSUMER",
+        "traces: 2",
+    ],
+    "transactions": ["stored 2", "total 17", "mailed 1", "sent 3 left 0", "ordered [('espresso',)]"],
+    "work-queues": [
+        "mailed 100",
+        "delivered 100",
+        "thumbnails 20 20",
+        "refused: True",
+        "unsettled 0",
+        "in order True 20",
+        "tasks 20",
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[str]:
+    with registry_server() as serving:
+        yield serving.url
+
+
+@pytest.mark.parametrize("page", PRINTED)
+def test_a_page_is_one_program_that_runs(page: str, tmp_path: Path, registry: str) -> None:
+    said = run_page(f"docs/{page}.md", tmp_path, REGISTRY_URL=registry)
+    for line, expected in zip(said, PRINTED[page], strict=True):
+        begin, dots, end = expected.partition("...")
+        assert line == expected or (dots and line.startswith(begin) and line.endswith(end)), said
+
+
+def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None:
+    said = run_page("docs/sending.md", tmp_path)
+    assert re.fullmatch(r"orders/broker-[ab]/[0-3] \d+ SendStatus.SEND_OK", said[0])
+    assert "True True" in said
+    assert re.search(r"done \d+", "\n".join(said)), said  # another thread prints it, perhaps into another line
+    assert any(line.startswith("1 message for topic 'orders' was not acknowledged") for line in said)
+
+
+def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> None:
+    said = run_page("docs/consuming.md", tmp_path)
+    for line in ("pulled 1000", "pushed 1000", "tries [0, 1, 2, 3]", "in order [b'0', b'1', b'2', b'3', b'4']"):
+        assert line in said
+    assert any(line.startswith("dead b'bad' ('o-17',) eu orders") for line in said), said
+    assert "dead letters orders - listener answered RETRY_LATER 1" in said
+    assert "sent again 1 and then 0" in said
+    assert "filtered b'bad'" in said
