@@ -159,10 +159,10 @@ MANY = [*(f"a{number}" for number in range(200)), "poison", *(f"b{number}" for n
     ("bodies", "options"),
     [
         pytest.param(MIDDLE, {"threads": 1, "batch_size": 1}, id="one-thread"),
-        pytest.param(FIRST, {}, id="first"),
-        pytest.param(TWO, {"threads": 4, "batch_size": 1}, id="two"),
-        pytest.param(MIDDLE, {"orderly": True}, id="orderly"),
-        pytest.param(MIDDLE, {"aio": True, "threads": 3, "batch_size": 2}, id="aio"),
+        pytest.param(FIRST, {}, id="first", marks=pytest.mark.fault),
+        pytest.param(TWO, {"threads": 4, "batch_size": 1}, id="two", marks=pytest.mark.fault),
+        pytest.param(MIDDLE, {"orderly": True}, id="orderly", marks=pytest.mark.fault),
+        pytest.param(MIDDLE, {"aio": True, "threads": 3, "batch_size": 2}, id="aio", marks=pytest.mark.fault),
     ],
 )
 def test_it_becomes_a_dead_letter_of_a_leased_queue(
@@ -177,6 +177,7 @@ def test_it_becomes_a_dead_letter_of_a_leased_queue(
     assert all(0 < workers.seen()[body] <= TRIES for body in poisons)
 
 
+@pytest.mark.fault
 def test_it_is_found_far_behind_the_last_commit(single: LocalCluster, topic: str, tmp_path: Path) -> None:
     """Messages behind those that were in hand come in batches, of which one kills once more."""
     send(single.nameserver, topic, MANY)
@@ -190,9 +191,9 @@ def test_it_is_found_far_behind_the_last_commit(single: LocalCluster, topic: str
     ("bodies", "options"),
     [
         pytest.param(MIDDLE, POPPED | {"threads": 8}, id="threads"),
-        pytest.param(TWO, POPPED | {"threads": 4, "batch_size": 4}, id="two"),
-        pytest.param(MIDDLE, POPPED | {"threads": 8, "aio": True}, id="aio"),
-        pytest.param(TWO, {"simple": True, "max_tries": TRIES}, id="simple"),
+        pytest.param(TWO, POPPED | {"threads": 4, "batch_size": 4}, id="two", marks=pytest.mark.fault),
+        pytest.param(MIDDLE, POPPED | {"threads": 8, "aio": True}, id="aio", marks=pytest.mark.fault),
+        pytest.param(TWO, {"simple": True, "max_tries": TRIES}, id="simple", marks=pytest.mark.fault),
     ],
 )
 def test_it_becomes_a_dead_letter_of_a_work_queue_and_its_neighbors_do_not(
@@ -203,6 +204,7 @@ def test_it_becomes_a_dead_letter_of_a_work_queue_and_its_neighbors_do_not(
     run(workers, single.nameserver, topic, bodies)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
 def test_it_does_no_harm_to_other_members_of_the_group(
     single: LocalCluster, new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]
@@ -216,6 +218,7 @@ def test_it_does_no_harm_to_other_members_of_the_group(
     run(workers, single.nameserver, topic, bodies)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
 def test_it_is_found_in_a_process_that_is_back_within_the_grace(
     new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]
@@ -231,6 +234,7 @@ def test_it_is_found_in_a_process_that_is_back_within_the_grace(
         run(workers, cluster.nameserver, topic, MIDDLE)
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("options", [LEASED, POPPED], ids=["queues", "messages"])
 def test_tries_survive_the_broker(new_name: Callable[[], str], tmp_path: Path, options: dict[str, Any]) -> None:
     topic = new_name()
