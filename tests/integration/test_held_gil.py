@@ -19,6 +19,8 @@ from support.waiting import wait_until
 PROGRAM = Path(__file__).parent.parent / "support" / "gil_holder.py"
 PATIENCE_S = 60.0
 
+pytestmark = pytest.mark.slow
+
 
 class Holder:
     """A process of a group, with a listener that holds the GIL on demand."""
