@@ -11,6 +11,7 @@ from minimq import Admin, LocalCluster
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.fault
 def test_each_ticket_is_delivered_if_it_was_sold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import flights_data  # found only now
