@@ -12,6 +12,7 @@ from minimq import Admin, LocalCluster
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.fault
 def test_each_flight_is_chosen_once_though_workers_are_killed(
     cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
