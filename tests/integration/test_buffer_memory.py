@@ -61,8 +61,10 @@ def paused() -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("how", ["send_async", "send_many"])
-@pytest.mark.parametrize("what", ["plain", "keys", "properties"])
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [("plain", "send_async"), ("plain", "send_many"), ("keys", "send_async"), ("properties", "send_many")],
+)
 def test_memory_stays_near_the_option_with_messages_of_one_byte(paused: LocalCluster, what: str, how: str) -> None:
     command = [sys.executable, "-c", PROGRAM, paused.nameserver, how, what, str(BUFFER_BYTES)]
     with subprocess.Popen(
