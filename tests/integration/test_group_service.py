@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
-from minimq import Admin, LocalCluster
+from minimq import LocalCluster
 from minimq_common.errors import (
     Fenced,
-    GroupConflict,
     InvalidArgument,
     MiniMQError,
     OffsetOutOfRange,
@@ -21,10 +19,8 @@ from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
 from support.stores import make_batch
-from support.waiting import wait_until
 
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-LATEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
 
 
 @pytest.fixture
@@ -63,95 +59,7 @@ def committed(member: RawMember, group: str) -> dict[int, int]:
 # ---- describe and list --------------------------------------------------------------------------
 
 
-def test_a_group_is_described(address: str, topic: str, group: str, member: RawMember) -> None:
-    first, second = send(address, topic, 2, 3)
-    member.join(group, topic, start=EARLIEST, hold_ms=7)
-    member.hear("members")
-    member.ask(group, topic, 0)
-    epoch = member.granted().epoch
-
-    described = describe(member, group)
-    assert (list(described.client_ids), described.allocation, described.hold_ms) == ([member.client_id], "averagely", 7)
-    assert [queue.queue_id for queue in described.queues] == [0, 1, 2, 3]
-    queue, empty = described.queues[:2]
-    assert (queue.topic, queue.owner, queue.epoch, queue.held_ms) == (topic, member.client_id, epoch, 0)
-    assert (queue.min_offset, queue.max_offset, queue.committed_offset) == (0, 5, 0)
-    assert queue.oldest_unread_ms == first.store_timestamp_ms
-    assert (empty.owner, empty.max_offset, empty.oldest_unread_ms) == ("", 0, 0)
-
-    for offset, oldest_ms in ((1, first.store_timestamp_ms), (2, second.store_timestamp_ms), (5, 0)):
-        member.commit(group, topic, 0, offset, epoch)
-        queue = describe(member, group).queues[0]
-        assert (queue.committed_offset, queue.oldest_unread_ms) == (offset, oldest_ms)
-
-
-def test_a_group_without_members_is_described_by_where_it_has_read(topic: str, group: str, member: RawMember) -> None:
-    member.join(group, topic)
-    member.ask(group, topic, 0)
-    member.granted()
-    member.leave(group)
-    member.hears_before_heartbeat()
-
-    described = describe(member, group)
-    assert (list(described.client_ids), described.allocation) == ([], "")
-    assert {queue.topic for queue in described.queues} == {topic}
-
-
-def test_of_an_unknown_group_there_is_nothing_to_tell(group: str, member: RawMember) -> None:
-    assert describe(member, group) == broker_pb2.DescribeGroupResponse()
-    with pytest.raises(InvalidArgument):
-        describe(member, "no group, by its name")
-
-
-def test_groups_are_listed_that_have_members_offsets_or_a_start(
-    admin: Admin, topic: str, group: str, member: RawMember
-) -> None:
-    def listed() -> list[str]:
-        names: list[str] = [
-            name for name in member.call("ListGroups", broker_pb2.ListGroupsRequest()).groups if name.startswith(group)
-        ]
-        return names
-
-    assert listed() == []
-    member.join(f"{group}-waits", "no-such-topic")  # nothing to start in
-    member.join(f"{group}-reads", topic)
-    member.ask(f"{group}-reads", topic, 0)
-    member.granted()
-    by_hand = broker_pb2.QueueOffset(topic=topic, queue_id=0)
-    member.call("CommitOffsets", broker_pb2.CommitOffsetsRequest(group=f"{group}-by-hand", offsets=[by_hand]))
-    assert listed() == [f"{group}-by-hand", f"{group}-reads", f"{group}-waits"]
-
-    member.leave(f"{group}-waits")
-    member.leave(f"{group}-reads")
-    member.hears_before_heartbeat()
-    # What they agreed on is forgotten a moment later.
-    wait_until(lambda: listed() == [f"{group}-by-hand", f"{group}-reads"], timeout=20)
-    admin.delete_topic(topic)
-    wait_until(lambda: listed() == [], timeout=20)
-
-
 # ---- reset --------------------------------------------------------------------------------------
-
-
-def test_a_group_goes_on_where_it_is_told(address: str, topic: str, group: str, member: RawMember) -> None:
-    at = send(address, topic, 3)[0].store_timestamp_ms
-    wait_until(lambda: time.time_ns() // 1_000_000 > at)
-    later = send(address, topic, 2)[0]
-    assert later.store_timestamp_ms > at
-    begin = later.base_offset
-    time_of_later = broker_pb2.StartPosition(at=broker_pb2.START_AT_TIMESTAMP, timestamp_ms=later.store_timestamp_ms)
-
-    assert reset(member, group, topic, start=LATEST) == {0: begin + 2, 1: 0, 2: 0, 3: 0}
-    assert reset(member, group, topic, start=EARLIEST) == {0: 0, 1: 0, 2: 0, 3: 0}
-    assert reset(member, group, topic, start=time_of_later, queue_ids=[0]) == {0: begin}
-    assert committed(member, group) == {0: begin, 1: 0, 2: 0, 3: 0}
-    assert reset(member, group, topic, offset=1, queue_ids=[0]) == {0: 1}
-    assert committed(member, group)[0] == 1
-
-    member.join(group, topic, start=LATEST)  # which is for queues of which nothing is said yet
-    member.hear("members")
-    member.ask(group, topic, 0)
-    assert member.granted().offset == 1
 
 
 @pytest.mark.parametrize(
@@ -190,24 +98,6 @@ def test_a_reset_that_cannot_be_changes_nothing(
 def test_a_topic_that_is_not_there_cannot_be_reset(group: str, member: RawMember) -> None:
     with pytest.raises(TopicNotFound):
         reset(member, group, "no-such-topic", start=EARLIEST)
-
-
-def test_members_that_are_connected_are_named(topic: str, group: str, member: RawMember) -> None:
-    member.join(group, topic, hold_ms=60_000)
-    member.hear("members")
-    with pytest.raises(GroupConflict, match=f"connected: {member.client_id}"):
-        reset(member, group, topic, start=EARLIEST)
-
-    member.ask(group, topic, 2)
-    member.granted()
-    member.leave(group)
-    member.hears_before_heartbeat()
-    with pytest.raises(GroupConflict, match=f"2 for {member.client_id}"):
-        reset(member, group, topic, start=EARLIEST)
-    assert reset(member, group, topic, start=EARLIEST, queue_ids=[0]) == {0: 0}
-    member.saved(group, topic, 2)
-    member.hears_before_heartbeat()
-    assert reset(member, group, topic, start=EARLIEST, queue_ids=[2]) == {2: 0}
 
 
 def test_a_forced_reset_fences_owners_and_grants_anew(address: str, topic: str, group: str, member: RawMember) -> None:
