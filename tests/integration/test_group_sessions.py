@@ -128,37 +128,6 @@ def test_a_queue_is_held_until_its_state_is_saved(member: Connect, topic: str, g
     heir.granted()
 
 
-def test_a_hold_ends_by_itself(member: Connect, topic: str, group: str) -> None:
-    owner, heir = hand_over(member, topic, group, 300)
-    owner.give_back(group, topic, 0)
-    heir.granted()
-
-
-def test_the_former_owner_may_have_a_held_queue_back(member: Connect, topic: str, group: str) -> None:
-    owner, heir = hand_over(member, topic, group, LONG_MS)
-    owner.give_back(group, topic, 0)
-    owner.ask(group, topic, 0)
-    owner.granted()
-    assert "granted" not in heir.hears_before_heartbeat()
-
-
-def test_who_leaves_after_it_has_saved_leaves_nothing_to_wait_for(member: Connect, topic: str, group: str) -> None:
-    owner, heir = hand_over(member, topic, group, LONG_MS)
-    owner.saved(group, topic, 0)
-    owner.leave(group)
-    heir.granted()
-
-
-def test_who_leaves_without_a_word_of_its_state_is_waited_for(member: Connect, topic: str, group: str) -> None:
-    owner, heir = hand_over(member, topic, group, LONG_MS)
-    owner.leave(group)
-    while owner.client_id in heir.hear("members").members.client_ids:
-        pass
-    assert "granted" not in heir.hears_before_heartbeat()
-    owner.saved(group, topic, 0)  # also when it has left already
-    heir.granted()
-
-
 # ---- deaths and restarts ------------------------------------------------------------------------
 
 
