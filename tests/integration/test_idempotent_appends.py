@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster
+from minimq import LocalCluster
 from minimq_proto.v1 import broker_pb2
 from support.raw_sender import RawSender
-from support.reading import check_brokers, read_all
+from support.reading import read_all
 from support.stores import numbered_batch
 
 OK, NOT_SYNCED, STORED = (
@@ -77,54 +76,3 @@ def test_copies_under_way_at_the_same_time_are_stored_once(cluster: LocalCluster
     for index, result in enumerate(every[0]):
         assert stored[result.queue_id, result.base_offset] == b"%d" % (index // 2)
     assert sum(result.status == OK for answers in every for result in answers) == 500
-
-
-def test_without_a_number_each_copy_is_stored(cluster: LocalCluster, sender: RawSender, topic: str) -> None:
-    results = sender.send(topic, [(0, numbered_batch(0, 0, b"x"))] * 3)
-    assert [(result.base_offset, result.status) for result in results] == [(0, OK), (1, OK), (2, OK)]
-
-
-def test_what_is_settled_is_refused(cluster: LocalCluster, sender: RawSender, topic: str, producer_id: int) -> None:
-    def batch_of(sequence: int, unsettled: int) -> tuple[int, bytes]:
-        return 0, numbered_batch(producer_id, sequence, b"%d" % sequence, unsettled=unsettled)
-
-    sender.send(topic, [batch_of(1, 0), batch_of(9, 2)])
-    stale, new, repeated = sender.send(topic, [batch_of(1, 0), batch_of(8, 0), batch_of(9, 0)])
-
-    assert stale.failure.code == "STALE_SEQUENCE"
-    assert f"batch 1 of producer {producer_id:016x} comes too late" in stale.failure.message
-    assert (new.status, repeated.status) == (OK, STORED)
-    assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"1", b"9", b"8"]
-
-
-def test_a_deleted_topic_takes_its_batches_along(
-    admin: Admin, cluster: LocalCluster, sender: RawSender, topic: str, producer_id: int
-) -> None:
-    data = numbered_batch(producer_id, 3, b"x")
-    sender.send(topic, [(2, data)])
-    admin.delete_topic(topic)
-    [gone] = sender.send(topic, [(2, data)])
-    admin.create_topic(topic, queues=4)
-    [again] = sender.send(topic, [(1, data)])
-
-    assert gone.failure.code == "TOPIC_NOT_FOUND"
-    assert (again.status, again.queue_id, again.base_offset) == (OK, 1, 0)
-    assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"x"]
-
-
-def test_with_asynchronous_flush_the_status_says_so(tmp_path: Path, producer_id: int) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"flush": "async"}) as cluster:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=2)
-        [broker] = cluster.brokers
-        with RawSender(broker.address) as sender:
-            data = numbered_batch(producer_id, 3, b"x")
-            [first] = sender.send("t", [(0, data)])
-            [repeat] = sender.send("t", [(1, data)])
-        assert (first.status, repeat.status) == (NOT_SYNCED, STORED)
-        assert places([first]) == places([repeat])
-        broker.restart()
-        with RawSender(broker.address) as sender:
-            [later] = sender.send("t", [(1, data)])
-        assert (later.status, places([later])) == (STORED, places([first]))
-    check_brokers(cluster)
