@@ -62,29 +62,6 @@ def test_a_grant_repeats_how_often_the_member_had_given_the_queue_back(
         assert member.granted().given_back == 0
 
 
-def test_a_former_owner_can_neither_pull_nor_commit(cluster: LocalCluster, topic: str, group: str) -> None:
-    address = cluster.brokers[0].address
-    item = broker_pb2.QueueEpoch(topic=topic, queue_id=0)
-    join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="averagely")
-    with RawMember(address, "former") as former, RawMember(address, "present") as present:
-        former.say(join=join)
-        former.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
-        old = former.hear("granted").granted.epoch
-        present.say(join=join)
-        present.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
-        assert former.hear("wanted").wanted.queue_id == 0
-        former.say(release=broker_pb2.ReleaseQueues(group=group, queues=[item]))
-        new = present.hear("granted").granted.epoch
-        assert new > old
-
-        for client_id, epoch in (("former", old), ("former", new), ("present", old), ("", 0)):
-            with pytest.raises(Fenced):
-                commit(present, topic, group, client_id, epoch)
-        assert pull_once(former, topic, group, old).failure.code == Fenced.code
-        assert not pull_once(present, topic, group, new).HasField("failure")
-        commit(present, topic, group, "present", new)
-
-
 @pytest.mark.parametrize("how", ["leave", "reset"])
 def test_a_pull_that_waits_ends_when_its_lease_does(
     cluster: LocalCluster, admin: Admin, topic: str, group: str, how: str
@@ -117,44 +94,6 @@ def commit(member: RawMember, topic: str, group: str, client_id: str, epoch: int
     member.link.call(member.link.stub.CommitOffsets, request, 5.0)
 
 
-def pull_once(member: RawMember, topic: str, group: str, epoch: int) -> broker_pb2.PullFrame:
-    """Return the first frame of a pull that does not wait."""
-    request = broker_pb2.PullRequest(
-        pull_id=1,
-        topic=topic,
-        max_messages=1,
-        max_bytes=1,
-        lease=broker_pb2.Lease(group=group, client_id=member.client_id, epoch=epoch),
-    )
-    return next(iter(member.link.stub.Pull(iter([request]))))
-
-
-def test_a_member_whose_queues_were_taken_away_cannot_commit_them(
-    cluster: LocalCluster, topic: str, group: str
-) -> None:
-    with Producer(cluster.nameserver) as producer:
-        producer.send_many(Message(topic, b"%d" % number) for number in range(200))
-    with PullConsumer(cluster.nameserver, group=group, drain_s=0.3, auto_commit=False) as slow:
-        slow.subscribe(topic)
-        in_hand = slow.poll(timeout=30)[0]
-        before = set(slow.assignment)
-        with PullConsumer(cluster.nameserver, group=group) as other:
-            other.subscribe(topic)
-
-            def others_have_some() -> bool:
-                other.poll(timeout=0.05)
-                return bool(before & set(other.assignment))
-
-            wait_until(others_have_some, timeout=40)
-            [lost, *_] = sorted(before & set(other.assignment))
-
-            with pytest.raises(Fenced):
-                slow.commit({lost: 1})
-            kept = [queue for queue in before if queue in slow.assignment]
-            slow.commit(dict.fromkeys(kept, 0))
-    assert in_hand.queue in before
-
-
 def test_a_consumer_at_the_end_of_queues_under_load_misses_nothing(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
@@ -181,30 +120,6 @@ def test_a_consumer_at_the_end_of_queues_under_load_misses_nothing(
     assert received == len(futures)
 
 
-def test_a_topic_that_is_deleted_and_made_again_is_read_again_and_harms_no_other(
-    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], group: str
-) -> None:
-    first, second = new_name(), new_name()
-    for name in (first, second):
-        admin.create_topic(name, queues=2)
-    with (
-        Producer(cluster.nameserver) as producer,
-        PullConsumer(cluster.nameserver, group=group, commit_interval_s=0.1, rebalance_interval_s=0.3) as consumer,
-    ):
-        consumer.subscribe(first)
-        consumer.subscribe(second)
-        producer.send(Message(first, b"before"))
-        wait_for_body(consumer, b"before")
-        admin.delete_topic(first)
-        admin.create_topic(first, queues=2)
-        for number in range(4):
-            producer.send(Message(first, b"after %d" % number))
-            producer.send(Message(second, b"second %d" % number))
-
-        wait_for_body(consumer, b"after 0", b"after 3", b"second 0", b"second 3")
-        wait_until(lambda: commits(consumer), timeout=40)
-
-
 def commits(consumer: PullConsumer) -> bool:
     """Commit; False as long as the lease of an empty queue of the new topic is on its way."""
     try:
@@ -212,16 +127,6 @@ def commits(consumer: PullConsumer) -> bool:
     except Fenced:
         return False
     return True
-
-
-def wait_for_body(consumer: PullConsumer, *bodies: bytes) -> None:
-    missing = set(bodies)
-
-    def none_missing() -> bool:
-        missing.difference_update(message.body for message in consumer.poll(timeout=0.2))
-        return not missing
-
-    wait_until(none_missing, timeout=30)
 
 
 class Faulty:
