@@ -55,60 +55,12 @@ def offsets(messages: list[Popped]) -> list[int]:
     return [message.offset for message in messages]
 
 
-def test_messages_are_in_one_hand_until_they_are_settled(single: LocalCluster, filled: str, popper: RawPopper) -> None:
-    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
-        mine, theirs = popper.take(30), other.take(30)
-        assert offsets(mine) == [*range(30)]
-        assert offsets(theirs) == [*range(30, 60)]
-        assert [message.body for message in theirs] == [b"%d" % number for number in range(30, 60)]
-        assert popper.settle(mine) == []
-        assert popper.settle(mine) == []  # repeated
-        assert other.settle(theirs[:10], FREE) == []
-        again = popper.take(80)
-        assert offsets(again) == [*range(30, 40)]  # what failed comes apart from what did not
-        assert {message.tries for message in again} == {2}
-        assert other.settle(theirs[:10]) == [*range(30, 40)]
-        assert offsets(popper.take(100)) == [*range(60, 100)]
-        assert popper.take() == []
-
-
 def test_what_was_not_looked_at_comes_again_and_is_no_try(popper: RawPopper) -> None:
     messages = popper.take(10)
     assert popper.settle(messages[4:], RETURN) == []
     again = popper.take(20)
     assert offsets(again) == [*range(4, 24)]
     assert {message.tries for message in again} == {1}
-
-
-def test_a_deadline_that_passes_frees_and_one_that_is_extended_does_not(popper: RawPopper) -> None:
-    kept, lost = popper.take(10, invisible_s=1.5), popper.take(90, invisible_s=1.5)
-    assert popper.settle(kept, EXTEND, 60) == []
-    popper.begin(takes=[popper.taking(800, wait_s=30)])  # it waits for the deadline
-    answer = popper.answer()
-    assert answer.popped.has_more
-    assert popped(answer) == [], "only a take that comes later shows that its consumer is alive"
-    again = popper.take(800, invisible_s=60)
-    assert offsets(again) == [*range(10, 100)]
-    assert {message.tries for message in again} == {2}
-    assert popper.settle(lost[5:]) == [*range(15, 100)]
-    assert popper.settle(kept) == []
-
-
-def test_a_delay_is_kept_and_an_early_arrival_wakes(single: LocalCluster, filled: str, popper: RawPopper) -> None:
-    everything = popper.take()
-    popper.settle(everything[:99])
-    popper.settle(everything[99:], FREE, 4)
-    assert popper.take() == []
-    [late] = popper.take(wait_s=30)
-    assert late[1:4] == (99, b"99", 2)
-    popper.settle([late])
-    waiting = threading.Thread(target=lambda: found.extend(popper.take(wait_s=30)))
-    found: list[Popped] = []
-    waiting.start()
-    with Producer(single.nameserver) as producer:
-        producer.send(Message(filled, b"new"))
-    waiting.join(30)
-    assert [message.body for message in found] == [b"new"]
 
 
 def test_few_bytes_bring_few_messages_and_lose_none(popper: RawPopper) -> None:
@@ -126,15 +78,6 @@ def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str
         [again] = popper.take(800, wait_s=60)
         assert (again[1], again.tries) == (offset, 2)
         popper.settle([again])
-
-
-def test_who_closes_leaves_what_it_had_to_others(single: LocalCluster, filled: str, popper: RawPopper) -> None:
-    with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
-        assert len(other.take(100, invisible_s=3600)) == 100
-        other.close()
-    again = popper.take(800, wait_s=60)
-    assert offsets(again) == [*range(100)]
-    assert {message.tries for message in again} == {2}
 
 
 def test_who_comes_back_in_time_keeps_what_it_has_by_extending_alone(
@@ -215,14 +158,6 @@ def test_a_request_out_of_its_bounds_changes_nothing(
     popper.begin(**what)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=told):
         popper.answer()
-    assert popper.settle(mine) == []
-
-
-def test_a_foreign_handle_settles_nothing(popper: RawPopper) -> None:
-    mine = popper.take(10)
-    foreign = [message._replace(epoch=message.epoch + 1) for message in mine]
-    for outcome in (DONE, FREE, EXTEND, RETURN):
-        assert popper.settle(foreign, outcome, 1) == [*range(10)]
     assert popper.settle(mine) == []
 
 
