@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from minimq import (
     by_hash,
 )
 from minimq.sending.producer_options import ProducerChanges
-from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed, TopicNotFound
+from minimq_common.errors import InvalidArgument, SendFailed
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -192,15 +191,6 @@ def test_messages_of_one_key_keep_their_queue_and_their_order(cluster: LocalClus
     assert len({places[0][0] for places in found.values()}) == 8  # 40 keys, 8 queues: none stays empty
 
 
-def test_a_function_of_the_user_chooses_among_all_queues(cluster: LocalCluster, topic: str) -> None:
-    def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        assert len(queues) == 8
-        return max(queues)
-
-    with Producer(cluster.nameserver) as producer:
-        assert producer.send(Message(topic, b"x"), selector=last).queue == MessageQueue(topic, "broker-b", 3)
-
-
 def test_a_queue_of_another_topic_is_refused(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.nameserver) as producer, pytest.raises(InvalidArgument, match="of another topic"):
         producer.send(Message(topic, b"x"), queue=MessageQueue("other", "broker-a", 0))
@@ -282,28 +272,6 @@ def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tm
 
 
 # ---- what is refused at once --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("make", "error"),
-    [
-        (lambda topic: Message(topic, bytes(1 << 23)), MessageTooLarge),
-        (lambda topic: Message(topic, b"x", keys="text"), InvalidArgument),
-        (lambda _: Message("no such topic", b"x"), InvalidArgument),
-        (lambda topic: Message(topic + "-gone", b"x"), TopicNotFound),
-    ],
-    ids=["large", "keys", "name", "unknown"],
-)
-def test_what_cannot_be_sent_is_refused_at_once(
-    cluster: LocalCluster, topic: str, make: Callable[[str], Message], error: type[MiniMQError]
-) -> None:
-    with Producer(cluster.nameserver) as producer:
-        for send in (producer.send, producer.send_async, producer.send_one_way):
-            with pytest.raises(error):
-                send(make(topic))
-        with pytest.raises(error):
-            producer.send_many([make(topic)])
-        assert producer.statistics().buffered_messages == 0
 
 
 @pytest.mark.parametrize(
