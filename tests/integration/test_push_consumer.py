@@ -112,31 +112,6 @@ def test_messages_that_nobody_wants_count_as_finished(
     assert admin.committed_offsets(group, topic)[receipt.queue] == 152
 
 
-def test_closing_waits_for_running_calls(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
-) -> None:
-    running, go_on = threading.Event(), threading.Event()
-
-    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
-        running.set()
-        go_on.wait(PATIENCE_S)
-        return ConsumeResult.SUCCESS
-
-    queue = producer.send(Message(topic, b"x")).queue
-    consumer = PushConsumer(cluster.nameserver, group=group)
-    consumer.subscribe(topic)
-    consumer.start(listen)
-    assert running.wait(PATIENCE_S)
-    closing = threading.Thread(target=consumer.close)
-    closing.start()
-    closing.join(0.3)
-    assert closing.is_alive()
-    go_on.set()
-    closing.join(PATIENCE_S)
-    assert not closing.is_alive()
-    assert admin.committed_offsets(group, topic)[queue] == 1
-
-
 def test_closing_does_not_wait_longer_than_told_and_what_runs_stays_uncommitted(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
 ) -> None:
@@ -217,25 +192,6 @@ def test_a_slow_listener_has_a_bounded_number_of_messages_in_hand(
         go_on.set()
         wait_until(lambda: len(seen) == 501, PATIENCE_S, what="it goes on")
     assert sorted(seen) == list(range(501))
-
-
-def test_an_answer_about_some_messages_has_the_others_tried_again(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    tried: list[tuple[bytes, int]] = []
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
-        tried.extend((message.body, message.reconsume_times) for message in messages)
-        if len(messages) == 4:
-            return RetryLater(first=3, level=1)
-        return ConsumeResult.SUCCESS
-
-    producer.send_many(Message(topic, b"%d" % number) for number in range(4))
-    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(60, 0.05)) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        wait_until(lambda: len(tried) >= 5, PATIENCE_S)
-    assert tried == [(b"0", 0), (b"1", 0), (b"2", 0), (b"3", 0), (b"3", 1)]
 
 
 def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> None:
