@@ -155,29 +155,6 @@ def test_what_succeeded_before_a_failure_is_not_given_again(
     assert calls == [[b"0", b"1", b"2", b"3"], [b"1"], [b"2"], [b"3"]]
 
 
-def test_only_the_message_that_fails_becomes_a_dead_letter(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    done: list[bytes] = []
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-        if any(message.body == b"2" for message in messages):
-            return ConsumeResult.RETRY_LATER
-        done.extend(message.body for message in messages)
-        return ConsumeResult.SUCCESS
-
-    queue = MessageQueue(topic, "broker-a", 0)
-    producer.send_many([Message(topic, b"%d" % number) for number in range(6)], queue=queue)
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01, max_tries=3) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        wait_until(lambda: len(done) == 5, PATIENCE_S)
-    assert done == [b"0", b"1", b"3", b"4", b"5"]
-    with PullConsumer(cluster.nameserver, group=f"{group}-dead") as consumer_of_dead:
-        consumer_of_dead.subscribe(dead_letter_topic(group))
-        assert [dead.body for dead in wait_until(lambda: consumer_of_dead.poll(0.2), PATIENCE_S)] == [b"2"]
-
-
 def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
