@@ -125,45 +125,6 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
     }
 
 
-def test_no_tries_at_all_make_a_dead_letter_at_once(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str
-) -> None:
-    listener = fail_on(b"bad")
-    with PushConsumer(cluster.nameserver, group=group, max_tries=1) as consumer:
-        consumer.subscribe(topic)
-        consumer.start(listener)
-        producer.send(Message(topic, b"bad"))
-        assert len(read_dead_letters(cluster, group, 1)) == 1
-    assert listener.calls[b"bad"] == 1
-    assert retry_topic(group) not in _topics(cluster)
-
-
-@pytest.mark.parametrize("how", ["retry", "first"])
-def test_a_bad_message_becomes_a_dead_letter_without_its_neighbours(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, how: str
-) -> None:
-    good: set[bytes] = set()
-
-    def listen(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
-        for index, message in enumerate(messages):
-            if message.body == b"bad":
-                if how == "retry":
-                    return ConsumeResult.RETRY_LATER
-                good.update(ahead.body for ahead in messages[:index])
-                return RetryLater(first=index)
-        good.update(message.body for message in messages)
-        return ConsumeResult.SUCCESS
-
-    bodies = [b"bad" if number == 3 else b"%d" % number for number in range(40)]
-    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,), max_tries=3) as consumer:
-        producer.send_many([Message(topic, body) for body in bodies], queue=MessageQueue(topic, "broker-a", 0))
-        consumer.subscribe(topic)
-        consumer.start(listen)
-        wait_until(lambda: len(good) == 39, PATIENCE_S)
-        assert [message.body for message in read_dead_letters(cluster, group, 1)] == [b"bad"]
-    assert sum(item.messages for item in admin.describe_topic(dead_letter_topic(group)).queues) == 1
-
-
 def test_good_messages_do_not_wait_for_a_bad_one_and_are_given_once(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
 ) -> None:
