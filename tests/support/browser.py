@@ -110,10 +110,6 @@ class Browser:
             raise AssertionError(f"{self.address} has no {text!r}, but: {self.text('body')}") from None
         return self.text(selector)
 
-    def wait_gone(self, text: str, selector: str = "main", timeout: float = 20.0) -> None:
-        """Return as soon as an element does not say this any more."""
-        wait_until(lambda: text not in self.text(selector), timeout, what=f"{text!r} gone from {selector}")
-
     def wait_until_true(self, script: str) -> None:
         """Return as soon as a script returns something true."""
         wait_until(lambda: self.run(script), what=script)

@@ -154,11 +154,3 @@ def compact(store: OpenStore, *, most_keys: int = 1 << 20) -> CompactionRound:
     assert not done.is_given_up
     save_record(store.store.log.path, done.done())
     return done
-
-
-def compact_all(store: OpenStore, *, most_keys: int = 1 << 20) -> None:
-    """Carry rounds out until all that is sealed is compacted."""
-    position = -1
-    while (found := load_record(store.store.log.path).position) > position:
-        position = found
-        compact(store, most_keys=most_keys)
