@@ -45,53 +45,6 @@ PODS = [
 ]
 MEMBERS = [(ETCD, number) for number in range(SETS[ETCD]["spec"]["replicas"])]
 
-#: The version of each kind, and what a manifest of it may say besides what it is and how it is called.
-KINDS = {
-    "ConfigMap": ("v1", {"data"}),
-    "Service": ("v1", {"spec"}),
-    "StatefulSet": ("apps/v1", {"spec"}),
-    "PodDisruptionBudget": ("policy/v1", {"spec"}),
-    "NetworkPolicy": ("networking.k8s.io/v1", {"spec"}),
-}
-#: What the specifications may have. A field that Kubernetes does not know is left out without a word by some of its
-#: versions, and one that it knows may give a pod more than it has to have.
-FIELDS = {
-    "Service": {"clusterIP", "publishNotReadyAddresses", "selector", "ports"},
-    "StatefulSet": {
-        "serviceName",
-        "replicas",
-        "podManagementPolicy",
-        "minReadySeconds",
-        "selector",
-        "template",
-        "volumeClaimTemplates",
-    },
-    "PodDisruptionBudget": {"maxUnavailable", "selector"},
-    "NetworkPolicy": {"podSelector", "policyTypes", "ingress", "egress"},
-}
-POD_FIELDS = {
-    "automountServiceAccountToken",
-    "enableServiceLinks",
-    "terminationGracePeriodSeconds",
-    "securityContext",
-    "topologySpreadConstraints",
-    "containers",
-    "volumes",
-}
-CONTAINER_FIELDS = {
-    "name",
-    "image",
-    "command",
-    "env",
-    "ports",
-    "startupProbe",
-    "readinessProbe",
-    "livenessProbe",
-    "resources",
-    "securityContext",
-    "volumeMounts",
-}
-
 
 #: What probes run, and how the variables begin by which it finds the server.
 CHECK = ["python", "/opt/minimq/healthcheck.py"]
@@ -162,28 +115,6 @@ def reach(address: str) -> tuple[str, int]:
     pod = resolve(host)
     assert int(port) in {entry["containerPort"] for entry in container_of(pod[0])["ports"]}
     return pod
-
-
-@pytest.mark.parametrize(
-    "document", DOCUMENTS, ids=lambda document: f"{document['kind']}-{document['metadata']['name']}"
-)
-def test_a_manifest_has_only_what_its_kind_has(document: Document) -> None:
-    version, parts = KINDS[document["kind"]]
-    assert document["apiVersion"] == version
-    assert document.keys() == {"apiVersion", "kind", "metadata"} | parts
-    assert document["metadata"].keys() == {"name", "labels"}
-    assert document.get("spec", {}).keys() <= FIELDS.get(document["kind"], set())
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_a_pod_has_only_fields_that_are_meant(name: str) -> None:
-    template = SETS[name]["spec"]["template"]
-    assert template.keys() == {"metadata", "spec"}
-    assert pod_of(name).keys() <= POD_FIELDS
-    assert container_of(name).keys() <= CONTAINER_FIELDS
-    assert all(
-        volume.keys() <= {"name", "configMap", "secret"} for volume in pod_of(name)["volumes"]
-    )  # none of the node
 
 
 @pytest.mark.parametrize("name", SETS)
