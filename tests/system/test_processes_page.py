@@ -72,7 +72,15 @@ def received(nameserver: str, expected: set[bytes]) -> set[bytes]:
     return expected & bodies
 
 
-@pytest.mark.parametrize("options", [[], ["--preload"], ["--worker-class", "sync"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        pytest.param(["--preload"], marks=pytest.mark.slow),
+        pytest.param(["--worker-class", "sync"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
 def test_gunicorn(shop: str, folder: Path, options: list[str]) -> None:
     bodies = {f"{' '.join(options)} {number}".encode() for number in range(20)}
     variables = {"SHOP_NAMESERVER": shop, "SHOP_BIND": "127.0.0.1:0"}

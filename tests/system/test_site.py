@@ -68,6 +68,7 @@ def pages(site: Path) -> dict[Path, PageReader]:
     return {page: PageReader(page.read_text()) for page in site.rglob("*.html")}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_every_link_between_pages_leads_somewhere(site: Path, pages: dict[Path, PageReader]) -> None:
     assert len(pages) > 80
@@ -89,6 +90,7 @@ def test_every_link_between_pages_leads_somewhere(site: Path, pages: dict[Path, 
     assert followed > 5000
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[Path, PageReader]) -> None:
     for page, reader in pages.items():
@@ -98,6 +100,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[Path, Pag
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", sheet.read_text()), sheet
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_search_knows_all_pages(site: Path) -> None:
     entries = json.loads((site / "search" / "search_index.json").read_text())["docs"]
@@ -113,6 +116,7 @@ def test_search_knows_all_pages(site: Path) -> None:
     assert (site / "search" / "search_index.js").exists()  # for pages that are opened from disk
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=LACKING)
 def test_tables_of_options_are_read_on_a_phone_and_found_by_search(site: Path) -> None:
@@ -143,6 +147,7 @@ def test_the_reference_links_names_to_their_place(site: Path) -> None:
     assert {"minimq.Producer", "minimq.Producer.send", "minimq.Admin.create_topic", "minimq.errors.Fenced"} <= names
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_start_page_has_what_the_readme_says(site: Path) -> None:
     text = re.sub(r"<[^>]+>", "", (site / "index.html").read_text())

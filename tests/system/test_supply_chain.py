@@ -107,6 +107,7 @@ def test_the_bill_of_materials_lists_what_the_image_has() -> None:
     assert "COPY docker/healthcheck.py docker/sbom.cdx.json /opt/minimq/" in DOCKERFILE
 
 
+@pytest.mark.slow
 def test_the_wheel_is_the_same_wherever_and_whenever_it_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

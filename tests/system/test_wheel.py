@@ -152,6 +152,7 @@ def test_every_package_of_the_wheel_says_that_it_is_typed(wheel: Path) -> None:
     assert {f"{package}/py.typed" for package in packages} <= set(names)
 
 
+@pytest.mark.slow
 def test_a_package_index_accepts_the_sdist_and_the_wheel(sdist: Path, wheel: Path) -> None:
     check = [sys.executable, "-m", "twine", "check", "--strict", str(sdist), str(wheel)]
     done = subprocess.run(check, capture_output=True, text=True, timeout=60, check=False)
@@ -174,6 +175,7 @@ def test_the_ten_lines_of_the_readme_run_with_the_wheel_alone(wheel: Path, tmp_p
     assert second == "[b'espresso']"
 
 
+@pytest.mark.slow
 def test_type_checkers_accept_what_is_right_and_find_each_mistake(project: Path) -> None:
     (project / "correct.py").write_text(CORRECT)
     (project / "wrong.py").write_text(WRONG)
@@ -213,6 +215,7 @@ for name in ("minimq.connectors", "pyspark_minimq.batch", "pyspark_minimq.stream
 """
 
 
+@pytest.mark.slow
 def test_spark_may_send_the_wheel_as_a_zip_file(wheel: Path, tmp_path: Path) -> None:
     archive = shutil.copy(wheel, tmp_path / "minimq.zip")
     borrow_packages(make_environment(tmp_path / "dependent"))
