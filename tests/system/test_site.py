@@ -141,6 +141,8 @@ def test_tables_of_options_are_read_on_a_phone_and_found_by_search(site: Path) -
     assert sections[0] == "options-of-a-read"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_reference_links_names_to_their_place(site: Path) -> None:
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     names = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
