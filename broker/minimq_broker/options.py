@@ -9,12 +9,12 @@ from typing import Literal
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address, check_broker, check_cluster
+from minimq_common.replicas.replica_set import MAX_LEASE_S, MAX_REPLICA_ID, MAX_REPLICAS
 from minimq_common.security.server_secrets import check_secrets
 from minimq_common.serving.daemon import LogLevel
 from minimq_common.serving.logs import LogFormat
 from minimq_common.serving.options import check_limits, option
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
-from minimq_common.wire.replica_bounds import MAX_LEASE_S, MAX_REPLICA_ID, MAX_REPLICAS
 
 #: Where Linux says how much memory the control group of this process may use: that of its container.
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")

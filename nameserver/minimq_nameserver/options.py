@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Literal
 
 from minimq_common.names import check_address
+from minimq_common.replicas.replica_set import MAX_LEASE_S
 from minimq_common.security.server_secrets import check_secrets
 from minimq_common.serving.daemon import LogLevel
 from minimq_common.serving.logs import LogFormat
 from minimq_common.serving.options import check_limits, option
-from minimq_common.wire.replica_bounds import MAX_LEASE_S
 
 
 @dataclass(frozen=True, slots=True)

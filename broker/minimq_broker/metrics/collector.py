@@ -223,7 +223,7 @@ class BrokerMetrics:
             f"{PREFIX}_throttled_seconds_total",
             "Time that streams of users with limits have waited, by user and direction.",
             ("user", "direction"),
-            (((user, way), waited_s) for user, way, waited_s in self._control.rates.waited())
+            (((user, way), waited_s) for user, way, waited_s in self._control.waited())
             if self._control is not None
             else (),
         )

@@ -15,10 +15,10 @@ from minimq_common.errors import (
     ReplicaSetChanged,
 )
 from minimq_common.replicas.replica_set import (
+    MAX_REPLICAS,
     ReplicaReport,
     ReplicaSet,
 )
-from minimq_common.wire.replica_bounds import MAX_REPLICAS
 
 #: By how much longer than the lease an authority waits, as a share of it.
 _MARGIN = 0.1

@@ -31,16 +31,33 @@ out of the record before the master stops waiting for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from minimq_common.errors import (
-    InvalidArgument,
-    ReplicaSetChanged,
-    StaleTerm,
-    TermEnding,
-)
-from minimq_common.wire.replica_bounds import check_in_sync, check_place, check_report, check_terms
+from minimq_common.errors import InvalidArgument, ReplicaSetChanged, StaleTerm, TermEnding
+from minimq_common.names import check_address, check_broker, check_cluster
+
+#: Leases are numbered by `term << 32`, in 64 bits with a sign.
+MAX_TERM = (1 << 31) - 1
+#: By how much more than the recorded term a report may claim. Terms grow by one in an election, so whoever claims more
+#: was not told so by any controller; and what a false report costs is a part of the terms, never all of them.
+MAX_TERM_GAP = 1 << 20
+#: Most replicas of one broker name.
+MAX_REPLICAS = 128
+MAX_REPLICA_ID = (1 << 31) - 1
+#: Longest lease, in seconds.
+MAX_LEASE_S = 86_400.0
+_MAX_NUMBER = (1 << 63) - 1
+_MAX_VERSION = (1 << 53) - 1
+_LOG_ID = re.compile(r"[\w-]{0,64}\Z", re.ASCII)
+#: The bounds of the numbers in reports and records.
+_RANGES = {
+    **{"replica_id": (0, MAX_REPLICA_ID), "master_id": (0, MAX_REPLICA_ID), "min_in_sync": (1, MAX_REPLICAS)},
+    **{"run": (1, _MAX_NUMBER), "master_run": (0, _MAX_NUMBER), "version": (1, _MAX_VERSION)},
+    **{"term": (1, MAX_TERM), "last_term": (0, MAX_TERM), "log_term": (0, MAX_TERM)},
+    **{"log_end": (0, _MAX_NUMBER), "common_end": (0, _MAX_NUMBER)},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +91,13 @@ class ReplicaReport:
     known: ReplicaSet | None = None
 
     def __post_init__(self) -> None:
-        check_report(self)
+        what = f"the report of {self.broker_name[:40]!r} ({self.replica_id})"
+        _check_values(what, self)
+        check_address(self.address)
+        if self.known is not None:
+            check_record(self.known)
+            if self.known.key != self.key:
+                raise InvalidArgument(f"{what} names the record of another broker: {self.known}")
 
     @property
     def key(self) -> tuple[str, str]:
@@ -253,3 +276,67 @@ def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collecti
     if known.version != replica_set.version or replica_set.successor is not None:
         raise ReplicaSetChanged(f"the record of {replica_set} has changed meanwhile: report, and ask again")
     return replace(replica_set, in_sync=wanted, version=replica_set.version + 1)
+
+
+def check_record(record: ReplicaSet) -> None:
+    """Raise `InvalidArgument` when a value of a record is out of its bounds, or contradicts another one."""
+    what = f"the record of {record.broker_name[:40]!r}"
+    _check_values(what, record)
+    if not 0 <= record.wait_s <= 2 * MAX_LEASE_S:
+        raise InvalidArgument(f"{what} has a wait of {record.wait_s} s: it is at most {2 * MAX_LEASE_S:g} s")
+    if not 0 < record.lease_s <= MAX_LEASE_S:
+        raise InvalidArgument(f"{what} has a lease of {record.lease_s} s: it is above 0, and at most {MAX_LEASE_S:g} s")
+    if len(record.addresses) > MAX_REPLICAS:
+        raise InvalidArgument(f"{what} has {len(record.addresses)} replicas, the limit is {MAX_REPLICAS}")
+    for replica_id, address in record.addresses.items():
+        _check_range(what, "replica_id", replica_id)
+        check_address(address)
+    check_in_sync(what, record.in_sync)
+    named = {record.master_id} if record.successor is None else {record.master_id, record.successor}
+    if not named <= record.addresses.keys():
+        raise InvalidArgument(f"{what} is not one: it names replica {max(named)} without an address")
+
+
+def check_in_sync(what: str, in_sync: frozenset[int]) -> None:
+    """Raise `InvalidArgument` when an in-sync set has too many members, or one that cannot be a replica."""
+    if len(in_sync) > MAX_REPLICAS:
+        raise InvalidArgument(f"{what} has {len(in_sync)} replicas in sync, the limit is {MAX_REPLICAS}")
+    for replica_id in in_sync:
+        _check_range(what, "replica_id", replica_id)
+
+
+def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
+    """Raise `InvalidArgument` when a report claims a term that no controller can have given."""
+    given = record.term if record is not None else 0
+    claimed = max(report.last_term, report.known.term if report.known is not None else 0)
+    if claimed > given + MAX_TERM_GAP:
+        raise InvalidArgument(
+            f"replica {report.replica_id} of {report.broker_name} claims term {claimed}, but its controller has given "
+            f"{given}: more than {MAX_TERM_GAP} terms are never given in between; its data directory is damaged, or "
+            "it is no replica"
+        )
+
+
+def check_place(record: ReplicaSet, report: ReplicaReport) -> None:
+    """Raise `InvalidArgument` when a replica has no place in a record, which has as many as it may have."""
+    if report.replica_id not in record.addresses and len(record.addresses) >= MAX_REPLICAS:
+        raise InvalidArgument(
+            f"replica {report.replica_id} of {record} has no place: {MAX_REPLICAS} replicas are recorded, which is the "
+            "limit"
+        )
+
+
+def _check_values(what: str, value: ReplicaReport | ReplicaSet) -> None:
+    check_cluster(value.cluster)
+    check_broker(value.broker_name)
+    if not _LOG_ID.match(value.log_id):
+        raise InvalidArgument(f"{what} has an invalid log id: {value.log_id[:40]!r}")
+    for name in _RANGES:
+        if (number := getattr(value, name, None)) is not None:
+            _check_range(what, name, number)
+
+
+def _check_range(what: str, name: str, number: int) -> None:
+    least, most = _RANGES[name]
+    if not least <= number <= most:
+        raise InvalidArgument(f"{what} has {name} {number}: it is a number from {least} to {most}")

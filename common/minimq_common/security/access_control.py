@@ -1,4 +1,4 @@
-"""The people and servers that a server knows: who calls, and until when they may."""
+"""The people and servers that a server knows: who calls, until when they may, and the log of who was refused."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
-from minimq_common.security.byte_rate import UserRates
-from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller
+from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller, UserShare
 from minimq_common.security.issuer import VerifiedToken, issuer_of
-from minimq_common.security.refusal_log import RefusalLog
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.token_gate import TokenGate
 from minimq_common.security.tokens import RefusedToken, has_form
 from minimq_common.security.user_key import UserKey, hash_of, id_of
+from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.rpc import HEADER, SCHEME
 
 log = logging.getLogger(__name__)
+audit = logging.getLogger("minimq.audit")
 
 #: Seconds between two looks at what ends by time, and at the keys of servers.
 _LOOK_S = 0.4
@@ -52,6 +52,21 @@ _TOKEN_DECISIONS = 256
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
 _NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
 _NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW} that `minimq user rotate` has made"
+
+#: Seconds after which a refusal of a kind that was logged is logged again.
+_REPEAT_S = 60.0
+#: Kinds of refusals of one user, or of strangers for one reason, that are logged in that time; further ones are only
+#: counted. Each has its own, so that nobody silences the log for others by keys or names that are made up.
+_MOST_KINDS = 200
+
+#: Users and reasons of which is known what was logged; those that were refused in the last minute, if there are more.
+_MOST_LOGGED = 10_000
+
+#: Stands for all kinds for which there is no room.
+_OTHERS = "others"
+
+#: What servers alone may do, among the verbs.
+SERVER = "server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +103,13 @@ class AccessControl:
         self._now_ms = now_ms
         self._only_reports = shared.only_reports
         self.refusals = RefusalLog(only_reports=shared.only_reports)
-        self.rates = UserRates()
         self._denied = self.refusals.request_denied
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, _KnownUser] = {}
         self._tokens = 0  # that are among them
-        self._opened: WeakValueDictionary[str, Counter[str]] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # of users that callers are of
         self._gate = TokenGate(folder, now_ms)
         #: Stands for all callers that are let in although they are not known.
         self._unknown = KnownCaller("", _decide_of_unknown, self._denied, sees_all=True)
@@ -221,23 +235,20 @@ class AccessControl:
     def _add(self, key_hash: str, found: Principal, token: VerifiedToken | None) -> KnownCaller:
         policy, user = self._policy, found.user
         assert policy is not None
-        opened = self._opened.setdefault(user, Counter())
+        share = self._shares.setdefault(user, UserShare(user))
+        share.limit(self._limits_of(policy, user))
         caller = KnownCaller(
             user,
             self._decider(policy, found),
             self._denied,
             sees_all=self._sees_all(policy, found),
             shown="key" if token is None else "token",
-            opened=opened,
+            share=share,
             most=MOST_DECISIONS if token is None else _TOKEN_DECISIONS,
         )
         self._users[key_hash] = _KnownUser(found, caller, token)
         self._tokens += token is not None
-        self._limit(policy, caller)
         return caller
-
-    def _limit(self, policy: Policy, caller: KnownCaller) -> None:
-        self.rates.apply(caller, self._limits_of(policy, caller.user))
 
     def _limits_of(self, policy: Policy, user: str) -> UserLimits:
         return NO_LIMITS if self._only_reports else policy.limits_of(user)
@@ -245,6 +256,19 @@ class AccessControl:
     def _refusal(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
         self.refusals.caller_refused(reason, id_of(key))
         return NotAuthenticated(text)
+
+    def waited(self) -> list[tuple[str, str, float]]:
+        """Return users with limits, the direction, and for how long their streams have waited, in seconds.
+
+        Any thread may call it.
+        """
+        shares = [share for known in self._shares.valuerefs() if (share := known()) is not None]
+        return [
+            (share.user, way, rate.waited_s)
+            for share in shares
+            for way, rate in (("in", share.received), ("out", share.sent))
+            if rate.bytes_per_s or rate.waited_s
+        ]
 
     # ---- changes ---------------------------------------------------------------------------------
 
@@ -256,10 +280,10 @@ class AccessControl:
         before = {key_hash: known.principal for key_hash, known in self._users.items()}
         self._let_go()
         if policy is not None:
-            self.rates.follow(partial(self._limits_of, policy))
+            for share in self._shares.values():
+                share.limit(self._limits_of(policy, share.user))
             for key_hash, known in self._users.items():
                 caller, found = known.caller, known.principal
-                self._limit(policy, caller)
                 rights = None if former is None else former.rights_of(caller.user, before[key_hash].roles)
                 if rights != policy.rights_of(caller.user, found.roles):
                     caller.decide_anew(self._decider(policy, found), sees_all=self._sees_all(policy, found))
@@ -340,6 +364,54 @@ class AccessControl:
         if self._only_reports and time.monotonic() >= self._warn_at:
             self._warn_at = time.monotonic() + _WARN_S
             log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
+
+
+class RefusalLog:
+    """Counts what is refused, and logs it. Lives on one event loop; any thread may look at the counts."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, only_reports: bool = False) -> None:
+        self._clock = clock
+        self._is = "would be" if only_reports else "is"
+        #: By user or reason: when each kind was logged, and how many came since; the first one first.
+        self._logged: dict[str, dict[str, tuple[float, int]]] = {}
+        self.unauthenticated: Counter[str] = Counter()
+        self.denied: Counter[str] = Counter()
+
+    def caller_refused(self, reason: str, key_id: str) -> None:
+        """Take note of a call by somebody who is not known."""
+        self.unauthenticated[reason] += 1
+        self._note(f"access: a caller {self._is} refused reason=%s key=%s", reason, key_id or "-")
+
+    def request_denied(self, user: str, need: Need | None) -> None:
+        """Take note of a request for which a right was lacking."""
+        self.denied[SERVER if need is None else need.verb.value] += 1
+        self._note(
+            f"access: a request {self._is} refused user=%s need=%r",
+            user,
+            "to be a server" if need is None else str(need),
+        )
+
+    def _note(self, text: str, who: str, what: str) -> None:
+        now = self._clock()
+        if who not in self._logged and len(self._logged) >= _MOST_LOGGED:
+            self._logged = {name: kinds for name, kinds in self._logged.items() if _is_fresh(kinds, now)}
+        kinds = self._logged.setdefault(who, {})
+        since, more = kinds.get(what, (-_REPEAT_S, 0))
+        if now < since + _REPEAT_S:
+            kinds[what] = since, more + 1
+            return
+        kinds.pop(what, None)
+        while kinds and now >= next(iter(kinds.values()))[0] + _REPEAT_S:
+            del kinds[next(iter(kinds))]
+        if len(kinds) >= _MOST_KINDS and what != _OTHERS:
+            self._note(text, who, _OTHERS)
+            return
+        kinds[what] = now, 0
+        audit.warning(f"{text} before=%d", who, what, more, extra=ALWAYS_WRITTEN)
+
+
+def _is_fresh(kinds: dict[str, tuple[float, int]], now: float) -> bool:
+    return any(now < since + _REPEAT_S for since, _ in kinds.values())
 
 
 def _is_let_in(need: Need) -> bool:

@@ -1,9 +1,10 @@
-"""Whoever makes the call that is served, and what they may do."""
+"""Whoever makes the call that is served: what they may do, and how much of it."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -11,9 +12,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.security.access_document import UserLimits
 from minimq_common.security.access_policy import AccessDecision, refused
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.security.byte_rate import ByteRate
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of
 
 #: Decisions that are remembered of one caller.
@@ -25,6 +26,57 @@ _COME_BACK_S = 1.0
 Decide = Callable[[Need], AccessDecision]
 #: Takes the user, and the right that is lacking; None for what servers alone may do.
 Denied = Callable[[str, Need | None], object]
+#: What a user has not taken for that long is added to what comes next, in seconds.
+_SAVED_S = 1.0
+
+
+class ByteRate:
+    """A bound for the bytes of all streams of one user together, in one direction. Lives on one event loop.
+
+    Whoever moves bytes waits until earlier ones are paid for, and then owes these: so a message larger than the rate
+    passes too, and the next one waits longer.
+    """
+
+    def __init__(self, bytes_per_s: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.waited_s = 0.0
+        self._clock = clock
+        self._paid_at = clock() - _SAVED_S  # when all that was moved is paid for
+
+    def change(self, bytes_per_s: int) -> None:
+        """Go by another rate from now on; what is owed is forgotten."""
+        if bytes_per_s != self.bytes_per_s:
+            self.bytes_per_s = bytes_per_s
+            self._paid_at = self._clock() - _SAVED_S
+
+    def owes_s(self) -> float:
+        """Return for how long nothing may be moved, in seconds."""
+        return max(0.0, self._paid_at - self._clock())
+
+    def moved(self, size: int) -> None:
+        """Count bytes that were moved."""
+        if self.bytes_per_s:
+            self._paid_at = max(self._paid_at, self._clock() - _SAVED_S) + size / self.bytes_per_s
+
+    async def turn(self) -> None:
+        """Wait until something may be moved."""
+        while owed_s := min(self.owes_s(), _SAVED_S):  # the rate may change meanwhile
+            self.waited_s += owed_s
+            await asyncio.sleep(owed_s)
+
+
+class UserShare:
+    """What all keys and tokens of one user have together: open streams, and the bytes that they move in a second."""
+
+    def __init__(self, user: str) -> None:
+        self.user = user
+        self.streams: Counter[str] = Counter()  # by method
+        self.received, self.sent = ByteRate(), ByteRate()
+
+    def limit(self, limits: UserLimits) -> None:
+        """Keep to limits from now on."""
+        self.received.change(limits.in_bytes_per_s)
+        self.sent.change(limits.out_bytes_per_s)
 
 
 class Caller:
@@ -94,7 +146,7 @@ class KnownCaller(Caller):
         *,
         sees_all: bool = False,
         shown: str = "key",
-        opened: Counter[str] | None = None,
+        share: UserShare | None = None,
         most: int = MOST_DECISIONS,
     ) -> None:
         self.user = user
@@ -106,7 +158,9 @@ class KnownCaller(Caller):
         self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
         self._streams: set[_LiveStream] = set()
-        self._open: Counter[str] = Counter() if opened is None else opened
+        self._share = share or UserShare(user)
+        if share is not None:
+            self.received, self.sent = share.received, share.sent
         self._forgot = False
         self._is_let_go = False
         self._suspended: MiniMQError | None = None
@@ -151,9 +205,10 @@ class KnownCaller(Caller):
     def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
         """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
         self._check_in_force()
-        if self._open[method] >= most:
+        open_streams = self._share.streams
+        if open_streams[method] >= most:
             raise SystemBusy(
-                f"user {self.user} has {self._open[method]} {method} streams open, which is half of what this server "
+                f"user {self.user} has {open_streams[method]} {method} streams open, which is half of what this server "
                 "takes, and all that one user may have: close some, or use several users",
                 retry_after_s=_COME_BACK_S,
                 limit="streams",
@@ -162,7 +217,7 @@ class KnownCaller(Caller):
         assert task is not None
         stream = _LiveStream(task)
         self._streams.add(stream)
-        self._open[method] += 1
+        open_streams[method] += 1
         try:
             yield
         except asyncio.CancelledError:
@@ -171,7 +226,7 @@ class KnownCaller(Caller):
             raise stream.reason from None
         finally:
             self._streams.discard(stream)
-            self._open[method] -= 1
+            open_streams[method] -= 1
 
     def decide_anew(self, decide: Decide, *, sees_all: bool) -> None:
         """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""

@@ -55,20 +55,16 @@ class FileKeys:
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
         self._path = path
-        self._file: Watched[TokenKeys] | None = None
-        self._tried_at = float("-inf")
-        self._complaint = ""
-        self._open()
+        self._file = Watched([path], lambda found: self._parse(found[0]), most_bytes=MAX_SET_BYTES, initial=_NO_KEYS)
 
     def keys(self) -> TokenKeys:
         """Return the keys that are known."""
-        self._open()
-        return _NO_KEYS if self._file is None else self._file.get()
+        return self._file.get()
 
     def find(self, key_id: str) -> TokenKey | None:
         """Return a key."""
         keys = self.keys()
-        if self._file is None:
+        if keys is _NO_KEYS:
             raise Unavailable(
                 f"the keys of issuer {self._name} cannot be read here: the log of the server has the reason"
             )
@@ -76,17 +72,6 @@ class FileKeys:
 
     def stop(self) -> None:
         """Do nothing."""
-
-    def _open(self) -> None:
-        if self._file is not None or time.monotonic() - self._tried_at < 1.0:
-            return
-        self._tried_at = time.monotonic()
-        try:
-            self._file = Watched([self._path], lambda found: self._parse(found[0]), most_bytes=MAX_SET_BYTES)
-        except InvalidArgument as error:
-            if error.message != self._complaint:
-                self._complaint = error.message
-                log.error("access: keys cannot be used issuer=%s reason=%r", self._name, error.message)
 
     def _parse(self, data: bytes) -> TokenKeys:
         try:

@@ -23,19 +23,15 @@ from minimq_proto.v1.nameserver_pb2 import AccessNotice
 log = logging.getLogger(__name__)
 audit = logging.getLogger("minimq.audit")
 
+#: Seconds between two looks at the file.
+_LOOK_S = 0.4
+
 
 class AccessRank(NamedTuple):
     """The place of a document among others: the largest counts."""
 
     version: int = 0
     digest: str = ""
-
-
-class AccessSaid(NamedTuple):
-    """A sentence between servers: the rank of a document, and the document for whom it is new."""
-
-    rank: AccessRank
-    document: bytes = b""
 
 
 class AccessAge:
@@ -164,33 +160,31 @@ class AccessConversation:
         """True once the peer has said what it has, and nothing of it is lacking here."""
         return self._theirs is not None and self._own.rank >= self._theirs
 
-    def due(self) -> AccessSaid | None:
+    def due(self) -> AccessNotice | None:
         """Return what is to be said now; None for nothing."""
-        rank = self._own.rank
-        if not self._greeted:
-            self._greeted = True
-            return AccessSaid(rank)
-        if self._theirs is None or self._theirs >= rank or self._own.document is None:
-            return None
-        self._theirs = rank
-        return AccessSaid(rank, self._own.document.encoded())
+        rank, document = self._own.rank, b""
+        if self._greeted:
+            if self._theirs is None or self._theirs >= rank or self._own.document is None:
+                return None
+            self._theirs, document = rank, self._own.document.encoded()
+        self._greeted = True
+        return AccessNotice(version=rank.version, digest=rank.digest, document=document)
 
-    def hear(self, said: AccessSaid) -> None:
+    def hear(self, notice: AccessNotice) -> None:
         """Take in what the peer says. Raises `InvalidArgument` when its document is none, or another one."""
-        if said.document:
-            document = decode(said.document)
-            if (document.version, document.digest) != said.rank:
-                raise InvalidArgument("the document of users and rules is not that which was announced")
-            self._theirs = said.rank
+        rank = AccessRank(notice.version, notice.digest)
+        document = decode(notice.document) if notice.document else None
+        if document is not None and (document.version, document.digest) != rank:
+            raise InvalidArgument("the document of users and rules is not that which was announced")
+        self._theirs = rank
+        if document is not None:
             self._own.offer(document, self._peer)
-        else:
-            self._theirs = said.rank
 
 
 async def exchange(
     own: SharedAccess,
     peer: str,
-    heard: AsyncIterable[AccessNotice | bytes],
+    heard: AsyncIterable[AccessNotice],
     write: Callable[[AccessNotice], Awaitable[object]],
     agreed: Callable[[], None] = lambda: None,
 ) -> None:
@@ -201,19 +195,23 @@ async def exchange(
     async def say() -> None:
         while True:
             wake.clear()
-            said = conversation.due()
-            if said is None:
+            if (notice := conversation.due()) is None:
                 await wake.wait()
             else:
-                await write(AccessNotice(version=said.rank.version, digest=said.rank.digest, document=said.document))
+                await write(notice)
 
-    def in_agreement() -> None:
-        own.age.agreed(conversation)
-        agreed()
+    async def hear() -> None:
+        async for notice in heard:
+            check_bounds(notice)
+            conversation.hear(notice)
+            wake.set()
+            if conversation.agreed:
+                own.age.agreed(conversation)
+                agreed()
 
     own.listen(wake.set)
     saying = asyncio.create_task(say(), name=f"access-say-{peer}")
-    hearing = asyncio.create_task(_hear(conversation, heard, wake, in_agreement), name=f"access-hear-{peer}")
+    hearing = asyncio.create_task(hear(), name=f"access-hear-{peer}")
     try:
         done, _ = await asyncio.wait((hearing, saying), return_when=asyncio.FIRST_COMPLETED)
         for task in (hearing, saying):  # the one that hears knows why a stream broke
@@ -227,29 +225,6 @@ async def exchange(
         await asyncio.gather(saying, hearing, return_exceptions=True)
 
 
-async def _hear(
-    conversation: AccessConversation,
-    heard: AsyncIterable[AccessNotice | bytes],
-    wake: asyncio.Event,
-    agreed: Callable[[], None],
-) -> None:
-    async for notice in heard:
-        said = notice
-        if isinstance(said, bytes):
-            said = AccessNotice.FromString(said)
-            check_bounds(said)
-        conversation.hear(AccessSaid(AccessRank(said.version, said.digest), said.document))
-        wake.set()
-        if conversation.agreed:
-            agreed()
-
-
-log = logging.getLogger(__name__)
-
-#: Seconds between two looks at the file.
-_LOOK_S = 0.4
-
-
 class AccessFolder(PeriodicTask):
     """The document of a server, of which its file `access.toml` is one source. Lives on one event loop."""
 
@@ -257,14 +232,14 @@ class AccessFolder(PeriodicTask):
         super().__init__("access file", self._follow, _LOOK_S, log)
         self._path = path
         self.shared = SharedAccess(only_reports=only_reports, max_age_s=max_age_s)
-        self._file: Watched[AccessDocument] | None = None
-        self._seen: AccessDocument | None = None
-        if path.exists():
-            self._open()
+        self._seen = AccessDocument(0)
+        initial = None if path.exists() else self._seen  # one that is there has to be right
+        self._file = Watched([path], self._read, fresh_s=_LOOK_S / 2, most_bytes=MAX_DOCUMENT_BYTES, initial=initial)
+        self._follow()
 
     def _follow(self) -> None:
-        found = self._look()
-        if found is None or found is self._seen:
+        found = self._file.get()
+        if found is self._seen:
             return
         self._seen = found
         in_force = self.shared.rank.version
@@ -278,18 +253,6 @@ class AccessFolder(PeriodicTask):
             )
         if found.version > in_force:
             self.shared.offer(found, ACCESS)
-
-    def _look(self) -> AccessDocument | None:
-        if self._file is not None:
-            return self._file.get()
-        if self._path.exists():
-            self._open()
-        return self._seen
-
-    def _open(self) -> None:
-        self._file = Watched([self._path], self._read, fresh_s=_LOOK_S / 2, most_bytes=MAX_DOCUMENT_BYTES)
-        self._seen = self._file.get()
-        self.shared.offer(self._seen, ACCESS)
 
     def _read(self, found: Sequence[bytes]) -> AccessDocument:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from minimq_common.errors import SystemBusy
-from minimq_common.security.byte_rate import ByteRate
+from minimq_common.security.caller import ByteRate
 from minimq_common.security.issuer import Issuer, VerifiedToken
 from minimq_common.security.issuer_keys import IssuerKeys, keys_of
 from minimq_common.security.tokens import RefusedToken, TokenKeys, claim_of, verify

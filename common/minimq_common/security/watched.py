@@ -35,16 +35,22 @@ class Watched(Generic[T]):
         *,
         fresh_s: float | None = None,
         most_bytes: int = MOST_BYTES,
+        initial: T | None = None,
     ) -> None:
+        """Read the files; they have to be right, unless there is a value to begin with."""
         self._paths = tuple(paths)
         self._make = make
         self._fresh_s = fresh_s
         self._most_bytes = most_bytes
         self._lock = threading.Lock()  # held while files are read; a look that is under way serves all
-        self._looked_at = time.monotonic()
-        self._marks = self._signs()
-        self._value = make(self._read())
         self._complaint = ""
+        if initial is None:
+            self._looked_at = time.monotonic()
+            self._marks: object = self._signs()
+            self._value = make(self._read())
+        else:
+            self._value, self._marks = initial, None
+            self._look()
 
     def get(self, *, at_once: bool = False) -> T:
         """Return the value of the files as they are, or were when they were right."""

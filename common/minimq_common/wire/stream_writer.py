@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 import grpc.aio
 
-from minimq_common.security.byte_rate import ByteRate
+from minimq_common.security.caller import ByteRate
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent, Write
 

@@ -16,8 +16,7 @@ from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
 from minimq_common.files.lmdb_files import check_file, make_file
 from minimq_common.files.lmdb_pages import PageDamage
 from minimq_common.files.sealed_rows import RowDamage, change, seal, unsealed
-from minimq_common.replicas.replica_set import ReplicaSet
-from minimq_common.wire.replica_bounds import check_record
+from minimq_common.replicas.replica_set import ReplicaSet, check_record
 
 #: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
 _MAP_BYTES = 64 << 20

@@ -27,8 +27,7 @@ from minimq_broker.store.checkpoint import Checkpoint, position_of, take_changes
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
-from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
-from minimq_common.wire.replica_bounds import check_record
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_record
 
 _POSITION: Final = 4096
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security import byte_rate
+from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import (
     LEAST_RATE,
-    NO_LIMITS,
     AccessDocument,
+    StoredKey,
     User,
     UserLimits,
     decode,
     from_toml,
     to_toml,
 )
-from minimq_common.security.access_policy import AccessDecision
-from minimq_common.security.byte_rate import ByteRate
-from minimq_common.security.caller import KnownCaller
+from minimq_common.security.caller import ByteRate, KnownCaller
+from minimq_common.security.shared_access import SharedAccess
+from minimq_common.security.user_key import new_key
 
 RATE = 1_000_000
 
@@ -82,30 +84,27 @@ def test_a_limit_that_would_stop_everything_is_refused(rate: int) -> None:
         decode(AccessDocument(1, {"alice": User(limits=UserLimits(0, rate))}).encoded())
 
 
-def test_users_without_limits_are_forgotten_and_those_with_limits_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_rate, "_MOST_USERS", 10)
-    rates = byte_rate.UserRates()
-    callers = [KnownCaller(f"k8s:{number}", lambda need: AccessDecision(True, need), print) for number in range(100)]
-    for caller in callers:
-        rates.apply(caller, UserLimits(LEAST_RATE) if caller is callers[0] else NO_LIMITS)
-    assert len(rates._rates) <= 11
-    again = KnownCaller("k8s:0", lambda need: AccessDecision(True, need), print)
-    rates.apply(again, UserLimits(LEAST_RATE))
-    assert again.received is callers[0].received
+def test_all_keys_of_a_user_share_its_limits_until_the_user_is_gone() -> None:
+    async def check() -> None:
+        one, other = (new_key(bytes([number]) * 37) for number in (1, 2))
+        keys = {each.id: StoredKey(each.hash) for each in (one, other)}
+        shared = SharedAccess()
+        shared.settle()
+        shared.offer(AccessDocument(1, {"alice": User(keys, limits=UserLimits(LEAST_RATE))}), "test")
+        control = AccessControl(tuple, shared)
+        control.start()
+        callers = [control.identify([("authorization", f"Bearer {each.text}")]) for each in (one, other)]
+        assert all(isinstance(each, KnownCaller) for each in callers)
+        rates = {each.received for each in callers if isinstance(each, KnownCaller)}
+        [rate] = rates
+        assert rate is not None
+        assert rate.bytes_per_s == LEAST_RATE
+        assert control.waited() == [("alice", "in", 0.0)]
+        shared.offer(AccessDocument(2, {"alice": User(keys, limits=UserLimits(2 * LEAST_RATE))}), "test")
+        assert rate.bytes_per_s == 2 * LEAST_RATE  # also of streams that are open
+        shared.offer(AccessDocument(3), "test")
+        del callers
+        assert control.waited() == []
+        await control.stop()
 
-
-def test_users_who_have_waited_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_rate, "_MOST_USERS", 10)
-    rates = byte_rate.UserRates()
-    callers = [KnownCaller(f"k8s:{number}", lambda need: AccessDecision(True, need), print) for number in range(100)]
-    for caller in callers:
-        rates.apply(caller, UserLimits(LEAST_RATE))
-        assert caller.received is not None
-        caller.received.waited_s = 1.0
-        # Nobody but the first and the last user has limits in the newest document.
-        rates.follow(lambda user, last=caller.user: UserLimits(LEAST_RATE) if user in {"k8s:0", last} else NO_LIMITS)  # type: ignore[misc]
-    assert len(rates._rates) <= 10
-    kept = {user for user, _, _ in rates.waited()}
-    assert {"k8s:0", "k8s:99"} <= kept
-    assert callers[1].received is not None
-    assert callers[1].received.bytes_per_s == 0
+    asyncio.run(check())

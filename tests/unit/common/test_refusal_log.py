@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from minimq_common.security import refusal_log
+from minimq_common.security import access_control
+from minimq_common.security.access_control import RefusalLog
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.security.refusal_log import RefusalLog
 
 
 def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_the_bound(
@@ -20,9 +20,9 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
         for _ in range(3):
             refusals.caller_refused("unknown", "aaaaaaaa")
         assert [record.getMessage().partition(" before=")[2] for record in caplog.records] == ["0"]
-        for number in range(3 * refusal_log._MOST_KINDS):
+        for number in range(3 * access_control._MOST_KINDS):
             refusals.caller_refused("unknown", f"{number:08}")
-        assert len(caplog.records) == refusal_log._MOST_KINDS + 1
+        assert len(caplog.records) == access_control._MOST_KINDS + 1
         assert caplog.messages[-1].endswith("reason=unknown key=others before=0")
         refusals.request_denied("alice", Need(Verb.READ, Resource.TOPIC, "t"))  # whom strangers do not silence
         assert caplog.messages[-1].endswith("user=alice need='read topic t' before=0")
@@ -31,11 +31,11 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
         assert caplog.messages[-1].endswith("key=aaaaaaaa before=2")
         refusals.caller_refused("unknown", "bbbbbbbb")  # there is room again
         assert caplog.messages[-1].endswith("key=bbbbbbbb before=0")
-    assert refusals.unauthenticated["unknown"] == 5 + 3 * refusal_log._MOST_KINDS
+    assert refusals.unauthenticated["unknown"] == 5 + 3 * access_control._MOST_KINDS
 
 
 def test_users_that_were_refused_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusal_log, "_MOST_LOGGED", 10)
+    monkeypatch.setattr(access_control, "_MOST_LOGGED", 10)
     now = 0.0
     refusals = RefusalLog(lambda: now)
     for number in range(100):

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import first_epoch
 from minimq_common.replicas.election import elect, found
-from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, change_in_sync, repaired
+from minimq_common.replicas.replica_set import (
+    MAX_REPLICAS,
+    MAX_TERM,
+    MAX_TERM_GAP,
+    ReplicaReport,
+    ReplicaSet,
+    change_in_sync,
+    check_record,
+    repaired,
+)
 from minimq_common.wire.convert import to_wire
-from minimq_common.wire.replica_bounds import MAX_REPLICAS, MAX_TERM, MAX_TERM_GAP, check_record
 from minimq_common.wire.values import replica_set_from_wire
 from minimq_proto.v1 import controller_pb2
 from support.reports import report

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, User
-from minimq_common.security.shared_access import AccessConversation, AccessRank, AccessSaid, SharedAccess
+from minimq_common.security.shared_access import AccessConversation, AccessRank, SharedAccess
+from minimq_proto.v1.nameserver_pb2 import AccessNotice
 
 
 def document(version: int, *users: str) -> AccessDocument:
@@ -27,7 +28,7 @@ class Link:
 
     def __init__(self, one: SharedAccess, other: SharedAccess) -> None:
         self.ends = [AccessConversation(one, "b"), AccessConversation(other, "a")]
-        self.on_the_way: list[deque[AccessSaid]] = [deque(), deque()]
+        self.on_the_way: list[deque[AccessNotice]] = [deque(), deque()]
         self.documents: list[AccessRank] = []
 
     def step(self, end: int) -> bool:
@@ -37,7 +38,7 @@ class Link:
             self.ends[end].hear(self.on_the_way[end].popleft())
         while (said := self.ends[end].due()) is not None:
             self.on_the_way[1 - end].append(said)
-            self.documents += [said.rank] if said.document else []
+            self.documents += [AccessRank(said.version, said.digest)] if said.document else []
             happened = True
         return happened
 
@@ -85,9 +86,9 @@ def test_what_is_not_what_was_announced_is_refused() -> None:
     conversation = AccessConversation(own, "b")
     made = document(2, "alice")
     with pytest.raises(InvalidArgument, match="not that which was announced"):
-        conversation.hear(AccessSaid(AccessRank(3, made.digest), made.encoded()))
+        conversation.hear(AccessNotice(version=3, digest=made.digest, document=made.encoded()))
     with pytest.raises(InvalidArgument, match="cannot be read"):
-        conversation.hear(AccessSaid(rank(made), b"{"))
+        conversation.hear(AccessNotice(version=made.version, digest=made.digest, document=b"{"))
     assert own.document is None
     assert not conversation.agreed
 

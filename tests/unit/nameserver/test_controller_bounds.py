@@ -9,7 +9,7 @@ import pytest
 
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.replicas.election import Bootstrap
-from minimq_common.wire.replica_bounds import MAX_REPLICAS, check_record
+from minimq_common.replicas.replica_set import MAX_REPLICAS, check_record
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS
 from minimq_nameserver.controller import service as service_module
 from minimq_nameserver.controller import table as table_module
