@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client.core import Metric
 
 from minimq_common.serving import daemon
-from minimq_common.serving.metrics import counter, gauge, gauges, info
+from minimq_common.serving.metrics import counter, counters, gauge, gauges, info, on_loop
 from minimq_common.serving.metrics import counters as metric_counters
-from minimq_nameserver.controller.metrics import ControllerMetrics
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.service import NameServerService
 
 PREFIX = "minimq_nameserver"
+_CONTROLLER = f"{PREFIX}_controller"
+_LABELS = ("cluster", "broker")
 
 
 class NameServerMetrics:
@@ -22,7 +24,7 @@ class NameServerMetrics:
 
     def __init__(self, service: NameServerService, controller: ControllerService | None) -> None:
         self._service = service
-        self._controller = None if controller is None else ControllerMetrics(controller)
+        self._controller, self._loop = controller, asyncio.get_running_loop()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics."""
@@ -31,7 +33,7 @@ class NameServerMetrics:
         yield from self._of_clients()
         yield from self._of_calls()
         if self._controller is not None:
-            yield from self._controller.collect()
+            yield from _of_replica_sets(self._controller, self._loop)
 
     def _of_the_table(self) -> Iterator[Metric]:
         table = self._service.registrations
@@ -96,3 +98,37 @@ class NameServerMetrics:
             "Look-ups of the route of a topic that has none.",
             counters.unknown_look_ups,
         )
+
+
+def _of_replica_sets(controller: ControllerService, loop: asyncio.AbstractEventLoop) -> Iterator[Metric]:
+    statuses = on_loop(loop, controller.statuses)
+    yield gauges(
+        f"{_CONTROLLER}_term",
+        "Latest term of a broker with replicas.",
+        _LABELS,
+        ((each.record.key, each.record.term) for each in statuses),
+    )
+    yield gauges(
+        f"{_CONTROLLER}_master",
+        "The --id of the master.",
+        _LABELS,
+        ((each.record.key, each.record.master_id) for each in statuses),
+    )
+    yield gauges(
+        f"{_CONTROLLER}_in_sync_replicas",
+        "Replicas in sync, including the master.",
+        _LABELS,
+        ((each.record.key, len(each.record.in_sync)) for each in statuses),
+    )
+    yield gauges(
+        f"{_CONTROLLER}_lease_age_seconds",
+        "Time since the master renewed its lease; above the length of a lease there is no master.",
+        _LABELS,
+        ((each.record.key, each.lease_age_s) for each in statuses),
+    )
+    yield counters(
+        f"{_CONTROLLER}_elections_total",
+        "Masters elected since the start of this server.",
+        _LABELS,
+        ((each.record.key, each.elections) for each in statuses),
+    )

@@ -18,9 +18,8 @@ from minimq_common.names import check_topic
 from minimq_common.serving.periodic import slices
 from minimq_common.wire import rpc
 from minimq_common.wire.values import permission_from_wire, queue_data
-from minimq_nameserver.away import RememberedBroker
+from minimq_nameserver.away import Conflict, RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.conflicts import Conflict
 from minimq_nameserver.route_table import Change, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
@@ -54,8 +53,8 @@ class Registrations:
         self._counters = counters
         self._changed = changed
         self._session_ids = itertools.count(1)
-        self._streams: dict[int, asyncio.Task[object]] = {}
-        self._reasons: dict[int, str] = {}  # why a stream is being ended by this side
+        self._streams: dict[int, rpc.LiveStream] = {}
+        self._live: set[rpc.LiveStream] = set()
         #: All brokers of a cluster may register at once: look-ups wait for a slice of one of them.
         self._registering = asyncio.Lock()
 
@@ -87,30 +86,21 @@ class Registrations:
     ) -> None:
         """Serve the stream of one broker."""
         session = next(self._session_ids)
-        task = asyncio.current_task()
-        assert task is not None
-        self._streams[session] = task
         stopped = False
-        try:
+        with rpc.LiveStream(self._live) as stream:
+            self._streams[session] = stream
             try:
                 async for request in requests:
                     answer, stopped = await self._register(session, request)
                     await rpc.write(context, answer)
+            except MiniMQError as error:
+                self._counters.refusals += 1
+                level = logging.DEBUG if self._was_told(error) else logging.WARNING
+                log.log(level, "registration refused reason=%r", error.message)
+                raise
             finally:
                 # Before anything is answered: a broker whose stream broke must not be found any more.
                 self._leave(session, stopped=stopped)
-        except asyncio.CancelledError:
-            reason = self._reasons.pop(session, None)
-            if reason is None:
-                raise
-            await rpc.abort(context, Unavailable(reason))
-        except MiniMQError as error:
-            self._counters.refusals += 1
-            level = logging.DEBUG if self._was_told(error) else logging.WARNING
-            log.log(level, "registration refused reason=%r", error.message)
-            raise
-        finally:
-            self._reasons.pop(session, None)
 
     async def _register(
         self, session: int, request: nameserver_pb2.RegisterRequest
@@ -156,8 +146,7 @@ class Registrations:
             self._counters.removals += 1
             log.warning("broker removed reason=%r", reason)
             if session in self._streams:
-                self._reasons[session] = reason
-                self._streams[session].cancel()
+                self._streams[session].end(Unavailable(reason))
 
     # ---- the end of registrations ----------------------------------------------------------------
 
@@ -174,9 +163,8 @@ class Registrations:
 
     def end(self, reason: str) -> None:
         """End all streams."""
-        for session, task in self._streams.items():
-            self._reasons[session] = reason
-            task.cancel()
+        for stream in self._live:
+            stream.end(Unavailable(reason))
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
         """Remember a broker that the controller in this name server refuses."""

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, TopicRoute
-from minimq_nameserver.away import AwayBrokers, RememberedBroker
+from minimq_nameserver.away import AwayBrokers, Conflict, ConflictLog, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 from minimq_nameserver.broker_state import BrokerState, RouteFact, changed_topics, restrict
-from minimq_nameserver.conflicts import Conflict, ConflictLog
 
 #: Seconds after which a broker that found no room is to try again.
 _BUSY_RETRY_S = 5.0

@@ -25,10 +25,9 @@ from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent
+from minimq_nameserver.answers import ClusterAnswers, RouteEvents, TopicLists
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
-from minimq_nameserver.cluster_answers import ClusterAnswers, TopicLists
 from minimq_nameserver.registrations import CallCounters, Registrations
-from minimq_nameserver.route_events import RouteEvents
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2
@@ -58,9 +57,8 @@ class NameServerService:
         self._unsent = Unsent(MAX_UNSENT_BYTES)
         self._watchers = Watchers()
         self._settled = asyncio.Event()
-        self._watches: set[asyncio.Task[object]] = set()
+        self._streams: set[rpc.LiveStream] = set()
         self._access: SharedAccess | None = None
-        self._access_streams: set[asyncio.Task[object]] = set()
         self._stopping = False
         self.counters = CallCounters()
         self.registrations = Registrations(table, clock, self.counters, self._changed)
@@ -75,7 +73,7 @@ class NameServerService:
     @property
     def watchers(self) -> int:
         """Number of clients that watch routes."""
-        return len(self._watches)
+        return len(self._watchers)
 
     @property
     def watched_topics(self) -> int:
@@ -97,8 +95,8 @@ class NameServerService:
         """Tell every stream that this name server stops; watchers get no news of brokers that leave because of it."""
         self._stopping = True
         self.registrations.end(_STOPPING)
-        for task in (*self._watches, *self._access_streams):
-            task.cancel()
+        for stream in self._streams:
+            stream.end(Unavailable(_STOPPING))
 
     def _changed(self, topics: Collection[str]) -> None:
         self._events.forget(topics)
@@ -127,15 +125,9 @@ class NameServerService:
         """Hand users and rules on, from whoever has the newest to all others."""
         if self._access is None:
             raise InvalidArgument("this name server has no users and rules: start it with --secrets DIR, as the others")
-        task = asyncio.current_task()
-        assert task is not None
-        self._access_streams.add(task)
-        try:
-            peer = f"broker at {rpc.address_of(context.peer())}"
-            own = self._access
+        own, peer = self._access, f"broker at {rpc.address_of(context.peer())}"
+        with rpc.LiveStream(self._streams):
             await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settle)
-        finally:
-            self._access_streams.discard(task)
 
     # ---- Clients ---------------------------------------------------------------------------------
 
@@ -234,30 +226,18 @@ class NameServerService:
         """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""
         watcher = Watcher()
         self._watchers.add(watcher)
-        task = asyncio.current_task()
-        assert task is not None
-        self._watches.add(task)
         writes: list[asyncio.Future[None]] = []
         telling = asyncio.create_task(self._tell(watcher, context, writes), name="nameserver-watch")
         telling.add_done_callback(_retrieve)
-        ended: MiniMQError | None = None
-        try:
-            async for request in request_iterator:
-                await self._watchers.follow(watcher, request)
-        except asyncio.CancelledError:
-            if not self._stopping:
-                raise
-            ended = Unavailable(_STOPPING)
-        except MiniMQError as error:
-            ended = error
-        finally:
-            telling.cancel()
-            self._watches.discard(task)
-            self._watchers.remove(watcher)
-        if writes:  # gRPC breaks a stream on which a write is still under way when the call ends
-            await asyncio.wait(writes)
-        if ended is not None:
-            raise ended
+        with rpc.LiveStream(self._streams):
+            try:
+                async for request in request_iterator:
+                    await self._watchers.follow(watcher, request)
+            finally:
+                telling.cancel()
+                self._watchers.remove(watcher)
+                if writes:  # gRPC breaks a stream on which a write is still under way when the call ends
+                    await asyncio.wait(writes)
 
     async def _tell(
         self,

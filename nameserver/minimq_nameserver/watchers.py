@@ -55,10 +55,11 @@ class Watchers:
     def __init__(self) -> None:
         self._all: set[Watcher] = set()
         self._by_topic: dict[str, set[Watcher]] = {}
-        self._changed: dict[str, None] = {}
-        self._spreading: asyncio.Task[None] | None = None
         #: Number of topics that are watched; one that ten clients watch counts ten times.
         self.watched = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
 
     def add(self, watcher: Watcher) -> None:
         """Begin to tell a watcher about its topics."""
@@ -102,20 +103,9 @@ class Watchers:
 
     def publish(self, topics: Collection[str]) -> None:
         """Tell everybody who watches one of these topics that its route has changed."""
-        self._changed.update((topic, None) for topic in topics if topic in self._by_topic)
-        if self._changed and self._spreading is None:
-            self._spreading = asyncio.create_task(self._spread(), name="nameserver-watchers")
-
-    async def _spread(self) -> None:
-        try:
-            while self._changed:
-                changed, self._changed = list(self._changed), {}
-                async for part in slices(changed):
-                    for topic in part:
-                        for watcher in self._by_topic.get(topic, ()):
-                            watcher.add_news(topic)
-        finally:
-            self._spreading = None
+        for topic in topics:
+            for watcher in self._by_topic.get(topic, ()):
+                watcher.add_news(topic)
 
     def _drop(self, watcher: Watcher, topic: str) -> None:
         watcher.end(topic)

@@ -16,6 +16,7 @@ from minimq_common.security.access_document import UserLimits
 from minimq_common.security.access_policy import AccessDecision, refused
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of
+from minimq_common.wire.rpc import LiveStream
 
 #: Decisions that are remembered of one caller.
 MOST_DECISIONS = 4_096
@@ -122,19 +123,6 @@ def serve_as(caller: Caller) -> None:
     _current.set(caller)
 
 
-class _LiveStream:
-    """A stream that is being served; it is ended when its caller may no longer have it."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self._task = task
-        self.reason: MiniMQError | None = None
-
-    def end(self, reason: MiniMQError) -> None:
-        """End it; the client is told why."""
-        self.reason = reason
-        self._task.cancel()
-
-
 class KnownCaller(Caller):
     """A caller that has shown a key or a token. Lives on the event loop of the server; one for all calls with that."""
 
@@ -157,7 +145,7 @@ class KnownCaller(Caller):
         self._denied = denied
         self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
-        self._streams: set[_LiveStream] = set()
+        self._streams: set[LiveStream] = set()
         self._share = share or UserShare(user)
         if share is not None:
             self.received, self.sent = share.received, share.sent
@@ -213,19 +201,11 @@ class KnownCaller(Caller):
                 retry_after_s=_COME_BACK_S,
                 limit="streams",
             )
-        task = asyncio.current_task()
-        assert task is not None
-        stream = _LiveStream(task)
-        self._streams.add(stream)
         open_streams[method] += 1
         try:
-            yield
-        except asyncio.CancelledError:
-            if stream.reason is None:
-                raise
-            raise stream.reason from None
+            with LiveStream(self._streams):
+                yield
         finally:
-            self._streams.discard(stream)
             open_streams[method] -= 1
 
     def decide_anew(self, decide: Decide, *, sees_all: bool) -> None:

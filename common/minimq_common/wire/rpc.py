@@ -239,6 +239,30 @@ async def _probe(host: str, port: int, address: str) -> None:
         raise errors.CannotListen(f"cannot listen at {address}: {refusal}")
 
 
+class LiveStream:
+    """The stream that the present task serves, while the block lasts; it may be ended with an error for its client."""
+
+    def __init__(self, streams: set[LiveStream]) -> None:
+        self._streams = streams
+        self._task = asyncio.current_task()
+        self._reason: MiniMQError | None = None
+
+    def end(self, reason: MiniMQError) -> None:
+        """Cancel its task, and have the block raise the reason."""
+        assert self._task is not None
+        self._reason = reason
+        self._task.cancel()
+
+    def __enter__(self) -> Self:
+        self._streams.add(self)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, frames: object) -> None:
+        self._streams.discard(self)
+        if self._reason is not None and isinstance(error, asyncio.CancelledError):
+            raise self._reason from None
+
+
 def server_options(**changed: int) -> tuple[tuple[str, int], ...]:
     """Return the options of a server, of which some are others: `max_receive_message_length=...`."""
     # A dict, since of two values for one key gRPC takes the first one.

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from minimq_common.wire.convert import from_wire, to_wire
 from minimq_common.wire.values import replica_set_from_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.controller.decisions import DecisionFile, DecisionWriter
+from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, ReplicaSetStatus
 from minimq_proto.v1 import controller_pb2
 
@@ -53,7 +54,7 @@ class ControllerService:
         self._file = DecisionFile(directory)
         self._refused = refused
         self._lease_s = lease_s
-        self._writer = DecisionWriter(self._file)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="controller-writer")
         self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
         self._deciding: dict[Key, asyncio.Task[None]] = {}  # sets of which a decision is being written
         self._news: dict[Key, asyncio.Event] = {}
@@ -77,7 +78,7 @@ class ControllerService:
 
     async def close(self) -> None:
         """Close the file; nothing may be called any more."""
-        await self._writer.close()
+        await asyncio.to_thread(self._writer.shutdown, cancel_futures=True)
         self._file.close()
 
     def statuses(self) -> list[ReplicaSetStatus]:
@@ -241,7 +242,7 @@ class ControllerService:
 
     async def _write(self, record: ReplicaSet) -> None:
         try:
-            await self._writer.write(record)
+            await asyncio.get_running_loop().run_in_executor(self._writer, self._file.save, record)
         except StoreError as error:
             message = "a decision was not made broker=%s cluster=%s reason=%s"
             self._file_outage.failed(

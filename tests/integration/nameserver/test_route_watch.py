@@ -207,7 +207,7 @@ def test_a_watch_that_has_ended_leaves_nothing(start_nameserver: StartNameServer
         stub = nameserver_pb2_grpc.NameServerStub(channel)
         for _ in range(3):
             list(stub.WatchRoutes(iter([nameserver_pb2.WatchRoutesRequest(topics=["orders"])])))
-    wait_until(lambda: not nameserver._service._watches)
+    wait_until(lambda: not nameserver._service.watchers)
 
 
 def test_the_watch_moves_on_to_the_other_name_server(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +14,7 @@ from minimq_common.replicas.election import found
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.__main__ import main
 from minimq_nameserver.controller import decisions
-from minimq_nameserver.controller.decisions import DecisionFile, DecisionWriter
+from minimq_nameserver.controller.decisions import DecisionFile
 from support.reports import report
 
 
@@ -38,26 +37,6 @@ def test_a_full_file_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: 
     with pytest.raises(StoreError, match=r"decisions\.mdb is full: .*move it away"):
         save_until_full()
     assert sorted(file.load(), key=lambda each: each.key) == sorted(saved, key=lambda each: each.key)
-    file.close()
-
-
-def test_of_decisions_that_do_not_fit_together_some_are_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decisions, "_MAP_BYTES", 1 << 16)
-    file = DecisionFile(tmp_path)
-    records = [record_of(number) for number in range(200)]
-
-    async def write() -> list[BaseException | None]:
-        writer = DecisionWriter(file)
-        outcomes = await asyncio.gather(*(writer.write(record) for record in records), return_exceptions=True)
-        await writer.close()
-        return outcomes
-
-    outcomes = asyncio.run(write())
-    assert {type(outcome) for outcome in outcomes} == {type(None), StoreError}
-    written = [record for record, outcome in zip(records, outcomes, strict=True) if outcome is None]
-    assert file.load() == written
     file.close()
 
 
