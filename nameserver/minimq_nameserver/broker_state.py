@@ -47,29 +47,14 @@ class RouteFact:
 
 def changed_topics(before: Mapping[str, QueueData], after: Mapping[str, QueueData]) -> set[str]:
     """Return the topics of which something else is said than before."""
-    # Equal queue data is mostly the same object, and the topics of a broker have few: so thousands of topics are
-    # compared in some milliseconds.
-    differ: dict[tuple[int, int], bool] = {}
-    changed = set()
-    for topic, data in after.items():
-        known = before.get(topic)
-        if known is data:
-            continue
-        pair = id(known), id(data)
-        if pair not in differ:
-            differ[pair] = known != data
-        if differ[pair]:
-            changed.add(topic)
-    return changed
+    return {topic for topic, data in after.items() if (known := before.get(topic)) is not data and known != data}
 
 
 def restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:
     """Return topics of which no more may be done than is allowed."""
     if allowed == Permission.READ_WRITE:
         return topics
-    distinct = {id(data): data for data in topics.values()}  # few: most topics share theirs
-    restricted = {key: _restrict_one(data, allowed) for key, data in distinct.items()}
-    return {topic: restricted[id(data)] for topic, data in topics.items()}
+    return {topic: _restrict_one(data, allowed) for topic, data in topics.items()}
 
 
 @functools.lru_cache(maxsize=1 << 12)

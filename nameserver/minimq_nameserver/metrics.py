@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -36,7 +37,7 @@ class NameServerMetrics:
             yield from _of_replica_sets(self._controller, self._loop)
 
     def _of_the_table(self) -> Iterator[Metric]:
-        table = self._service.registrations
+        table = self._service.table
         clusters = Counter(broker.cluster for broker in table.registered())
         away = Counter(away.broker.cluster for away in table.away())
         yield gauge(
@@ -56,20 +57,20 @@ class NameServerMetrics:
             ("cluster",),
             (((cluster,), number) for cluster, number in sorted(away.items())),
         )
-        yield gauge(f"{PREFIX}_topics", "Topics that have a route.", table.topics)
+        yield gauge(f"{PREFIX}_topics", "Topics that have a route.", len(table.topics()))
         yield gauge(
             f"{PREFIX}_conflicts",
             "Brokers that were refused because another one has their place.",
-            len(table.conflicts()),
+            len(table.conflicts(time.monotonic())),
         )
 
     def _of_clients(self) -> Iterator[Metric]:
         service = self._service
-        yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", service.watchers)
+        yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", len(service.watchers))
         yield gauge(
             f"{PREFIX}_watched_topics",
             "Topics that clients watch, counted once for each client.",
-            service.watched_topics,
+            service.watchers.watched,
         )
         yield gauge(
             f"{PREFIX}_unsent_bytes",

@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Container
 from dataclasses import dataclass
+from typing import Any
 
 import grpc.aio
 
@@ -18,12 +19,13 @@ from minimq_common.names import check_topic
 from minimq_common.serving.periodic import slices
 from minimq_common.wire import rpc
 from minimq_common.wire.values import permission_from_wire, queue_data
-from minimq_nameserver.away import Conflict, RememberedBroker
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.route_table import Change, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(slots=True)
@@ -58,32 +60,9 @@ class Registrations:
         #: All brokers of a cluster may register at once: look-ups wait for a slice of one of them.
         self._registering = asyncio.Lock()
 
-    # ---- what metrics show: any thread may ask ---------------------------------------------------
-
-    def registered(self) -> list[BrokerState]:
-        """Return what every broker told that is registered."""
-        return self._table.registered()
-
-    @property
-    def topics(self) -> int:
-        """Number of topics that have a route."""
-        return len(self._table.topics())
-
-    def conflicts(self) -> list[Conflict]:
-        """Return the brokers whose place another one has."""
-        return self._table.conflicts(self._clock())
-
-    def away(self) -> list[RememberedBroker]:
-        """Return the brokers that have gone."""
-        return self._table.away()
-
     # ---- streams ---------------------------------------------------------------------------------
 
-    async def keep(
-        self,
-        requests: AsyncIterator[nameserver_pb2.RegisterRequest],
-        context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
-    ) -> None:
+    async def keep(self, requests: AsyncIterator[nameserver_pb2.RegisterRequest], context: _Context) -> None:
         """Serve the stream of one broker."""
         session = next(self._session_ids)
         stopped = False
@@ -131,7 +110,9 @@ class Registrations:
         )
 
     def _was_told(self, error: MiniMQError) -> bool:
-        return any(conflict.times > 1 and conflict.reason == error.message for conflict in self.conflicts())
+        return any(
+            conflict.times > 1 and conflict.reason == error.message for conflict in self._table.conflicts(self._clock())
+        )
 
     def _leave(self, session: int, *, stopped: bool) -> None:
         del self._streams[session]

@@ -51,7 +51,6 @@ class RouteTable:
 
     def __init__(self, expire_after_s: float, remember_away_s: float = 0.0, remember_away: int = 0) -> None:
         self.expire_after_s = expire_after_s
-        self.edition = 0
         self._carried = 0
         self._away = AwayBrokers(remember_away_s, remember_away)
         self._brokers: dict[str, dict[int, _Registration]] = {}
@@ -73,7 +72,6 @@ class RouteTable:
         self._check_place(session, state, now)
         former = self._by_address.get(state.address)
         self._check_room(state, former)
-        self.edition += 1
         name = state.broker_name
         ended = []
         if former is not None:
@@ -107,7 +105,6 @@ class RouteTable:
         replica = self._by_session.get(session)
         if replica is None:
             return Change()
-        self.edition += 1
         self._remove(replica)
         return Change(self._gone(replica.state.broker_name, now, stopped=stopped))
 
@@ -121,8 +118,6 @@ class RouteTable:
             last_seen[name] = max(replica.last_seen, last_seen.get(name, replica.last_seen))
         changed = [self._gone(name, since, stopped=False) for name, since in last_seen.items()]
         forgotten = self._away.expire(now)
-        if silent or forgotten:
-            self.edition += 1
         return Change(
             frozenset().union(*changed, forgotten),
             tuple(
@@ -141,7 +136,6 @@ class RouteTable:
             raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")
         if topics is None:
             return None
-        self.edition += 1
         return Change(topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:

@@ -25,7 +25,7 @@ from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent
-from minimq_nameserver.answers import ClusterAnswers, RouteEvents, TopicLists
+from minimq_nameserver.answers import Answers
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
 from minimq_nameserver.registrations import CallCounters, Registrations
 from minimq_nameserver.route_table import RouteTable
@@ -33,6 +33,8 @@ from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 #: What a client is asked to wait before it asks again while brokers are coming back.
 _BUSY_RETRY_S = 0.1
@@ -50,12 +52,10 @@ class NameServerService:
     """
 
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
-        self._table = table
-        self._cluster = ClusterAnswers(table, clock)
-        self._events = RouteEvents(table, self._cluster.away_to_wire)
-        self._lists = TopicLists(table, self._events)
-        self._unsent = Unsent(MAX_UNSENT_BYTES)
-        self._watchers = Watchers()
+        self.table = table
+        self._answers = Answers(table, clock)
+        self.unsent = Unsent(MAX_UNSENT_BYTES)
+        self.watchers = Watchers()
         self._settled = asyncio.Event()
         self._streams: set[rpc.LiveStream] = set()
         self._access: SharedAccess | None = None
@@ -69,21 +69,6 @@ class NameServerService:
     def settled(self) -> bool:
         """True if a topic that is not in the table does not exist."""
         return self._settled.is_set()
-
-    @property
-    def watchers(self) -> int:
-        """Number of clients that watch routes."""
-        return len(self._watchers)
-
-    @property
-    def watched_topics(self) -> int:
-        """Number of topics that they watch; one that ten clients watch counts ten times."""
-        return self._watchers.watched
-
-    @property
-    def unsent(self) -> Unsent:
-        """Large routes and lists that clients have not taken yet."""
-        return self._unsent
 
     def settle(self) -> None:
         """From now on, what is not in the table does not exist."""
@@ -99,9 +84,9 @@ class NameServerService:
             stream.end(Unavailable(_STOPPING))
 
     def _changed(self, topics: Collection[str]) -> None:
-        self._events.forget(topics)
+        self._answers.forget(topics)
         if not self._stopping:
-            self._watchers.publish(topics)
+            self.watchers.publish(topics)
 
     def share_access(self, shared: SharedAccess) -> None:
         """Tell brokers from now on of users and rules, and take theirs."""
@@ -110,18 +95,12 @@ class NameServerService:
     # ---- Brokers ---------------------------------------------------------------------------------
 
     async def Register(
-        self,
-        request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest],
-        context: grpc.aio.ServicerContext[nameserver_pb2.RegisterRequest, nameserver_pb2.RegisterResponse],
+        self, request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest], context: _Context
     ) -> None:
         """Keep a broker in the table for as long as its stream lasts."""
         await self.registrations.keep(request_iterator, context)
 
-    async def SyncAccess(
-        self,
-        request_iterator: AsyncIterator[nameserver_pb2.AccessNotice],
-        context: grpc.aio.ServicerContext[nameserver_pb2.AccessNotice, nameserver_pb2.AccessNotice],
-    ) -> None:
+    async def SyncAccess(self, request_iterator: AsyncIterator[nameserver_pb2.AccessNotice], context: _Context) -> None:
         """Hand users and rules on, from whoever has the newest to all others."""
         if self._access is None:
             raise InvalidArgument("this name server has no users and rules: start it with --secrets DIR, as the others")
@@ -131,15 +110,11 @@ class NameServerService:
 
     # ---- Clients ---------------------------------------------------------------------------------
 
-    async def GetRoute(
-        self,
-        request: nameserver_pb2.GetRouteRequest,
-        context: grpc.aio.ServicerContext[nameserver_pb2.GetRouteRequest, nameserver_pb2.GetRouteResponse],
-    ) -> bytes:
+    async def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: _Context) -> bytes:
         """Answer where the queues of a topic are."""
         check_topic(request.topic)
         self.counters.look_ups += 1
-        route = self._events.get(request.topic)
+        route = self._answers.route(request.topic)
         if not route.queues:
             self.counters.unknown_look_ups += 1
             if not route.away:
@@ -150,56 +125,42 @@ class NameServerService:
         if not self.settled:
             text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
             return SystemBusy(text, retry_after_s=_BUSY_RETRY_S)
-        if not self._table.brokers():
+        if not self.table.brokers():
             text = f"topic {topic} has no route: no broker is registered with this name server; start one with "
             return TopicUnavailable(text + "`minimq-broker --nameserver HOST:PORT`")
         return TopicNotFound.nowhere(topic)
 
-    async def ListTopics(
-        self,
-        request: nameserver_pb2.ListTopicsRequest,
-        context: grpc.aio.ServicerContext[nameserver_pb2.ListTopicsRequest, nameserver_pb2.ListTopicsResponse],
-    ) -> bytes:
+    async def ListTopics(self, request: nameserver_pb2.ListTopicsRequest, context: _Context) -> bytes:
         """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
         caller = current_caller()
         sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
-        return await self._hand_out(lambda: self._lists.get(names_only=request.names_only, sees=sees), context)
+        return await self._hand_out(lambda: self._answers.topics(names_only=request.names_only, sees=sees), context)
 
-    async def GetCluster(
-        self,
-        request: nameserver_pb2.GetClusterRequest,
-        context: grpc.aio.ServicerContext[nameserver_pb2.GetClusterRequest, nameserver_pb2.GetClusterResponse],
-    ) -> bytes:
+    async def GetCluster(self, request: nameserver_pb2.GetClusterRequest, context: _Context) -> bytes:
         """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
         return await self._hand_out(self._describe_cluster, context)
 
-    async def _hand_out(
-        self, make: Callable[[], Awaitable[bytes]], context: grpc.aio.ServicerContext[Any, Any]
-    ) -> bytes:
+    async def _hand_out(self, make: Callable[[], Awaitable[bytes]], context: _Context) -> bytes:
         answer = await make()
-        while len(answer) > SMALL_BYTES and not self._unsent.has_room(len(answer)):
+        while len(answer) > SMALL_BYTES and not self.unsent.has_room(len(answer)):
             size = len(answer)
             del answer  # whoever waits holds none
-            await self._unsent.room(size)
+            await self.unsent.room(size)
             answer = await make()
         if len(answer) > SMALL_BYTES:
             self._take_room(context, answer, asyncio.current_task())
         return answer
 
-    def _take_room(
-        self, context: grpc.aio.ServicerContext[Any, Any], answer: bytes, until: asyncio.Future[Any] | None
-    ) -> None:
+    def _take_room(self, context: _Context, answer: bytes, until: asyncio.Future[Any] | None) -> None:
         assert until is not None
-        write = self._unsent.begin(context.peer(), len(answer))
-        until.add_done_callback(lambda _: self._unsent.end(write))
+        write = self.unsent.begin(context.peer(), len(answer))
+        until.add_done_callback(lambda _: self.unsent.end(write))
 
     async def _describe_cluster(self) -> bytes:
-        return self._cluster.get(self._access, settled=self.settled)
+        return self._answers.cluster(self._access, settled=self.settled)
 
     async def ForgetBroker(
-        self,
-        request: nameserver_pb2.ForgetBrokerRequest,
-        context: grpc.aio.ServicerContext[nameserver_pb2.ForgetBrokerRequest, nameserver_pb2.ForgetBrokerResponse],
+        self, request: nameserver_pb2.ForgetBrokerRequest, context: _Context
     ) -> nameserver_pb2.ForgetBrokerResponse:
         """Remember a broker that is away no longer."""
         is_forgotten = self.registrations.forget(check_broker(request.broker_name))
@@ -209,9 +170,7 @@ class NameServerService:
         return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)
 
     async def CheckRights(
-        self,
-        request: nameserver_pb2.CheckRightsRequest,
-        context: grpc.aio.ServicerContext[nameserver_pb2.CheckRightsRequest, nameserver_pb2.CheckRightsResponse],
+        self, request: nameserver_pb2.CheckRightsRequest, context: _Context
     ) -> nameserver_pb2.CheckRightsResponse:
         """Answer who the caller is, and which of some rights it has."""
         caller = current_caller()
@@ -219,39 +178,32 @@ class NameServerService:
         return nameserver_pb2.CheckRightsResponse(user=caller.user, allowed=map(caller.may, needs))
 
     async def WatchRoutes(
-        self,
-        request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest],
-        context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
+        self, request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest], context: _Context
     ) -> None:
         """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""
         watcher = Watcher()
-        self._watchers.add(watcher)
+        self.watchers.add(watcher)
         writes: list[asyncio.Future[None]] = []
         telling = asyncio.create_task(self._tell(watcher, context, writes), name="nameserver-watch")
         telling.add_done_callback(_retrieve)
         with rpc.LiveStream(self._streams):
             try:
                 async for request in request_iterator:
-                    await self._watchers.follow(watcher, request)
+                    await self.watchers.follow(watcher, request)
             finally:
                 telling.cancel()
-                self._watchers.remove(watcher)
+                self.watchers.remove(watcher)
                 if writes:  # gRPC breaks a stream on which a write is still under way when the call ends
                     await asyncio.wait(writes)
 
-    async def _tell(
-        self,
-        watcher: Watcher,
-        context: grpc.aio.ServicerContext[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent],
-        writes: list[asyncio.Future[None]],
-    ) -> None:
+    async def _tell(self, watcher: Watcher, context: _Context, writes: list[asyncio.Future[None]]) -> None:
         await self._settled.wait()
         while True:
             topic = await watcher.take()
-            event = self._events.get(topic).encoded
+            event = self._answers.route(topic).encoded
             if len(event) > _LARGE_BYTES:
-                await self._unsent.room(len(event))
-                event = self._events.get(topic).encoded
+                await self.unsent.room(len(event))
+                event = self._answers.route(topic).encoded
             writes[:] = [asyncio.ensure_future(rpc.write(context, event))]
             if len(event) > _LARGE_BYTES:
                 self._take_room(context, event, writes[0])

@@ -49,7 +49,7 @@ class Servers(NamedTuple):
     def open_streams(self) -> dict[str, int]:
         assert self.broker._engine is not None
         streams = self.broker._engine.streams.open
-        return {kind: streams[kind] for kind in KINDS} | {"watch": self.nameserver._service.watchers}
+        return {kind: streams[kind] for kind in KINDS} | {"watch": len(self.nameserver._service.watchers)}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 
@@ -28,6 +28,8 @@ from minimq_nameserver.controller.table import ControllerTable, Key, ReplicaSetS
 from minimq_proto.v1 import controller_pb2
 
 log = logging.getLogger(__name__)
+
+_Context = grpc.aio.ServicerContext[Any, Any]
 
 #: Seconds for which an answer is held back at most, whatever the reporter wants.
 _LONGEST_HOLD_S = 60.0
@@ -87,11 +89,7 @@ class ControllerService:
 
     # ---- Calls -----------------------------------------------------------------------------------
 
-    async def Report(
-        self,
-        request: controller_pb2.ReportRequest,
-        context: grpc.aio.ServicerContext[controller_pb2.ReportRequest, controller_pb2.ReportResponse],
-    ) -> controller_pb2.ReportResponse:
+    async def Report(self, request: controller_pb2.ReportRequest, context: _Context) -> controller_pb2.ReportResponse:
         """Note that a replica lives, and answer the record, at the latest when the reporter wants to know."""
         report = from_wire(ReplicaReport, request)
         await self._receive(report)
@@ -99,9 +97,7 @@ class ControllerService:
         return controller_pb2.ReportResponse(replica_set=to_wire(controller_pb2.ReplicaSet, record) if record else None)
 
     async def ChangeInSync(
-        self,
-        request: controller_pb2.ChangeInSyncRequest,
-        context: grpc.aio.ServicerContext[controller_pb2.ChangeInSyncRequest, controller_pb2.ChangeInSyncResponse],
+        self, request: controller_pb2.ChangeInSyncRequest, context: _Context
     ) -> controller_pb2.ChangeInSyncResponse:
         """Replace the in-sync set of a replica set, for its master."""
         known = replica_set_from_wire(request.known)
@@ -109,9 +105,7 @@ class ControllerService:
         return controller_pb2.ChangeInSyncResponse(replica_set=to_wire(controller_pb2.ReplicaSet, record))
 
     async def Promote(
-        self,
-        request: controller_pb2.PromoteReplicaRequest,
-        context: grpc.aio.ServicerContext[controller_pb2.PromoteReplicaRequest, controller_pb2.PromoteReplicaResponse],
+        self, request: controller_pb2.PromoteReplicaRequest, context: _Context
     ) -> controller_pb2.PromoteReplicaResponse:
         """Make a replica the master once the lease of the present one is over, and answer then."""
         record = await self._promote((request.cluster, request.broker_name), request.replica_id, request.unclean)

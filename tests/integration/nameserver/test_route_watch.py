@@ -132,7 +132,7 @@ def test_routes_are_asked_for_when_the_watch_is_lost(
 
 
 def watched(nameserver: NameServer) -> set[str]:
-    return {topic for watcher in list(nameserver._service._watchers._all) for topic in watcher.topics}
+    return {topic for watcher in list(nameserver._service.watchers._all) for topic in watcher.topics}
 
 
 def test_a_topic_that_is_not_found_leaves_nothing(

@@ -84,34 +84,6 @@ def test_brokers_that_went_are_forgotten_when_they_have_too_many_topics(monkeypa
     assert [each.broker.broker_name for each in table.away()] == ["b", "c"]
 
 
-def test_every_change_of_the_table_is_another_edition() -> None:
-    table = RouteTable(10, remember_away_s=100, remember_away=5)
-    editions = [table.edition]
-
-    def changed() -> bool:
-        editions.append(table.edition)
-        return editions[-1] != editions[-2]
-
-    table.register(1, state("broker-a", ["orders"]), now=0)
-    assert changed()
-    table.heartbeat(1, 1, now=1)
-    table.expire(now=2)
-    assert not changed()
-    table.expire(now=50)
-    assert changed()
-    table.forget("broker-a")
-    assert changed()
-    table.register(2, state("broker-a", ["orders"]), now=60)
-    assert changed()
-    table.unregister(2, now=61)
-    assert changed()
-    table.expire(now=200)
-    assert changed()
-
-
-# ---- Registrations -------------------------------------------------------------------------------
-
-
 def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:
     request = nameserver_pb2.RegisterRequest(
         cluster="default", broker_name="broker-a", address="h:1", data_version=7, permission=6
