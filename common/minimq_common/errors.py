@@ -1,48 +1,8 @@
 """The errors of minimq: one tree, in which each class states how clients react to it.
 
-    MiniMQError
-    ├── UsageError            invalid use; a retry will not help
-    │   ├── InvalidArgument         ├── MessageTooLarge
-    │   └── Closed
-    ├── ServerError             a broker or a name server refused
-    │   ├── TopicNotFound           ├── TopicExists         ├── QueueNotFound     ├── NoPermission
-    │   │   └── TopicRecreated
-    │   ├── OffsetOutOfRange        ├── CorruptBatch        ├── Fenced            ├── GroupConflict
-    │   ├── SystemBusy              ├── StoreFull           ├── BrokerConflict    ├── InternalError
-    │   ├── NotDrained              ├── StaleSequence       ├── GroupNotFound     ├── NotMaster
-    │   ├── NotEnoughReplicas       ├── TransactionEnded    ├── TransactionExpired
-    │   ├── StaleTerm               ├── TermEnding          ├── ReplicaSetChanged ├── NotInSync
-    │   ├── AccessConflict          ├── NotAuthenticated    ├── AccessDenied
-    │   └── TopicUnavailable        └── HandleExpired
-    ├── TransportError          no answer came
-    │   ├── Unavailable             └── DeadlineExceeded (a TimeoutError)
-    │   │   └── ConnectionMismatch
-    ├── SendFailed              all tries of a send failed; lists each of them
-    ├── RequestFailed           whoever answered a request reported an error
-    ├── BufferFull              too much is waiting to be sent
-    ├── DamagedMessages         CorruptBatch or CorruptEntry, with the place in the queue
-    ├── MalformedBody           a body that its schema does not fit
-    ├── CannotListen            a server cannot have the address it was told to serve at
-    └── StoreError              a data directory cannot be used
-        ├── DataDirectoryInUse      ├── DataDirectoryVersion  ├── CorruptEntry
-        ├── CopyNeeded              └── CopyInterrupted
-
-Marks on a class define how a client reacts to the error; the retry loop reads the marks and never lists classes.
-Without a mark, the call fails at once.
-
-    mark            what a producer does                                       on
-    retriable       tries again, elsewhere if it may                           TransportError but for
-                                                                               ConnectionMismatch,
-                                                                               NoPermission, SystemBusy,
-                                                                               StoreFull, InternalError, NotDrained,
-                                                                               BrokerConflict, BufferFull,
-                                                                               NotMaster, NotEnoughReplicas,
-                                                                               TopicUnavailable
-    refresh_route   asks for the route first; a batch that may go to any       TransportError, NoPermission, NotMaster,
-                    queue then tries another                                   TopicNotFound, QueueNotFound,
-                                                                               TopicUnavailable
-    avoid_broker    sends to other brokers for a while                         TransportError, SystemBusy, StoreFull,
-                                                                               InternalError, NotEnoughReplicas
+A `UsageError` is an invalid use, a `ServerError` the refusal of a server, a `TransportError` the lack of an answer.
+Marks on a class define how a client reacts to the error; the retry loop reads the marks and never lists classes. Without
+a mark, the call fails at once.
 """
 
 from __future__ import annotations

@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from minimq_common.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def count_of(count: int, thing: str, things: str = "") -> str:
@@ -74,6 +76,8 @@ BYTES: Final = Unit("bytes", "10GB", bytes_of)
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with "~" replaced by the user's home. Raises `InvalidArgument` if the user has none."""
+    from pathlib import Path  # it loads a lot, for which a producer has no use
+
     try:
         return Path(path).expanduser()
     except RuntimeError:

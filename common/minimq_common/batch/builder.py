@@ -256,23 +256,17 @@ def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
 
 
 class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked columns of a batch, which lacks nothing but its number and when its messages were born.
+    """The checked columns of a batch, which lacks nothing but its number and when its messages were born."""
 
-    Attributes:
-        sections: one for each `Section`, of bytes or anything that Python can read as bytes; that of born times is
-            left empty.
-        count: number of records, at least one.
-        largest_body: size in bytes of the largest body.
-        tag_hashes: as `tag_section` returns them; `[0]` when no record has a tag.
-        compression: of the batch; None for none.
-        lane: of the message group that all records have; 0 when they have none.
-    """
-
+    #: One for each `Section`, of bytes or anything that Python can read as bytes; that of born times is left empty.
     sections: list[bytes]
+    #: Number of records, at least one.
     count: int
     largest_body: int
+    #: As `tag_section` returns them; `[0]` when no record has a tag.
     tag_hashes: list[int] | None
     compression: Compression | None = None
+    #: Of the message group that all records have; 0 when they have none.
     lane: int = 0
 
     def __len__(self) -> int:
@@ -284,16 +278,9 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
         return sum(map(len, self.sections))
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
-        """Return the batch, compressed where that was asked for and is worth it.
+        """Return the batch, compressed where that was asked for and is worth it; `Header` says what the numbers are.
 
-        Args:
-            born_ms: when the messages were handed in, in ms since 1970: one time for all, or one for each.
-            producer_id: 64 random bits of the producer.
-            sequence: number of the batch at that producer. Both together are the id of the batch.
-            unsettled: how many sequence numbers just before this one may still be sent again.
-
-        Raises:
-            InvalidArgument: the messages were born too long after each other.
+        Raises `InvalidArgument` if the messages were born too long after each other.
         """
         sections = list(self.sections)
         sections[Section.BORN], first_ms, last_ms = _encode_born(born_ms)
@@ -326,11 +313,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:
-    """Return the section of distinct tags, which are sorted, and their hashes, None when these are too many to list.
-
-    Raises:
-        InvalidArgument: a tag has a NUL or is too long, or there are too many.
-    """
+    """Return the section of distinct tags, which are sorted, and their hashes, None when these are too many to list."""
     check_metadata(max(map(len, dictionary)), "tag")
     if any(SEPARATOR in tag for tag in dictionary):
         raise InvalidArgument("a tag has a NUL character")

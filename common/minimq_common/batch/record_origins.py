@@ -37,16 +37,9 @@ ORIGIN = struct.Struct("<I4xQQqq")
 
 
 class RecordOrigin(msgspec.Struct, frozen=True, gc=False):
-    """A batch as it was before it was compacted.
+    """A batch as it was before it was compacted for the first time. Times are in ms since 1970."""
 
-    Attributes:
-        first: number that its first record has in the compacted batch.
-        producer_id: as its header had it.
-        sequence: as its header had it.
-        stored_ms: when its broker stored it, in ms since 1970.
-        compacted_ms: when it was compacted for the first time, in ms since 1970.
-    """
-
+    #: Number that its first record has in the compacted batch.
     first: int
     producer_id: int
     sequence: int
@@ -67,11 +60,9 @@ class RecordCounts(Protocol):
 
 
 class RecordOrigins:
-    """The numbers of the records that remain in a compacted batch, and where they came from.
+    """The numbers of the records that remain in a compacted batch, ascending, and where they came from.
 
-    Attributes:
-        numbers: of the records that remain, ascending.
-        origins: ascending by their first records; empty if all come from one batch, which the header names.
+    There are no origins if all come from one batch, which the header names.
     """
 
     __slots__ = ("_firsts", "numbers", "origins")

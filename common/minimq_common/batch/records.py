@@ -58,14 +58,7 @@ _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 class RecordBatch:
     """A batch opened for reading. Columns are decoded when first asked for; not safe to share between threads.
 
-    What is wrong with the shape of its columns is found when it is made; `check_values` looks at every value.
-
-    Args:
-        data: the batch, whose checksum is verified here, and which is decompressed if need be.
-
-    Raises:
-        CorruptBatch: the bytes do not match their checksum, cannot be decompressed or contradict each other.
-        InvalidArgument: the batch has a newer format.
+    The checksum and the shape of its columns are verified when it is made; `check_values` looks at every value.
     """
 
     __slots__ = ("_are_texts_checked", "_bases", "_bounds", "_content", "_first", "header", "origins", "remaining")

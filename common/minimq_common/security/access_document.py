@@ -32,16 +32,12 @@ LEAST_RATE = 100 << 10
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key as servers know it.
-
-    Attributes:
-        hash: its SHA-256, 64 hexadecimal digits.
-        expires_ms: milliseconds since 1970 after which it is good no more; 0 for never.
-        created_ms: when it was made; 0 for a time that nobody knows.
-    """
+    """A key as servers know it: the SHA-256, and times in milliseconds since 1970."""
 
     hash: str
+    #: 0 for never.
     expires_ms: int = 0
+    #: 0 for a time that nobody knows.
     created_ms: int = 0
 
     def is_over(self, now_ms: int) -> bool:
@@ -56,12 +52,7 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class UserLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bounds of what a user moves in a second, at each broker.
-
-    Attributes:
-        in_bytes_per_s: bytes of messages that the user sends in a second; 0 for any number.
-        out_bytes_per_s: bytes of messages that the user reads in a second; 0 for any number.
-    """
+    """The bounds of what a user sends and reads in a second, at each broker; 0 for any number."""
 
     in_bytes_per_s: int = 0
     out_bytes_per_s: int = 0
@@ -72,16 +63,9 @@ NO_LIMITS = UserLimits()
 
 
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A user.
+    """A user, with the rules of its roles and its own."""
 
-    Attributes:
-        keys: by id; two during a rotation.
-        roles: whose rules hold for the user.
-        rules: of the user alone.
-        disabled: whether nothing lets the user in.
-        limits: unset for none; then the document is as earlier releases write and read it.
-    """
-
+    #: By id; two during a rotation.
     keys: dict[str, StoredKey] = {}
     roles: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
@@ -90,16 +74,11 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All users and rules.
+    """All users and rules, by name."""
 
-    Attributes:
-        version: grows with each change.
-        users: by name; those of issuers need to be here only for what is not so for all of the issuer.
-        roles: their rules, by name.
-        issuers: identity providers whose tokens are taken, by name; unset for none, as the limits of a user are.
-    """
-
+    #: Grows with each change.
     version: int
+    #: Those of issuers need to be here only for what is not so for all of the issuer.
     users: dict[str, User] = {}
     roles: dict[str, tuple[str, ...]] = {}
     issuers: dict[str, Issuer] | msgspec.UnsetType = msgspec.UNSET

@@ -60,20 +60,14 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class AccessDecision:
-    """A decision.
-
-    Attributes:
-        allowed: what was decided.
-        need: what it was about; for topics of a group that is the right to the group.
-        rule: the rule that decided; None when there was none.
-        source: where the rule stands, "user alice" or "role readers"; empty when there was none.
-        obstacle: why the user is let in nowhere, whatever the rules; empty when there is nothing of the kind.
-    """
+    """A decision about a need; for topics of a group that is the right to the group."""
 
     allowed: bool
     need: Need
+    #: The rule that decided, and where it stands, "user alice" or "role readers".
     rule: Rule | None = None
     source: str = ""
+    #: Why the user is let in nowhere, whatever the rules.
     obstacle: str = ""
 
     @property
@@ -121,10 +115,6 @@ class Policy:
         if user is not None and user.disabled:
             return Refusal.DISABLED
         return Principal(token.user, "", token.expires_ms, issuer.granted(token.claimed))
-
-    def of_certificate(self, user: str) -> Principal | Refusal:
-        """Return the user that a verified certificate names."""
-        return self.check(Principal(user), 0) if user in self.document.users else Refusal.UNKNOWN
 
     def check(self, principal: Principal, now_ms: int) -> Principal | Refusal:
         """Return a principal of a former policy as it is by this one, or why it is let in no more."""

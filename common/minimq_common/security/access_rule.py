@@ -49,16 +49,11 @@ _MOST_LETTERS = 255
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A right that a request takes.
-
-    Attributes:
-        verb: what is done.
-        resource: to which kind of thing.
-        name: of the thing; empty for the cluster, of which there is one.
-    """
+    """A right that a request takes."""
 
     verb: Verb
     resource: Resource
+    #: Empty for the cluster, of which there is one.
     name: str = ""
 
     def __str__(self) -> str:
@@ -67,18 +62,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, for whoever it is listed under.
-
-    Attributes:
-        allows: whether it allows or denies.
-        verb: what is done.
-        resource: to which kind of thing.
-        pattern: a name, or the begin of names before a `*`; empty for the cluster.
-    """
+    """A rule, for whoever it is listed under."""
 
     allows: bool
     verb: Verb
     resource: Resource
+    #: A name, or the begin of names before a `*`; empty for the cluster.
     pattern: str = ""
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ class ByteRate:
 
 
 class UserShare:
-    """What all keys and tokens of one user have together: open streams, and the bytes that they move in a second."""
+    """Bounds of one user, whatever key or token is shown: open streams, and the bytes moved in a second."""
 
     def __init__(self, user: str) -> None:
         self.user = user

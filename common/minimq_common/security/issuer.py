@@ -32,27 +32,21 @@ _CLAIM = re.compile(r"[!-~]{1,200}")
 
 
 class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An identity provider that signs tokens.
+    """An identity provider that signs tokens."""
 
-    Attributes:
-        issuer: the claim `iss` of its tokens, mostly a URL.
-        audience: is in the claim `aud` of those that are for this cluster.
-        jwks: its public keys: a URL, or the name of a file in the folder of secrets of each server.
-        ca: the name of a file there with the certificates that are trusted for the URL; empty for those of the system.
-        user_claim: the claim that names the user.
-        user_prefix: the begin that each value of it has, and that is left out of the name.
-        roles: of all its users.
-        role_claim: the claim, a text or a list of texts, whose values stand for roles; empty for none.
-        claimed_roles: the roles, by the value of that claim.
-    """
-
+    #: The claim `iss` of its tokens, mostly a URL, and what is in the claim `aud` of those that are for this cluster.
     issuer: str
     audience: str
+    #: Its public keys: a URL, or the name of a file in the folder of secrets of each server.
     jwks: str
+    #: The name of a file there with the certificates that are trusted for the URL; empty for those of the system.
     ca: str = ""
     user_claim: str = "sub"
+    #: The begin of each value of that claim, which is left out of the name of the user.
     user_prefix: str = ""
+    #: Of all its users.
     roles: tuple[str, ...] = ()
+    #: The claim, a text or a list of texts, whose values stand for roles; empty for none.
     role_claim: str = ""
     claimed_roles: dict[str, str] = {}
 

@@ -23,14 +23,11 @@ _TEXT = re.compile(r"mq_([a-z2-7]{8})_([A-Za-z0-9_-]{43})_([0-9a-f]{8})")
 
 @dataclass(frozen=True, slots=True)
 class UserKey:
-    """A key, as its user has it. No `repr` shows it.
+    """A key, as its user has it. No `repr` shows it."""
 
-    Attributes:
-        id: by which servers find its hash, and by which it is named in logs.
-        text: all of it: "mq_ID_SECRET_CHECKSUM".
-    """
-
+    #: Names it in logs.
     id: str
+    #: All of it: "mq_ID_SECRET_CHECKSUM".
     text: str = field(repr=False)
 
     @property

@@ -95,60 +95,42 @@ class MetricsServer:
 
     def _certificate(self) -> Iterator[Metric]:
         secrets = [] if self._secrets is None else [self._secrets]
-        yield gauges(
-            f"{self._prefix}_certificate_expiry_timestamp_seconds",
-            "Time at which the certificate of this server expires, in seconds since 1970.",
-            (),
-            (((), secret.certificate.ends_at) for secret in secrets),
-        )
-        yield gauges(
-            f"{self._prefix}_secrets_rejected",
-            "1 while the files of --secrets have changed, cannot be used, and the former ones stand.",
-            (),
-            (((), secret.rejected) for secret in secrets),
-        )
+
+        def of_secrets(name: str, sentence: str, value: Callable[[ServerSecrets], float]) -> Metric:
+            return gauges(f"{self._prefix}_{name}", sentence, (), [((), value(each)) for each in secrets])
+
+        sentence = "Time at which the certificate of this server expires, in seconds since 1970."
+        yield of_secrets("certificate_expiry_timestamp_seconds", sentence, lambda each: each.certificate.ends_at)
+        sentence = "1 while the files of --secrets have changed, cannot be used, and the former ones stand."
+        yield of_secrets("secrets_rejected", sentence, lambda each: each.rejected)
 
     def _access(self) -> Iterator[Metric]:
         controls = [] if self._control is None else [self._control]
-        yield gauges(
-            f"{self._prefix}_access_version",
-            "Version of the users and rules in force at this server.",
-            (),
-            (((), control.shared.rank.version) for control in controls),
-        )
-        yield gauges(
-            f"{self._prefix}_access_only_reports",
-            "1 while this server refuses nobody and reports what it would refuse (--access-mode report).",
-            (),
-            (((), control.shared.only_reports) for control in controls),
-        )
-        yield gauges(
-            f"{self._prefix}_access_age_seconds",
-            "Time for which users and rules were not compared with those of another server, +Inf after a start.",
-            (),
-            (((), control.shared.age.seconds) for control in controls),
-        )
-        yield counters(
-            f"{self._prefix}_access_conflicts_total",
-            "Times that this server saw two documents of users and rules that have one version.",
-            (),
-            (((), control.shared.conflicts) for control in controls),
-        )
+
+        def of_access(name: str, sentence: str, value: Callable[[AccessControl], float]) -> Metric:
+            make = counters if name.endswith("_total") else gauges
+            return make(f"{self._prefix}_access_{name}", sentence, (), [((), value(each)) for each in controls])
+
+        sentence = "Version of the users and rules in force at this server."
+        yield of_access("version", sentence, lambda each: each.shared.rank.version)
+        sentence = "1 while this server refuses nobody and reports what it would refuse (--access-mode report)."
+        yield of_access("only_reports", sentence, lambda each: each.shared.only_reports)
+        sentence = "Time for which users and rules were not compared with those of another server, +Inf after a start."
+        yield of_access("age_seconds", sentence, lambda each: each.shared.age.seconds)
+        sentence = "Times that this server saw two documents of users and rules that have one version."
+        yield of_access("conflicts_total", sentence, lambda each: each.shared.conflicts)
+        refused = [(each.refusals.unauthenticated, each.refusals.denied) for each in controls]
         yield counters(
             f"{self._prefix}_unauthenticated_total",
             "Calls without a key or token that is in force, by what was wrong with it.",
             ("reason",),
-            (
-                ((reason,), count)
-                for control in controls
-                for reason, count in control.refusals.unauthenticated.copy().items()
-            ),
+            [((reason,), count) for by_reason, _ in refused for reason, count in by_reason.copy().items()],
         )
         yield counters(
             f"{self._prefix}_denied_total",
             "Requests of users that lacked the right, by its verb.",
             ("verb",),
-            (((verb,), count) for control in controls for verb, count in control.refusals.denied.copy().items()),
+            [((verb,), count) for _, by_verb in refused for verb, count in by_verb.copy().items()],
         )
 
 

@@ -32,6 +32,7 @@ class StandardServices:
     def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:
         self._health = _Health(services)
         self._reflections: set[asyncio.Task[Any] | None] = set()
+        self._is_stopping = False
         health: Any = health_pb2.DESCRIPTOR.services_by_name["Health"]
         dispatcher.add(health, methods_of(health, self._health))
         if with_reflection:
@@ -48,6 +49,7 @@ class StandardServices:
     def stopping(self) -> None:
         """Tell everybody that the server stops, and end the streams of those who watch. Idempotent."""
         self._health.set(_Status.NOT_SERVING, last=True)
+        self._is_stopping = True
         for task in self._reflections:
             if task is not None:
                 task.cancel()
@@ -64,6 +66,9 @@ class StandardServices:
             try:
                 async for answer in answers(requests, context):
                     await rpc.write(context, answer)
+            except asyncio.CancelledError:
+                if not self._is_stopping:
+                    raise
             finally:
                 self._reflections.discard(task)
 

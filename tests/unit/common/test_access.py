@@ -180,9 +180,6 @@ def test_a_key_is_known_by_its_hash_until_it_expires() -> None:
     assert POLICY.of_key(hash_of(KEY.text), ANSWER_MS - 1) == Principal("alice", KEY.id, ANSWER_MS)
     assert POLICY.of_key(KEY.hash, ANSWER_MS) is Refusal.EXPIRED
     assert POLICY.of_key(new_key(bytes(37)).hash, 0) is Refusal.UNKNOWN
-    assert POLICY.of_certificate("root") == Principal("root")
-    assert POLICY.of_certificate("gone") is Refusal.DISABLED
-    assert POLICY.of_certificate("nobody") is Refusal.UNKNOWN
 
 
 def test_a_principal_is_looked_up_again_in_another_policy() -> None:
