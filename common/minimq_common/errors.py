@@ -1,8 +1,8 @@
 """The errors of minimq: one tree, in which each class states how clients react to it.
 
 A `UsageError` is an invalid use, a `ServerError` the refusal of a server, a `TransportError` the lack of an answer.
-Marks on a class define how a client reacts to the error; the retry loop reads the marks and never lists classes. Without
-a mark, the call fails at once.
+Marks on a class define how a client reacts to the error; the retry loop reads the marks, and never lists classes. The
+call fails at once without a mark.
 """
 
 from __future__ import annotations
