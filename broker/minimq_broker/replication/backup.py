@@ -15,13 +15,13 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, fill, state_frames
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.upkeep.copy import check_free
 from minimq_common.errors import SystemBusy
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import explained
-from minimq_common.wire.stream_writer import StreamWriter
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 

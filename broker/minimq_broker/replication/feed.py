@@ -15,9 +15,9 @@ from minimq_broker.core.in_sync import InSync
 from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, state_frames
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
+from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import StoreError
-from minimq_common.wire.stream_writer import StreamWriter
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import replication_pb2
 

@@ -18,10 +18,10 @@ from minimq_broker.replication.feed import Context, Feed, FeedCalls, FollowerHel
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
+from minimq_broker.services.stream_writer import StreamWriter
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaSet
-from minimq_common.wire.stream_writer import StreamWriter
 from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)

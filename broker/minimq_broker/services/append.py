@@ -13,6 +13,7 @@ from minimq_broker.core.held.delays import Delay
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.transactions import transaction_of
 from minimq_broker.services.limits import Limits
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
@@ -20,7 +21,6 @@ from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
-from minimq_common.wire.stream_writer import AnswerStream
 from minimq_proto.v1 import broker_pb2, delay_pb2
 
 #: How the status of a batch is told.

@@ -14,6 +14,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.popping.pop_clients import settle_step, spans_of
 from minimq_broker.services.popping.popping import PopService
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.jobs import AppendJob, AtomicJob
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MiniMQError
@@ -22,7 +23,6 @@ from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
-from minimq_common.wire.stream_writer import AnswerStream
 from minimq_proto.v1 import broker_pb2
 
 #: Outcomes in the resends of dead letters.

@@ -15,6 +15,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
@@ -30,7 +31,6 @@ from minimq_common.security.caller import current_caller
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.large_frames import LARGE_BYTES, field_head
 from minimq_common.wire.rpc import to_failure
-from minimq_common.wire.stream_writer import StreamWriter
 from minimq_common.wire.unsent import SMALL_BYTES
 from minimq_proto.v1 import broker_pb2
 

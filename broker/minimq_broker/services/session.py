@@ -19,6 +19,7 @@ from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
 from minimq_broker.services.role_tables import Agreements
 from minimq_broker.services.session_table import MemberLists, Session, SessionEvents, SessionTable
+from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.services.streams import raise_failure
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import MessageQueue
@@ -27,7 +28,6 @@ from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.rpc import to_failure
-from minimq_common.wire.stream_writer import StreamWriter
 from minimq_proto.v1 import broker_pb2
 
 Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]

@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 
 from google.protobuf.message import DecodeError
 
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_common.errors import MiniMQError
-from minimq_common.wire.stream_writer import AnswerStream
 
 log = logging.getLogger(__name__)
 

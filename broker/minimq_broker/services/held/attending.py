@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable, Sequence, Set
 import grpc.aio
 
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.services.streams import raise_failure
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.names import check_client_id, check_group
 from minimq_common.properties import MIN_KEY_BYTES, inbox_of
 from minimq_common.security.caller import current_caller
-from minimq_common.wire.stream_writer import StreamWriter
 from minimq_proto.v1 import attend_pb2
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from minimq_broker.core.held.staged_batches import OpenHalf, TransactionId
 from minimq_broker.services.append import MAX_WAITING
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.entry import staged_batch
 from minimq_broker.store.held.half_drafts import EndJob, EndStep
 from minimq_broker.store.message_store import MessageStore
@@ -24,7 +25,6 @@ from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
-from minimq_common.wire.stream_writer import AnswerStream
 from minimq_proto.v1 import halves_pb2
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pull import batch_parts, fill_batch
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
@@ -24,7 +25,6 @@ from minimq_common.security.caller import ByteRate
 from minimq_common.wire.large_frames import LARGE_BYTES, field_head
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
 from minimq_common.wire.rpc import to_failure
-from minimq_common.wire.stream_writer import AnswerStream
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import broker_pb2
 

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from minimq_common.wire.stream_writer import AnswerStream
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent
 
 PATIENCE_S = 40.0

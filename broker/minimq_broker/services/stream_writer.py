@@ -16,7 +16,7 @@ from minimq_common.wire.unsent import SMALL_BYTES, Unsent, Write
 
 
 class _Message(Protocol):
-    def SerializeToString(self) -> bytes: ...  # noqa: N802 - as protobuf calls it
+    def SerializeToString(self) -> bytes: ...
 
 
 Message = TypeVar("Message", bound=_Message)
