@@ -326,15 +326,12 @@ class AccessControl:
         if bool(refusal) is self._is_suspended:
             return
         self._is_suspended = bool(refusal)
-        if refusal:
-            log.warning("access: all users are refused reason=%r", refusal)
-        else:
+        if not refusal:
             log.warning("access: users are served again")
+            return
+        log.warning("access: all users are refused reason=%r", refusal)
         for known in self._users.values():
-            if refusal:
-                known.caller.suspend(Unavailable(refusal))
-            else:
-                known.caller.resume()
+            known.caller.end(Unavailable(refusal))
 
     def _sees_all(self, policy: Policy, principal: Principal) -> bool:
         return self._only_reports or policy.sees_all(principal.user, principal.roles)

@@ -151,7 +151,6 @@ class KnownCaller(Caller):
             self.received, self.sent = share.received, share.sent
         self._forgot = False
         self._is_let_go = False
-        self._suspended: MiniMQError | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:
         """Raise `AccessDenied` unless the caller may make a request."""
@@ -231,16 +230,6 @@ class KnownCaller(Caller):
         self._passed.clear()
         self.end(Unavailable(f"{self._key} is not in force any more: this stream is ended"))
 
-    def suspend(self, reason: MiniMQError) -> None:
-        """Refuse everything until `resume`, and end all streams; the clients are told why."""
-        self._suspended = reason
-        self._passed.clear()
-        self.end(reason)
-
-    def resume(self) -> None:
-        """Allow what the rules allow again."""
-        self._suspended = None
-
     def check_kind(self, kind: CallerKind) -> None:
         """Raise `AccessDenied` for a call that only servers may make."""
         if kind is CallerKind.SERVER:
@@ -263,8 +252,6 @@ class KnownCaller(Caller):
     def _check_in_force(self) -> None:
         if self._is_let_go:
             raise NotAuthenticated(f"{self._key} is not in force any more")
-        if self._suspended is not None:
-            raise self._suspended.with_message(self._suspended.message)
 
     def _require(self, need: Need) -> None:
         if not self.allows(need):
