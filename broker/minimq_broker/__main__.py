@@ -25,7 +25,7 @@ from minimq_common.names import check_address
 from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
 from minimq_common.serving.options import from_command_line
-from minimq_common.wire.large_frames import keep_freed_memory
+from minimq_common.wire.rpc import keep_freed_memory
 
 
 @click.group(

@@ -13,8 +13,7 @@ from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.serving.periodic import slices
-from minimq_common.wire.convert import to_wire
-from minimq_common.wire.values import route_to_wire
+from minimq_common.wire.convert import route_to_wire, to_wire
 from minimq_nameserver.away import Conflict, RememberedBroker
 from minimq_nameserver.bounds import MAX_ANSWER_BYTES
 from minimq_nameserver.route_table import RouteTable

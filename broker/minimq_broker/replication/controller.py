@@ -14,8 +14,7 @@ from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import Channels
-from minimq_common.wire.convert import to_wire
-from minimq_common.wire.values import replica_set_from_wire
+from minimq_common.wire.convert import replica_set_from_wire, to_wire
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 
 if TYPE_CHECKING:

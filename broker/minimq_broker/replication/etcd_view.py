@@ -27,8 +27,7 @@ import msgspec
 
 from minimq_broker.replication.etcd_link import EtcdLink, EtcdResult
 from minimq_common.errors import InvalidArgument
-from minimq_common.replicas.election import Bootstrap, takeover_after
-from minimq_common.replicas.replica_liveness import ReplicaLiveness, check_same
+from minimq_common.replicas.election import Bootstrap, ReplicaLiveness, check_same, takeover_after
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, repaired, what_was_repaired
 
 log = logging.getLogger(__name__)

@@ -29,8 +29,7 @@ from minimq_common.errors import (
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
 from minimq_common.wire.bound_check import check_bounds
-from minimq_common.wire.large_frames import LARGE_BYTES, field_head
-from minimq_common.wire.rpc import to_failure
+from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
 from minimq_common.wire.unsent import SMALL_BYTES
 from minimq_proto.v1 import broker_pb2
 

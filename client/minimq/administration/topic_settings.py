@@ -7,8 +7,8 @@ from typing import SupportsIndex
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, permission_name
+from minimq_common.wire.convert import permission_from_wire
 from minimq_common.wire.protocol_bounds import MAX_NUMBER, MAX_RETENTION_MS
-from minimq_common.wire.values import permission_from_wire
 from minimq_common.words import count_of, kind_of
 from minimq_proto.v1 import broker_pb2
 

@@ -32,8 +32,7 @@ from minimq_common.security.access_rule import Need
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import Channels, explained
-from minimq_common.wire.convert import from_wire
-from minimq_common.wire.values import route_from_wire
+from minimq_common.wire.convert import from_wire, route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 if TYPE_CHECKING:  # at run time it is the plain stub

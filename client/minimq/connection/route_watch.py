@@ -17,7 +17,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import TopicRoute
 from minimq_common.outage_log import OutageLog
 from minimq_common.wire import rpc
-from minimq_common.wire.values import route_from_wire
+from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 log = client_logger(__name__)

@@ -28,7 +28,7 @@ from minimq.receiving.read_ahead import HandOver
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.wire.large_frames import keep_freed_memory
+from minimq_common.wire.rpc import keep_freed_memory
 
 
 class Announcement:

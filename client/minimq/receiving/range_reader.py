@@ -29,7 +29,7 @@ from minimq_common.batch.header import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.wire.large_frames import keep_freed_memory
+from minimq_common.wire.rpc import keep_freed_memory
 
 #: Waits between two tries, in seconds.
 _FIRST_RETRY_S = 0.1

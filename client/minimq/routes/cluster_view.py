@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from minimq_common.model import AwayBroker, BrokerData
-from minimq_common.wire.values import away_from_wire, broker_from_wire
+from minimq_common.wire.convert import away_from_wire, broker_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
 

@@ -12,8 +12,7 @@ from minimq.sending.due_times import DueTime
 from minimq.sending.transactions.decisions import Transaction
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.wire.large_frames import field_head
-from minimq_common.wire.rpc import from_failure
+from minimq_common.wire.rpc import field_head, from_failure
 from minimq_proto.v1 import broker_pb2
 
 #: Called with the result, or with the error.

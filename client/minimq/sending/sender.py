@@ -38,7 +38,7 @@ from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
-from minimq_common.wire.large_frames import keep_freed_memory
+from minimq_common.wire.rpc import keep_freed_memory
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)

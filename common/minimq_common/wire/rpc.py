@@ -415,3 +415,34 @@ class KeyedChannel:
 
     async def __aexit__(self, *error: object) -> None:
         await self._channel.__aexit__(*error)
+
+
+#: With this many bytes and more it pays to encode with protobuf only what stands around them, and to join: protobuf
+#: moves its buffer whenever that is too small, which takes a millisecond and more for 1 MiB.
+LARGE_BYTES = 16 << 10
+_LENGTH_DELIMITED = 2
+
+
+def field_head(number: int, size: int) -> bytes:
+    """Return what stands ahead of the content of a field that holds bytes, or a message."""
+    head = bytearray()
+    for value in (number << 3 | _LENGTH_DELIMITED, size):
+        rest = value
+        while rest > 0x7F:
+            head.append(rest & 0x7F | 0x80)
+            rest >>= 7
+        head.append(rest)
+    return bytes(head)
+
+
+#: glibc adds to a block what it needs itself, and does not learn from more than 32 MiB.
+_BLOCK_BYTES = 31 << 20
+
+
+def keep_freed_memory() -> None:
+    """Let this process use freed memory again, up to about 62 MiB of it, instead of returning it to the system.
+
+    glibc returns blocks that are larger than the largest one freed so far, and the next one comes page by page, each of
+    them cleared first: for frames of 1 MiB that costs more than all that is done with them. So one is freed here.
+    """
+    bytes(_BLOCK_BYTES)

@@ -19,8 +19,7 @@ from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.election import check_promoted, what_was_promoted
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending, is_news, what_was_repaired
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_common.wire.convert import from_wire, to_wire
-from minimq_common.wire.values import replica_set_from_wire
+from minimq_common.wire.convert import from_wire, replica_set_from_wire, to_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
 from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decisions import DecisionFile

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.replicas import election
 from minimq_common.replicas import replica_set as rules
-from minimq_common.replicas.election import Bootstrap
-from minimq_common.replicas.replica_liveness import ReplicaLiveness
+from minimq_common.replicas.election import Bootstrap, ReplicaLiveness
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
 

@@ -23,8 +23,7 @@ from minimq.sending.transactions.transactions import _decision_from_wire
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
-from minimq_common.wire.convert import from_wire
-from minimq_common.wire.values import route_from_wire
+from minimq_common.wire.convert import from_wire, route_from_wire
 from minimq_nameserver.controller.table import ControllerTable
 from minimq_nameserver.registrations import read_registration
 from minimq_proto.v1 import broker_pb2, controller_pb2, errors_pb2, nameserver_pb2

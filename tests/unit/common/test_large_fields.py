@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_common.wire.large_frames import field_head
+from minimq_common.wire.rpc import field_head
 from minimq_proto.v1 import broker_pb2
 
 NUMBER = broker_pb2.StoredBatch.BATCH_FIELD_NUMBER

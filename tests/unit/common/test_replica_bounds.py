@@ -22,8 +22,7 @@ from minimq_common.replicas.replica_set import (
     check_record,
     repaired,
 )
-from minimq_common.wire.convert import to_wire
-from minimq_common.wire.values import replica_set_from_wire
+from minimq_common.wire.convert import replica_set_from_wire, to_wire
 from minimq_proto.v1 import controller_pb2
 from support.reports import report
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from minimq_common.errors import BrokerConflict
-from minimq_common.replicas.election import found, promote
-from minimq_common.replicas.replica_liveness import ReplicaLiveness
+from minimq_common.replicas.election import ReplicaLiveness, found, promote
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.reports import report
 

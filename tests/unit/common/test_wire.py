@@ -8,7 +8,7 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
-from minimq_common.wire.values import route_from_wire, route_to_wire
+from minimq_common.wire.convert import route_from_wire, route_to_wire
 from minimq_proto.v1 import nameserver_pb2
 
 

@@ -22,9 +22,8 @@ from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.security.caller import ByteRate
-from minimq_common.wire.large_frames import LARGE_BYTES, field_head
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
-from minimq_common.wire.rpc import to_failure
+from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import broker_pb2
 

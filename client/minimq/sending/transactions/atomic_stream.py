@@ -11,8 +11,7 @@ from minimq.connection.connection import Connection
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq_common.errors import InternalError
 from minimq_common.model import MessageQueue
-from minimq_common.wire.large_frames import field_head
-from minimq_common.wire.rpc import from_failure
+from minimq_common.wire.rpc import field_head, from_failure
 from minimq_proto.v1 import broker_pb2
 
 _APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
