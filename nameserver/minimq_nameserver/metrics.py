@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client.core import Metric
 
 from minimq_common.serving import daemon
-from minimq_common.serving.metrics import counter, counters, gauge, gauges, info, on_loop
+from minimq_common.serving.metrics import counter, gauge, gauges, info, on_loop
 from minimq_common.serving.metrics import counters as metric_counters
 from minimq_nameserver.controller.service import ControllerService
+from minimq_nameserver.controller.table import ReplicaSetStatus
 from minimq_nameserver.service import NameServerService
 
 PREFIX = "minimq_nameserver"
-_CONTROLLER = f"{PREFIX}_controller"
-_LABELS = ("cluster", "broker")
 
 
 class NameServerMetrics:
@@ -103,33 +102,17 @@ class NameServerMetrics:
 
 def _of_replica_sets(controller: ControllerService, loop: asyncio.AbstractEventLoop) -> Iterator[Metric]:
     statuses = on_loop(loop, controller.statuses)
-    yield gauges(
-        f"{_CONTROLLER}_term",
-        "Latest term of a broker with replicas.",
-        _LABELS,
-        ((each.record.key, each.record.term) for each in statuses),
-    )
-    yield gauges(
-        f"{_CONTROLLER}_master",
-        "The --id of the master.",
-        _LABELS,
-        ((each.record.key, each.record.master_id) for each in statuses),
-    )
-    yield gauges(
-        f"{_CONTROLLER}_in_sync_replicas",
-        "Replicas in sync, including the master.",
-        _LABELS,
-        ((each.record.key, len(each.record.in_sync)) for each in statuses),
-    )
-    yield gauges(
-        f"{_CONTROLLER}_lease_age_seconds",
-        "Time since the master renewed its lease; above the length of a lease there is no master.",
-        _LABELS,
-        ((each.record.key, each.lease_age_s) for each in statuses),
-    )
-    yield counters(
-        f"{_CONTROLLER}_elections_total",
-        "Masters elected since the start of this server.",
-        _LABELS,
-        ((each.record.key, each.elections) for each in statuses),
-    )
+
+    def of_each(name: str, sentence: str, value: Callable[[ReplicaSetStatus], float]) -> Metric:
+        make = metric_counters if name.endswith("_total") else gauges
+        values = [(each.record.key, value(each)) for each in statuses]
+        return make(f"{PREFIX}_controller_{name}", sentence, ("cluster", "broker"), values)
+
+    yield of_each("term", "Latest term of a broker with replicas.", lambda each: each.record.term)
+    yield of_each("master", "The --id of the master.", lambda each: each.record.master_id)
+    sentence = "Replicas in sync, including the master."
+    yield of_each("in_sync_replicas", sentence, lambda each: len(each.record.in_sync))
+    sentence = "Time since the master renewed its lease; above the length of a lease there is no master."
+    yield of_each("lease_age_seconds", sentence, lambda each: each.lease_age_s)
+    sentence = "Masters elected since the start of this server."
+    yield of_each("elections_total", sentence, lambda each: each.elections)

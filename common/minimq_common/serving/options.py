@@ -30,7 +30,6 @@ import math
 import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -189,7 +188,7 @@ def _key(field: dataclasses.Field[Any]) -> str:
 def _sentence(field: dataclasses.Field[Any]) -> str:
     unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}
     about: _About = field.metadata[_KEY]
-    return about.sentence + unit.get(_metavar(field.name, None) or "", "")
+    return about.sentence + unit.get(_metavar(field.name) or "", "")
 
 
 def _variable(field: dataclasses.Field[Any], env_prefix: str) -> str:
@@ -210,15 +209,13 @@ def _click_option(
     default = field.default
     if isinstance(default, tuple):
         default = ",".join(map(str, default))
-    elif isinstance(default, Enum):
-        default = default.value
     return click.option(
         f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
         field.name,
         type=_click_type(kind, _unit(field.name)),
         default=default,
         help=about.sentence,
-        metavar=about.metavar or _metavar(field.name, kind),
+        metavar=about.metavar or _metavar(field.name),
         envvar=_variable(field, env_prefix),
         show_envvar=True,
         show_default=default not in (None, ""),
@@ -238,8 +235,6 @@ def _click_type(kind: object, unit: Unit | None) -> click.ParamType[Any] | type[
         return click.Choice(get_args(kind))
     if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
         return _CommaSeparated(get_args(kind)[0])
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return _EnumValue(kind)
     if kind is Path:
         return click.Path(path_type=Path)
     if kind in (str, int, float, bool):
@@ -247,15 +242,13 @@ def _click_type(kind: object, unit: Unit | None) -> click.ParamType[Any] | type[
     raise TypeError(f"no command-line type is known for {kind}")
 
 
-def _metavar(name: str, kind: object) -> str | None:
+def _metavar(name: str) -> str | None:
     if name.endswith("_s"):
         return "SECONDS"
     if name.endswith("_ms"):
         return "MILLISECONDS"
     if name.endswith("_bytes"):
         return "BYTES"
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return "[" + "|".join(str(member.value) for member in kind) + "]"
     return None
 
 
@@ -292,22 +285,6 @@ class _CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in 
             return value
         parts = (part.strip() for part in str(value).split(","))
         return tuple(self._item.convert(part, param, ctx) for part in parts if part)
-
-
-class _EnumValue(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A member by its value, since that is what people should type; click's own choice goes by the names."""
-
-    name = "choice"
-
-    def __init__(self, enum: type[Enum]) -> None:
-        self._members = {str(member.value): member for member in enum}
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Enum:
-        if isinstance(value, Enum):
-            return value
-        if str(value) not in self._members:
-            self.fail(f"{value!r} is not one of {', '.join(map(repr, self._members))}.", param, ctx)
-        return self._members[str(value)]
 
 
 #: Options that are numbers without a unit.
@@ -367,9 +344,8 @@ def _path(kind: type, value: object) -> Path:
 
 
 def _wanted(kind: Any) -> str:
-    if get_origin(kind) is Literal or (isinstance(kind, type) and issubclass(kind, Enum)):
-        members = get_args(kind) if get_origin(kind) is Literal else [member.value for member in kind]
-        return "one of " + ", ".join(map(json.dumps, members))
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(json.dumps, get_args(kind)))
     if get_origin(kind) is tuple:
         return f"a list in brackets, and each item {_WORDS[get_args(kind)[0]]}"
     return _WORDS[kind]
@@ -395,8 +371,6 @@ def example_config(command: str, options: Mapping[str, tuple[str, object]]) -> I
 def _written(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_written, value)) + "]"
-    if isinstance(value, Enum):
-        return _written(value.value)
     if isinstance(value, bool | int | float):
         return json.dumps(value)
     return json.dumps("" if value is None else str(value), ensure_ascii=False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,11 +19,6 @@ from minimq_common.serving.options import check_limits, from_command_line, optio
 from minimq_nameserver.__main__ import main as nameserver
 
 
-class Flush(Enum):
-    SYNC = "sync"
-    ASYNC = "async"
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     listen: str = option("127.0.0.1:0", "Address to serve at.")
@@ -34,7 +28,7 @@ class Options:
     nameserver: tuple[str, ...] = option(("127.0.0.1:9876",), "Name servers.")
     ports: tuple[int, ...] = option((), "Further ports.")
     role: Literal["master", "slave"] = option("master", "What it is.")
-    flush: Flush = option(Flush.SYNC, "When it acknowledges.")
+    flush: Literal["sync", "async"] = option("sync", "When it acknowledges.")
     data_dir: Path | None = option(None, "Where it writes.")
     segment_bytes: int = option(1 << 20, "Size of a file.")
 
@@ -54,7 +48,7 @@ flush = "async"
 data-dir = "somewhere"
 segment-bytes = 4096
 """
-EXPECTED = Options("h:1", 3, 7.0, False, ("a:1", "b:2"), (1, 2), "slave", Flush.ASYNC, Path("somewhere"), 4096)
+EXPECTED = Options("h:1", 3, 7.0, False, ("a:1", "b:2"), (1, 2), "slave", "async", Path("somewhere"), 4096)
 
 
 @pytest.fixture

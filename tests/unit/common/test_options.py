@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Literal
 
@@ -14,11 +13,6 @@ from minimq_common.names import check_address
 from minimq_common.serving.options import check_limits, from_command_line, option
 
 
-class Flush(Enum):
-    SYNC = "sync"
-    ASYNC = "async"
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     listen: str = option("127.0.0.1:0", "Address to serve at.", metavar="HOST:PORT")
@@ -29,7 +23,7 @@ class Options:
     nameserver: tuple[str, ...] = option(("127.0.0.1:9876",), "Name servers.", metavar="HOST:PORT[,HOST:PORT]")
     ports: tuple[int, ...] = option((), "Further ports.")
     role: Literal["master", "slave"] = option("master", "What it is.")
-    flush: Flush = option(Flush.SYNC, "When it acknowledges.")
+    flush: Literal["sync", "async"] = option("sync", "When it acknowledges.")
     data_dir: Path | None = option(None, "Where it writes.")
 
     def __post_init__(self) -> None:
@@ -64,7 +58,7 @@ def test_without_arguments_every_option_has_its_default() -> None:
         (["--nameserver", ""], Options(nameserver=())),
         (["--ports", "1,2"], Options(ports=(1, 2))),
         (["--role", "slave"], Options(role="slave")),
-        (["--flush", "async"], Options(flush=Flush.ASYNC)),
+        (["--flush", "async"], Options(flush="async")),
         (["--data-dir", "/tmp/x"], Options(data_dir=Path("/tmp/x"))),
         (["--more"], Options()),
     ],
