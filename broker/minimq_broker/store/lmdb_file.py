@@ -17,8 +17,7 @@ import lmdb
 
 from minimq_broker.store.disk import is_full
 from minimq_common.errors import CorruptEntry, StoreError, StoreFull
-from minimq_common.files.lmdb_files import check_file, make_file
-from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.lmdb_pages import PageDamage, check_file, make_file
 from minimq_common.files.sealed_rows import RowDamage
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ import lmdb
 from minimq_broker.store.held.due_table import DUE_TABLE, DueTable
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
 from minimq_common.errors import CorruptEntry, StoreError
-from minimq_common.files.lmdb_files import rows_in, walk_file
-from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.lmdb_pages import PageDamage, rows_in, walk_file
 from minimq_common.files.sealed_rows import RowDamage, seal, unseal
 
 LOG_TABLE = b"log"

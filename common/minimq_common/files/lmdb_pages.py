@@ -1,4 +1,4 @@
-"""Verification of the pages of an LMDB file before LMDB follows them.
+"""LMDB files: made whole, and their pages verified before LMDB follows them.
 
 LMDB keeps no checksums: it follows a damaged page number out of the file, which ends the process, and a page in the
 place of another hides rows. But its pages say a lot twice. Each carries its own number; the root of a table counts its
@@ -8,12 +8,20 @@ in the rows is not looked at: they bring checksums, see `sealed_rows.py`.
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
 
 from minimq_common.words import count_of
+
+#: Address space for a file in the making.
+_MAKING_BYTES = 1 << 20
 
 #: Number of the page, spare bytes, flags, and where free room begins and ends; of a long value how many pages it has.
 _PAGE = struct.Struct("<QHHHH")
@@ -47,13 +55,6 @@ class PageDamage(ValueError):
     """The pages of an LMDB file contradict each other."""
 
 
-class Pages(Protocol):
-    """The bytes of a file, as `bytes` or an `mmap` has them."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, where: slice, /) -> bytes: ...
-
-
 class TableRoot(NamedTuple):
     """The root of a table as it is stored."""
 
@@ -74,37 +75,43 @@ class _Meta(NamedTuple):
     number: int
 
 
-def check_pages(data: Pages, *, deep: bool = False) -> None:
-    """Verify the pages of an LMDB file."""
-    for _ in walk_pages(data, deep=deep):
+def check_file(path: Path, *, deep: bool = False) -> None:
+    """Verify the pages of an LMDB file that nobody has open. Raises `PageDamage`, `OSError`."""
+    for _ in walk_file(path, deep=deep):
         pass
 
 
-def walk_pages(data: Pages, *, deep: bool = False) -> Iterator[None]:
-    """Verify the pages as `check_pages` does, in small steps."""
-    try:
-        yield from _Walk(data, deep=deep).run()
-    except struct.error as error:  # what it leads to is not in the file
-        raise PageDamage(f"a page leads out of the file of {len(data)} bytes ({error})") from None
+def walk_file(path: Path, *, deep: bool = False) -> Iterator[None]:
+    """Verify the pages of an LMDB file as `check_file` does, in small steps."""
+    with _walking(path, deep=deep) as walk:
+        yield from walk.run()
 
 
-def sound_rows(data: Pages, table: bytes) -> Iterator[tuple[bytes, bytes]]:
+def rows_in(path: Path, table: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and values of a table of a damaged file, as far as pages lead to them that are in order.
 
-    A row that is damaged itself may be among them.
+    A row that is damaged itself may be among them. Raises `PageDamage`, `OSError`.
     """
-    try:
-        yield from _Walk(data, deep=True).rows_of(table)
-    except struct.error as error:
-        raise PageDamage(f"nothing leads to the table {table.decode()!r} ({error})") from None
+    with _walking(path, deep=True) as walk:
+        yield from walk.rows_of(table)
 
 
-def rows_said(data: Pages, table: bytes) -> int:
-    """Return how many rows a table of a damaged file says that it has. Raises `PageDamage`: nothing leads to it."""
-    try:
-        return _Walk(data, deep=True).table(table).rows
-    except struct.error as error:
-        raise PageDamage(f"nothing leads to the table {table.decode()!r} ({error})") from None
+def rows_said_in(path: Path, table: bytes) -> int:
+    """Return how many rows a table of a damaged file says that it has. Raises `PageDamage`, `OSError`."""
+    with _walking(path, deep=True) as walk:
+        return walk.table(table).rows
+
+
+@contextmanager
+def _walking(path: Path, *, deep: bool) -> Iterator[_Walk]:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size == 0:
+            raise PageDamage("it is empty")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            try:
+                yield _Walk(data, deep=deep)
+            except struct.error as error:  # what it leads to is not in the file
+                raise PageDamage(f"a page leads out of the file of {len(data)} bytes ({error})") from None
 
 
 class _Child(NamedTuple):
@@ -117,7 +124,7 @@ class _Child(NamedTuple):
 
 
 class _Walk:
-    def __init__(self, data: Pages, *, deep: bool) -> None:
+    def __init__(self, data: mmap.mmap, *, deep: bool) -> None:
         self._data = data
         self._deep = deep
         self._page_bytes = 0
@@ -358,3 +365,36 @@ class _Walk:
 def _key_of(name: str, page: bytes, at: int, size: int) -> bytes:
     key = page[at + _NODE.size : at + _NODE.size + size]
     return key[::-1] if name == _FREE else key  # these are numbers, whose last byte counts most
+
+
+def make_file(path: Path, tables: Iterable[bytes] = ()) -> None:
+    """Make an LMDB file with named tables, synced.
+
+    Whatever interrupts it, the file is there as a whole or not at all.
+    """
+    made = path.with_name(f"{path.name}.new")
+    try:
+        made.unlink(missing_ok=True)
+        names = list(tables)
+        env = lmdb.open(str(made), subdir=False, map_size=_MAKING_BYTES, max_dbs=len(names), lock=False)
+        try:
+            with env.begin(write=True) as transaction:
+                for name in names:
+                    env.open_db(name, transaction)
+            env.sync(force=True)
+        finally:
+            env.close()
+        made.rename(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -10,8 +10,7 @@ import lmdb
 import msgspec
 
 from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError
-from minimq_common.files.lmdb_files import check_file, make_file
-from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.lmdb_pages import PageDamage, check_file, make_file
 from minimq_common.files.sealed_rows import RowDamage, change, seal, unsealed
 from minimq_common.replicas.replica_set import ReplicaSet, check_record
 

@@ -35,8 +35,7 @@ from minimq_broker.store.segment_file import is_segment
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
-from minimq_common.files.lmdb_files import check_file
-from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.lmdb_pages import PageDamage, check_file
 from minimq_common.words import count_of
 
 #: Not compared: a broker forgets the oldest producers, and releases may differ in how many they keep.

@@ -20,8 +20,7 @@ from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import LOG_TABLE, mark_in
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, StoreFull
-from minimq_common.files.lmdb_files import rows_in, rows_said_in
-from minimq_common.files.lmdb_pages import PageDamage
+from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in
 from minimq_common.words import count_of
 
 log = logging.getLogger(__name__)
