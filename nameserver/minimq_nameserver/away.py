@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from minimq_common.model import BrokerData, Permission, QueueData
 from minimq_nameserver.bounds import MAX_AWAY_TOPICS
-from minimq_nameserver.broker_state import BrokerState
+
+if TYPE_CHECKING:
+    from minimq_nameserver.route_table import BrokerState
 
 
 @dataclass(frozen=True, slots=True)

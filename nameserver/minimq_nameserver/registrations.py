@@ -19,8 +19,7 @@ from minimq_common.names import check_topic
 from minimq_common.serving.periodic import slices
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import permission_from_wire, queue_data
-from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.route_table import Change, RouteTable
+from minimq_nameserver.route_table import BrokerState, Change, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)

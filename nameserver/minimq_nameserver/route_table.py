@@ -6,17 +6,52 @@ what a call has changed is its return value, for the caller to tell whom it conc
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
-from dataclasses import dataclass
+import functools
+from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
-from minimq_common.model import MASTER_ID, BrokerData, Permission, TopicRoute
+from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_nameserver.away import AwayBrokers, Conflict, ConflictLog, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
-from minimq_nameserver.broker_state import BrokerState, RouteFact, changed_topics, restrict
 
 #: Seconds after which a broker that found no room is to try again.
 _BUSY_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """Everything one broker tells about itself."""
+
+    cluster: str
+    broker_name: str
+    #: 0 for the master, larger for a slave.
+    broker_id: int
+    address: str
+    data_version: int
+    #: What may be done with all of its topics.
+    permission: Permission
+    #: Queue data by topic; checked by who reads them, since there may be many. Never changed afterwards.
+    topics: Mapping[str, QueueData]
+
+    def __post_init__(self) -> None:
+        check_cluster(self.cluster)
+        check_broker(self.broker_name)
+        check_address(self.address)
+        if self.broker_id < 0:
+            raise InvalidArgument(f"broker id {self.broker_id} of {self.broker_name}: it must not be negative")
+
+    def __str__(self) -> str:
+        return f"{self.broker_name} (id {self.broker_id}) at {self.address}"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteFact:
+    """The topics and addresses of one broker name, as routes have them. Nobody changes it, a new one is made."""
+
+    topics: Mapping[str, QueueData]
+    broker: BrokerData
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +289,7 @@ class RouteTable:
         leader = replicas[leader_id].state
         addresses = {broker_id: replicas[broker_id].state.address for broker_id in sorted(replicas)}
         allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
-        return RouteFact(restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
+        return RouteFact(_restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
 
     def _remove(self, replica: _Registration) -> None:
         state = replica.state
@@ -287,7 +322,7 @@ class RouteTable:
             self._carriers.setdefault(topic, set()).add(name)
         if told is None or telling is None or told.broker != telling.broker:
             return before.keys() | after.keys()
-        return gone | changed_topics(before, after)
+        return gone | _changed_topics(before, after)
 
 
 def _both(some: Set[str], others: Set[str]) -> Set[str]:
@@ -300,3 +335,18 @@ def _full(state: BrokerState, why: str) -> SystemBusy:
         "not needed, or run a second cluster with name servers of its own",
         retry_after_s=_BUSY_RETRY_S,
     )
+
+
+def _changed_topics(before: Mapping[str, QueueData], after: Mapping[str, QueueData]) -> set[str]:
+    return {topic for topic, data in after.items() if (known := before.get(topic)) is not data and known != data}
+
+
+def _restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:
+    if allowed == Permission.READ_WRITE:
+        return topics
+    return {topic: _restrict_one(data, allowed) for topic, data in topics.items()}
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _restrict_one(data: QueueData, allowed: Permission) -> QueueData:
+    return replace(data, permission=data.permission & allowed)

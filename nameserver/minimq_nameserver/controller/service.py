@@ -21,9 +21,9 @@ from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.convert import from_wire, replica_set_from_wire, to_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
-from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.table import ControllerTable, Key, ReplicaSetStatus
+from minimq_nameserver.route_table import BrokerState
 from minimq_proto.v1 import controller_pb2
 
 log = logging.getLogger(__name__)

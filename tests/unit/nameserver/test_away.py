@@ -9,8 +9,7 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import BrokerData, Permission, QueueData
-from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.route_table import BrokerState, RouteTable
 
 RW = Permission.READ_WRITE
 

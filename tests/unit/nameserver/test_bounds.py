@@ -13,9 +13,8 @@ from minimq_common.model import Permission, QueueData
 from minimq_common.wire.bound_check import check_bounds
 from minimq_nameserver import away, route_table
 from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
-from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.registrations import read_registration
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from minimq_common.model import Permission
 from minimq_nameserver.away import KEPT_S, MOST_KEPT, ConflictLog
-from minimq_nameserver.broker_state import BrokerState
+from minimq_nameserver.route_table import BrokerState
 
 
 def broker(address: str, name: str = "broker-a") -> BrokerState:

@@ -7,9 +7,8 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, Permission, QueueData
-from minimq_nameserver.broker_state import BrokerState
 from minimq_nameserver.registrations import read_registration
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 

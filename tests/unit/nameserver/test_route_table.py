@@ -7,8 +7,7 @@ import pytest
 
 from minimq_common.errors import BrokerConflict, InvalidArgument
 from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
-from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.route_table import BrokerState, RouteTable
 
 RW, READ, WRITE, NONE = Permission.READ_WRITE, Permission.READ, Permission.WRITE, Permission.NONE
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from minimq_common.errors import BrokerConflict
 from minimq_common.model import MASTER_ID, Permission, QueueData, TopicRoute
-from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.route_table import BrokerState, RouteTable
 
 RW, READ, WRITE = Permission.READ_WRITE, Permission.READ, Permission.WRITE
 NAMES = ["broker-a", "broker-b", "broker-c"]

@@ -10,8 +10,7 @@ import pytest
 
 from minimq_common.errors import BrokerConflict
 from minimq_common.model import Permission
-from minimq_nameserver.broker_state import BrokerState
-from minimq_nameserver.route_table import RouteTable
+from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_nameserver.service import NameServerService
 from minimq_proto.v1 import nameserver_pb2
 
