@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,14 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options())
 # How full the disk of this machine is must not matter. The tests about full disks bring their own disk and options.
 for _mark in ("WARN", "DELETE_EARLY", "REFUSE"):
     os.environ.setdefault(f"MINIMQ_BROKER_DISK_{_mark}", "1")
+
+# Stores sync thousands of times, and few tests are about the disk: those bring their own.
+_IN_MEMORY = Path("/dev/shm")
+if "TMPDIR" not in os.environ and _IN_MEMORY.is_dir():
+    _shown = os.statvfs(_IN_MEMORY)
+    if _shown.f_bavail * _shown.f_frsize > 4 << 30 and not _shown.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(_IN_MEMORY)
+        tempfile.tempdir = None  # what it was before
 
 #: Each worker of a parallel run has ports of its own: none takes that of a server which another one has stopped. Two
 #: runs on one machine begin at different ones.
@@ -161,6 +170,7 @@ def key_run(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactor
     """Search for secrets once all others have ended, if that is asked for."""
     run: KeyRun | None = pytestconfig.pluginmanager.get_plugin(KEY_RUN)
     if run is not None:
+        tmp_path_factory._retention_policy = "all"  # it looks at all that is written
         run.begin(tmp_path_factory.getbasetemp())
     yield
     if run is not None:
