@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.held.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
 from minimq_broker.core.upkeep.disk import Watermarks
 from minimq_broker.store.held.delayed_batches import DelayedRange
-from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.upkeep.rewriting import Rewriting
@@ -53,27 +50,6 @@ def test_a_delayed_batch_is_published_when_it_is_due_and_once(store: OpenStore) 
     assert store.state.delays.by_topic == {}
 
 
-def test_batches_are_published_by_when_they_are_due_and_then_by_arrival(store: OpenStore) -> None:
-    for delay_ms, body in ((300, b"4"), (100, b"1"), (200, b"2"), (200, b"3")):
-        store.delay("orders", 0, after(store, delay_ms), body)
-    assert wait(store, 250) == [b"1", b"2", b"3"]
-    assert wait(store, 250) == [b"1", b"2", b"3", b"4"]
-
-
-def test_a_delay_counts_from_the_clock_of_the_broker(store: OpenStore) -> None:
-    job = store.submit("orders", 0, make_batch([b"a"]), delay=Delay(delay_ms=500)).result(PATIENCE_S)
-    assert job.due is not None
-    assert (job.due.due_ms, job.base_offset, job.stored_ms) == (after(store, 500), -1, store.clock.now_ms)
-
-
-@pytest.mark.parametrize("delay_ms", [0, -1, -(10**12)])
-def test_a_batch_that_is_due_on_arrival_is_stored_at_once(store: OpenStore, delay_ms: int) -> None:
-    delay = Delay(due_ms=after(store, delay_ms), recallable=True)
-    job = store.submit("orders", 0, make_batch([b"a"]), delay=delay).result(PATIENCE_S)
-    assert (job.due, job.base_offset) == (None, 0)
-    assert store.bodies("orders", 0) == [b"a"]
-
-
 def test_the_longest_delay_is_an_option(stores: Stores) -> None:
     store = stores.open(max_delay_ms=2 * DAY_MS)
     store.create_topic("orders")
@@ -91,35 +67,6 @@ def test_delays_do_not_go_with_transactions_and_fifo_topics(store: OpenStore) ->
         store.delay("orders", 7, after(store, 10), b"a")
     with pytest.raises(TopicNotFound):
         store.delay("missing", 7, after(store, 10), b"a")
-
-
-def test_a_batch_that_is_sent_again_is_answered_by_the_same_key(store: OpenStore) -> None:
-    data = numbered_batch(7, 1, b"a")
-    key = store.delay("orders", 0, after(store, 100), data=data)
-    for _ in range(2):
-        job = store.submit("orders", 1, data, delay=Delay(delay_ms=100)).result(PATIENCE_S)
-        assert (job.status, job.due, job.base_offset) == (AppendStatus.ALREADY_STORED, key, -1)
-        assert wait(store, 100) == [b"a"]
-
-
-def test_both_tries_may_be_in_one_commit(store: OpenStore) -> None:
-    data = numbered_batch(7, 1, b"a")
-    delay = Delay(delay_ms=100)
-    tries = [store.submit("orders", 0, data, delay=delay) for _ in range(5)]
-    assert len({future.result(PATIENCE_S).due for future in tries}) == 1
-    assert wait(store, 100) == [b"a"]
-
-
-def test_what_is_recalled_is_never_published(store: OpenStore) -> None:
-    first, second = (store.delay("orders", 0, after(store, 100), body) for body in (b"a", b"b"))
-    plain = store.delay("orders", 0, after(store, 100), b"c", recallable=False)
-    unknown = DueKey(first.due_ms, first.id + 1)
-    assert store.recall("orders", first, first, unknown, plain) == [RECALLED, AGAIN, TOO_LATE, NOT_RECALLABLE]
-    assert store.recall("orders", first) == [AGAIN]
-    assert wait(store, 100) == [b"b", b"c"]
-    assert store.recall("orders", first, second, plain) == [AGAIN, TOO_LATE, TOO_LATE]
-    assert wait(store, 100) == [b"b", b"c"]
-    assert store.state.delays.by_topic == {}
 
 
 def test_a_recall_is_of_one_topic(store: OpenStore) -> None:
@@ -170,16 +117,6 @@ def test_a_batch_for_a_queue_that_is_hidden_goes_to_another_one(store: OpenStore
     topic = store.state.topic("orders")
     store.record(TopicSet(Topic("orders", topic.topic_id, 2, 1)))
     assert wait(store, 100) == [b"a"]
-
-
-def test_a_clock_that_was_set_back_loses_nothing(store: OpenStore) -> None:
-    store.delay("orders", 0, after(store, 100), b"a")
-    assert wait(store, 1_000) == [b"a"]
-    mark = store.state.delays.mark
-    store.clock.now_ms = mark.due_ms - 50
-    key = store.delay("orders", 0, after(store, 10), b"b")
-    assert key > mark
-    assert wait(store, 100) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("starts", [0, 1])
@@ -262,51 +199,6 @@ def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
     some = store.store.delayed(topic_id, DelayedRange(from_ms=keys[2].due_ms, before_ms=keys[5].due_ms)).batches
     assert [batch.key for batch in some] == keys[2:5]
     assert (some[0].data, some[0].count, some[0].is_recallable) == (make_batch([b"2"]), 1, True)
-
-
-@pytest.mark.parametrize("saved", [False, True])
-def test_a_new_start_goes_on_with_the_next_one(store: OpenStore, stores: Stores, tmp_path: Path, saved: bool) -> None:
-    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
-    store.recall("orders", keys[2])
-    assert wait(store, 150) == [b"1"]
-    if saved:
-        store.close()
-        store = stores.open()
-        assert store.state.delays.saved_mark == store.state.delays.mark == keys[0]
-    assert store.store.next_due_ms == keys[1].due_ms
-    assert wait(store, 1_000) == [b"1", b"2", b"4"]
-    store.close()
-    store = stores.open()
-    assert store.bodies("orders", 0) == [b"1", b"2", b"4"]
-    assert wait(store, 1_000) == [b"1", b"2", b"4"]
-    assert store.recall("orders", *keys) == [TOO_LATE, TOO_LATE, AGAIN, TOO_LATE]
-
-
-def test_a_slave_goes_on_where_its_master_ended(store: OpenStore, stores: Stores) -> None:
-    slave = stores.open("slave", alone=False)
-    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
-    store.recall("orders", keys[2])
-    wait(store, 150)
-    slave.take_from(store)
-    slave.store.lead(store.store.term + 1)
-    assert slave.store.next_due_ms == keys[1].due_ms
-    assert wait(slave, 1_000) == [b"1", b"2", b"4"]
-
-
-def test_what_is_cut_off_is_published_again(store: OpenStore, stores: Stores) -> None:
-    slave = stores.open("slave", alone=False)
-    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
-    position = store.store.end
-    wait(store, 250)
-    store.recall("orders", keys[2])
-    store.delay("orders", 0, after(store, 100), b"5")
-    slave.take_from(store)
-    assert slave.state.end(slave.key("orders", 0)).offset == 2
-    slave.store.truncate(position)
-    assert slave.state.delays.by_topic == {slave.state.topic("orders").topic_id: Waiting(4, 4)}
-    slave.store.lead(store.store.term + 1)
-    assert slave.store.next_due_ms == keys[0].due_ms
-    assert wait(slave, 1_000) == [b"1", b"2", b"3", b"4"]
 
 
 def test_segments_with_waiting_batches_are_kept(stores: Stores) -> None:
