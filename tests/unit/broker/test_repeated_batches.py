@@ -19,9 +19,9 @@ from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
-from minimq_common.errors import QueueNotFound, StaleSequence, StoreFull, TopicNotFound
+from minimq_common.errors import StaleSequence, StoreFull
 from minimq_common.model import Permission
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
 P = 0xFEED
 STORED = AppendStatus.ALREADY_STORED
@@ -104,12 +104,6 @@ def test_a_repeat_is_answered_with_where_the_batch_is(stores: Stores, store: Ope
     assert store.bodies("t", 0) == []
 
 
-def test_without_a_producer_id_a_batch_is_stored_as_often_as_it_is_sent(store: OpenStore) -> None:
-    data = make_batch([b"x"])
-    assert [answer(store.submit("t", 0, data)) for _ in range(3)] == [(AppendStatus.OK, 0, n) for n in range(3)]
-    assert list(store.state.producers) == []
-
-
 def test_copies_in_one_group_are_stored_once(store: OpenStore) -> None:
     go_on = hold(store)
     futures = [send(store, number % 2, 7) for number in range(10)]
@@ -182,14 +176,6 @@ def test_a_full_disk_refuses_what_is_new_and_answers_what_is_stored(store: OpenS
     assert answer(repeat) == (STORED, 0, 0)
 
 
-def test_a_batch_that_was_refused_is_no_repeat(store: OpenStore) -> None:
-    go_on = hold(store)
-    refused, accepted = send(store, 2, 7), send(store, 1, 7)
-    go_on.set()
-    assert isinstance(refused.exception(PATIENCE_S), QueueNotFound)
-    assert answer(accepted) == (AppendStatus.OK, 1, 0)
-
-
 @pytest.mark.parametrize("checkpoint", ["none", "at the end", "in between"])
 def test_repeats_are_known_after_every_start(stores: Stores, checkpoint: str) -> None:
     store = stores.open(checkpoint_interval_s=0.001 if checkpoint == "in between" else 3600.0)
@@ -228,24 +214,6 @@ def test_what_its_producer_has_settled_is_refused_for_good(store: OpenStore, tog
     assert "batch 6 of producer 000000000000feed comes too late" in str(error)
     assert answer(possible) == (AppendStatus.OK, 0, 1)
     assert store.bodies("t", 0) == [b"10", b"7"]
-
-
-def test_a_topic_that_is_made_again_gets_the_batch_again(stores: Stores, store: OpenStore) -> None:
-    send(store, 1, 7).result(PATIENCE_S)
-    store.delete_topic("t")
-    assert isinstance(send(store, 0, 7).exception(PATIENCE_S), TopicNotFound)
-    store.create_topic("t", 2)
-    assert answer(send(store, 0, 7)) == (AppendStatus.OK, 0, 0)
-    store.close()
-    assert answer(send(stores.open(), 1, 7)) == (STORED, 0, 0)
-
-
-def test_numbers_are_apart_in_each_topic(store: OpenStore) -> None:
-    store.create_topic("other")
-    send(store, 0, 7).result(PATIENCE_S)
-    for status in (AppendStatus.OK, STORED):
-        assert answer(send(store, 0, 7, topic="other")) == (status, 0, 0)
-    assert answer(send(store, 1, 7)) == (STORED, 0, 0)
 
 
 def test_a_repeat_is_answered_though_its_queue_takes_nothing_any_more(store: OpenStore) -> None:
