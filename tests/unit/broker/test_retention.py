@@ -41,11 +41,6 @@ def starts(
 # ---- one rule at a time ---------------------------------------------------------------------------
 
 
-def test_what_is_over_age_goes_and_what_is_just_below_stays() -> None:
-    rules = RetentionRules(max_age_ms=1000)
-    assert starts(row_of(NOW_MS - 1001, NOW_MS - 1000, NOW_MS - 999, NOW_MS), rules) == [0, 100]
-
-
 @pytest.mark.parametrize("pressure", ["size", "disk"])
 def test_what_a_rewriting_has_left_keeps_no_younger_segments_that_the_disk_needs(pressure: str) -> None:
     rest = SegmentRest(aged_bytes=10, lasting_bytes=10, is_rest=True)
@@ -64,25 +59,6 @@ def test_a_segment_with_facts_alone_is_in_nobodys_way() -> None:
     assert starts(row_of(None, 0, None, NOW_MS, None), RetentionRules(max_age_ms=1000)) == [0, 100, 200]
 
 
-def test_for_ever() -> None:
-    assert starts(row_of(0, None, 0, 0), RetentionRules()) == []
-    assert not is_outdated(row_of(0)[0], NOW_MS, RetentionRules())
-
-
-def test_size_counts_the_segment_that_is_written_to() -> None:
-    segments = row_of(*[NOW_MS] * 5)
-    assert starts(segments, RetentionRules(max_bytes=500)) == []
-    assert starts(segments, RetentionRules(max_bytes=499)) == [0]
-    assert starts(segments, RetentionRules(max_bytes=200)) == [0, 100, 200]
-    assert starts(segments, RetentionRules(max_bytes=1)) == [0, 100, 200, 300]
-
-
-def test_what_the_disk_needs_back_goes_though_it_is_young() -> None:
-    segments = row_of(*[NOW_MS] * 5)
-    assert starts(segments, RetentionRules(), excess=1) == [0]
-    assert starts(segments, RetentionRules(), excess=101) == [0, 100]
-
-
 @pytest.mark.parametrize(
     ("excess", "grown", "early"),
     [
@@ -98,15 +74,12 @@ def test_a_disk_that_others_fill_gets_nothing_back(excess: int, grown: int, earl
     assert early_bytes(excess, row_of(*[NOW_MS] * 5), grown) == early
 
 
-def test_what_went_for_its_age_counts_for_the_disk() -> None:
-    gone = expired(row_of(0, NOW_MS, NOW_MS), NOW_MS, RetentionRules(1000), free_to=EVERYTHING, excess_bytes=150)
-    assert [(item.segment.start, item.reason) for item in gone] == [(0, Reason.AGE), (100, Reason.DISK)]
-
-
-def test_what_recovery_or_a_slave_needs_stays() -> None:
-    segments = row_of(0, 0, 0, 0)
-    assert starts(segments, RetentionRules(1000, 1), free_to=199, excess=1000) == [0]
-    assert starts(segments, RetentionRules(1000, 1), free_to=200, excess=1000) == [0, 100]
+def test_size_counts_the_segment_that_is_written_to() -> None:
+    segments = row_of(*[NOW_MS] * 5)
+    assert starts(segments, RetentionRules(max_bytes=500)) == []
+    assert starts(segments, RetentionRules(max_bytes=499)) == [0]
+    assert starts(segments, RetentionRules(max_bytes=200)) == [0, 100, 200]
+    assert starts(segments, RetentionRules(max_bytes=1)) == [0, 100, 200, 300]
 
 
 def test_the_active_segment_is_outdated_when_all_its_batches_are() -> None:
