@@ -154,53 +154,6 @@ def test_a_lost_checkpoint_is_made_again_from_the_log(stores: Stores, filled: Pa
     assert len(store.bodies("t", 0)) == 10
 
 
-@pytest.mark.parametrize("name", [f"commitlog/{SEGMENT}", "state.mdb"])
-def test_a_flipped_bit_anywhere_never_ends_in_a_crash(filled: Path, name: str) -> None:
-    """Many bits, each in a process of its own, since a crash would end that one."""
-    script = """
-import os, random, sys
-from pathlib import Path
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.upkeep.inspect import inspect_directory
-from minimq_common.errors import MiniMQError
-
-directory, name, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-original = (directory / name).read_bytes()
-chance = random.Random(seed)
-for _ in range(80):
-    bit = chance.randrange(8 * len(original))
-    child = os.fork()
-    if child == 0:
-        changed = bytearray(original)
-        changed[bit // 8] ^= 1 << bit % 8
-        (directory / name).write_bytes(changed)
-        status = 0
-        try:
-            check_directory(directory)
-            list(inspect_directory(directory, entries=True))
-        except MiniMQError:
-            pass
-        except BaseException as error:
-            print(f"bit {bit}: {type(error).__name__}: {error}", flush=True)
-            status = 1
-        os._exit(status)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        print(f"bit {bit}: killed by signal {os.WTERMSIG(status)}")
-(directory / name).write_bytes(original)
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", script, str(filled), name, "1"],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    assert run.stdout == ""
-
-
 # ---- rows and entries ---------------------------------------------------------------------------
 
 
@@ -257,54 +210,6 @@ def test_a_lost_segment_is_found(stores: Stores) -> None:
 
 
 # ---- files that are cut off, missing, mixed -----------------------------------------------------
-
-
-@pytest.mark.parametrize("name", [f"commitlog/{SEGMENT}", "state.mdb"])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 0.999])
-def test_a_file_that_is_cut_off_is_a_named_error(stores: Stores, filled: Path, name: str, share: float) -> None:
-    file = filled / name
-    os.truncate(file, int(file.stat().st_size * share))
-    shutil.copytree(filled, stores.folder / "copy")
-
-    checked = command("check", filled)
-    command("inspect", filled)
-    assert file.read_bytes() == (stores.folder / "copy" / name).read_bytes()
-    assert "Traceback" not in checked.stdout + checked.stderr
-    assert checked.returncode == 0 or re.search(f"{file.name}|checkpoint", checked.stdout + checked.stderr)
-    # The pages that are missing may be free ones: then all is in order. Otherwise there is an error, no crash.
-    script = """
-import sys
-from pathlib import Path
-from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreObserver, StoreOptions
-from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import MiniMQError
-
-import lmdb
-
-try:
-    nothing = lambda *_: None
-    observer = StoreObserver(nothing, nothing, nothing)
-    store = MessageStore(Path(sys.argv[1]), nothing, StoreOptions(), lambda: 0, observer=observer)
-    for stored in store.read(store.state.queue("t", 0), 0, 1 << 40, 1 << 40):
-        print(*RecordBatch(stored.data).bodies())
-except (MiniMQError, lmdb.Error) as error:
-    print("error", error)
-"""
-    read = subprocess.run(
-        [sys.executable, "-c", script, str(stores.folder / "copy")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (read.returncode, read.stderr.count("Traceback")) == (0, 0)
-    every = [f"b'first-{number}' b'second-{number}'" for number in range(5)]
-    if checked.returncode == 0:
-        assert read.stdout.splitlines() == every
-    else:
-        assert read.stdout.splitlines()[-1].startswith("error ") or name == "state.mdb"
 
 
 def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path) -> None:

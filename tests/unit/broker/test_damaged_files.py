@@ -343,15 +343,6 @@ def test_a_flipped_bit_in_the_owner_is_named(stores: Stores, filled: Path) -> No
         DataDirectory(filled, create=True, owner=owner)
 
 
-def test_an_owner_that_is_damaged_is_a_finding_of_check(filled: Path) -> None:
-    DataDirectory(filled, create=True, owner=Owner("cluster", "broker-a", 1)).close()
-    assert check_directory(filled).findings == []
-    text = bytearray((filled / "owner").read_bytes())
-    text[10] ^= 1
-    (filled / "owner").write_bytes(text)
-    assert any(f"{filled / 'owner'}" in line for line in check_directory(filled).findings)
-
-
 # ---- at random ----------------------------------------------------------------------------------
 
 
