@@ -11,8 +11,7 @@ from concurrent.futures import Future
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.state import BatchApplied, QueueKey, State
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.core.state import BatchApplied, State
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
@@ -264,40 +263,6 @@ def test_the_offset_at_a_time_is_that_of_a_plain_search(stores: Stores, seed: in
     assert store.store.offset_at(store.key("t", 0), start) == 0
 
 
-def test_a_topic_made_again_shows_nothing_of_the_former(stores: Stores, store: OpenStore) -> None:
-    store.append("t", 0, b"old-0", b"old-1")
-    store.record(OffsetsCommitted("g", (CommittedOffset(*store.key("t", 0), 2),)))
-    store.delete_topic("t")
-    with pytest.raises(TopicNotFound):
-        store.append("t", 0, b"nowhere")
-    store.create_topic("t", 2)
-
-    def shows_nothing(opened: OpenStore) -> None:
-        queue = opened.key("t", 0)
-        assert opened.bodies("t", 0) == []
-        assert opened.store.bounds(queue) == (0, 0)
-        assert opened.store.offset_at(queue, 0) == 0
-        assert opened.state.offset("g", queue) is None
-
-    shows_nothing(store)
-    store.close()
-    again = stores.open()
-    shows_nothing(again)
-    assert again.append("t", 0, b"new") == 0
-    assert again.bodies("t", 0) == [b"new"]
-
-
-def test_fewer_write_queues_refuse_and_more_go_on_where_they_were(store: OpenStore) -> None:
-    store.append("t", 1, b"x")
-    old = store.state.topic("t")
-    store.record(TopicSet(Topic("t", old.topic_id, 2, 1)))
-    with pytest.raises(QueueNotFound, match="0 to 0"):
-        store.append("t", 1, b"y")
-    assert store.bodies("t", 1) == [b"x"]
-    store.record(TopicSet(old))
-    assert store.append("t", 1, b"y") == 1
-
-
 def test_with_asynchronous_flush_an_append_is_told_before_it_can_be_read(stores: Stores) -> None:
     store = stores.open(sync=False)
     store.create_topic("t")
@@ -343,25 +308,6 @@ def test_readers_see_whole_batches_while_the_writer_writes(stores: Stores) -> No
     assert len(store.store.log.segments) > 1
 
 
-def test_the_term_grows_with_each_start(stores: Stores) -> None:
-    for expected in range(1, 5):
-        store = stores.open()
-        store.record(lambda _: None)
-        assert store.store.term == store.state.term == expected
-        store.close()
-
-
 def test_grown_queues_are_told_once_their_batches_can_be_read(store: OpenStore) -> None:
     store.append("t", 1, b"x")
     assert store.grown == [store.key("t", 1)]
-
-
-def test_options_have_their_defaults() -> None:
-    assert StoreOptions() == StoreOptions(segment_bytes=1 << 30, sync=True, checkpoint_interval_s=5.0)
-
-
-def test_the_log_is_named_by_positions(store: OpenStore) -> None:
-    store.append("t", 0, b"x")
-    assert [file.name for file in (store.path / "commitlog").glob("*.mdb")] == [f"{0:020d}.mdb"]
-    assert store.read("t", 0, 0)[0].position > 0
-    assert store.store.log.first_offset(QueueKey(999, 0)) is None

@@ -191,26 +191,6 @@ def test_random_operations_survive_every_start(stores: Stores, seed: int) -> Non
     assert len(simulation.store.store.log.segments) > 1
 
 
-def test_recovery_does_not_depend_on_checkpoints(stores: Stores) -> None:
-    """One store saves its state all the time, the other never: after a crash both recover the same."""
-    found = []
-    for name, interval_s in (("often", 0.001), ("never", 3600.0)):
-        stores.clock.now_ms = 1_700_000_000_000
-        store = stores.open(name, checkpoint_interval_s=interval_s)
-        store.create_topic("t", 2)
-        for number in range(100):
-            store.append("t", number % 2, b"%d" % number)
-            store.record(OffsetsCommitted("g", (CommittedOffset(*store.key("t", number % 2), number // 2),)))
-        shutil.copytree(store.path, stores.folder / f"{name}-copy")
-        copy = stores.open(f"{name}-copy")
-        copy.record(lambda _: None)
-        assert copy.state.log_id == store.state.log_id
-        of_any_log = {**rows(copy.state), "log_id": "any"}
-        found.append((of_any_log, copy.bodies("t", 0), copy.bodies("t", 1)))
-
-    assert found[0] == found[1]
-
-
 def test_a_crash_between_a_new_segment_and_its_first_entry(stores: Stores) -> None:
     store = stores.open()
     store.create_topic("t")

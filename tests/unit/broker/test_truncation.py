@@ -12,10 +12,9 @@ import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.segment import Segment
-from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError, StaleSequence
-from support.states import rows, rows_from_scratch
+from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError
+from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
 SEGMENT_BYTES = 64 << 10
@@ -59,38 +58,6 @@ def test_a_log_can_be_cut_at_every_position(stores: Stores) -> None:
         assert rows(store.state) == state
     assert len(store.store.log.segments) == 1
     grow(store, 10)  # the room is used again
-
-
-@pytest.mark.parametrize("back", [1, 25, 40])
-def test_what_was_cut_off_is_gone_for_good_and_the_log_goes_on(stores: Stores, back: int) -> None:
-    store = open_slave(stores)
-    states = grow(store)
-    position, state = states[-1 - back]
-    store.store.truncate(position)
-    store.close()
-    store = open_slave(stores)
-    assert rows(store.state) == state
-    states = grow(store, 20)
-    assert rows(store.state) == states[-1][1]
-    store.close()
-    assert rows_from_scratch(store.path, stores.folder / "scratch") == states[-1][1]
-
-
-def test_a_numbered_batch_that_was_cut_off_is_stored_when_it_is_sent_again(stores: Stores) -> None:
-    store = open_slave(stores)
-    store.store.lead(1)
-    store.create_topic("t")
-    store.submit("t", 0, numbered_batch(7, 1)).result(PATIENCE_S)
-    position = store.store.end
-    for number in range(2, 100):
-        store.submit("t", 0, numbered_batch(7, number, unsettled=3)).result(PATIENCE_S)
-    with pytest.raises(StaleSequence):
-        store.submit("t", 0, numbered_batch(7, 2, unsettled=3)).result(PATIENCE_S)
-    store.store.follow()
-    store.store.truncate(position)
-    store.store.lead(2)
-    found = [store.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S) for number in (1, 2)]
-    assert [(job.status, job.base_offset) for job in found] == [(AppendStatus.ALREADY_STORED, 0), (AppendStatus.OK, 1)]
 
 
 def test_a_checkpoint_behind_the_position_is_kept(stores: Stores) -> None:
