@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import pytest
 
 from minimq_common.errors import BrokerConflict, InvalidArgument
-from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
+from minimq_common.model import BrokerData, Permission, QueueData, TopicRoute
 from minimq_nameserver.route_table import BrokerState, RouteTable
 
 RW, READ, WRITE, NONE = Permission.READ_WRITE, Permission.READ, Permission.WRITE, Permission.NONE
-
-_sessions = itertools.count(1)
 
 
 def state(
@@ -73,43 +70,6 @@ def test_a_route_lists_the_brokers_that_carry_the_topic_sorted_by_name() -> None
     assert [broker.broker_name for broker in table.brokers()] == ["broker-a", "broker-b", "broker-c"]
 
 
-@pytest.mark.parametrize(
-    ("broker", "topic", "with_master", "expected"),
-    [
-        (RW, RW, True, RW),
-        (READ, RW, True, READ),  # the broker was told to take no more writes
-        (RW, READ, True, READ),
-        (RW, WRITE, True, WRITE),
-        (READ, WRITE, True, NONE),
-        (RW, RW, False, READ),  # nobody takes writes, but a slave answers reads
-        (WRITE, RW, False, NONE),
-    ],
-)
-def test_permission(broker: Permission, topic: Permission, with_master: bool, expected: Permission) -> None:
-    table = table_of(state(broker_id=0 if with_master else 1, permission=broker, topic_permission=topic))
-    assert route_of(table).queues[0].permission == expected
-
-
-def test_a_lost_master_leaves_its_queues_readable() -> None:
-    table = table_of(state(broker_id=0), state(broker_id=2), state(broker_id=1))
-
-    change = table.unregister(1, now=0)
-
-    assert change.topics == {"orders"}
-    route = route_of(table)
-    assert route.write_queues() == []
-    assert route.read_queues() == [MessageQueue("orders", "broker-a", queue) for queue in range(8)]
-    assert route.master_of("broker-a") is None
-    assert route.brokers["broker-a"].addresses == {1: "broker-a-1:10911", 2: "broker-a-2:10911"}
-
-
-def test_what_a_slave_says_of_topics_counts_only_without_a_master() -> None:
-    table = table_of(state(broker_id=1, topics=["old"]), state(broker_id=0, topics=["new"]))
-    assert sorted(table.topics()) == ["new"]
-    assert table.unregister(2, now=0).topics == {"new", "old"}
-    assert sorted(table.topics()) == ["old"]
-
-
 def test_a_slave_learns_its_master() -> None:
     table = table_of(state(broker_id=1))
     assert table.master_of("broker-a") is None
@@ -120,41 +80,7 @@ def test_a_slave_learns_its_master() -> None:
 # ---- Which topics have changed -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("again", "changed"),
-    [
-        (state(topics=["a", "b"]), set()),
-        (state(topics=["a", "b", "c"], version=2), {"c"}),
-        (state(topics=["a"], version=2), {"b"}),
-        (state(topics=["a", "b"], version=2, permission=READ), {"a", "b"}),
-        (state(topics=["a", "b"], broker_id=1, address="broker-a-0:10911"), {"a", "b"}),
-    ],
-)
-def test_only_topics_whose_route_differs_are_reported(again: BrokerState, changed: set[str]) -> None:
-    table = table_of(state(topics=["a", "b"]))
-    assert table.register(1, again, now=1).topics == changed
-
-
-def test_a_new_replica_changes_the_route_of_every_topic_of_its_broker_name() -> None:
-    table = table_of(state(topics=["a", "b"]), state("broker-b", topics=["c"]))
-    assert table.register(3, state(broker_id=1, topics=[]), now=0).topics == {"a", "b"}
-
-
-def test_deleting_a_topic_on_one_broker_leaves_the_others() -> None:
-    table = table_of(state("broker-a"), state("broker-b"))
-    table.register(1, state("broker-a", topics=[], version=2), now=0)
-    assert list(route_of(table).brokers) == ["broker-b"]
-
-
 # ---- Two brokers for one place -------------------------------------------------------------------
-
-
-def test_of_two_addresses_the_newer_data_wins() -> None:
-    table = table_of(state(address="old:1", version=1))
-    change = table.register(2, state(address="new:1", version=2), now=0)
-    assert [session for session, _ in change.ended] == [1]
-    assert table.master_of("broker-a") == "new:1"
-    assert not table.heartbeat(1, 1, now=0)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -172,31 +98,6 @@ def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired
     table.expire(now=120)
     table.register(2, state(address="new:1", version=1), now=120)
     assert table.master_of("broker-a") == "new:1"
-
-
-def test_a_promoted_slave_gives_up_its_former_id() -> None:
-    table = table_of(state(broker_id=1, address="slave:1"))
-    change = table.register(1, state(broker_id=0, address="slave:1", version=2), now=0)
-    assert change.topics == {"orders"}
-    assert change.ended == ()
-    assert route_of(table).brokers["broker-a"].addresses == {0: "slave:1"}
-    assert route_of(table).queues[0].permission == RW
-
-
-def test_a_slave_is_promoted_over_a_master_with_older_data() -> None:
-    table = table_of(state(broker_id=0, version=3), state(broker_id=1, address="slave:1", version=3))
-    change = table.register(2, state(broker_id=0, address="slave:1", version=4), now=0)
-    assert [session for session, _ in change.ended] == [1]
-    assert route_of(table).brokers["broker-a"].addresses == {0: "slave:1"}
-
-
-def test_a_demoted_master_gives_up_its_former_id() -> None:
-    table = table_of(state(broker_id=0), state(broker_id=1))
-    change = table.register(1, state(broker_id=2, address="broker-a-0:10911", version=2), now=0)
-    assert change.topics == {"orders"}
-    assert route_of(table).brokers["broker-a"].addresses == {1: "broker-a-1:10911", 2: "broker-a-0:10911"}
-    assert route_of(table).write_queues() == []
-    assert len(route_of(table).read_queues()) == 8
 
 
 @pytest.mark.parametrize("version", [3, 4])
@@ -218,17 +119,6 @@ def test_the_end_of_a_failover_does_not_depend_on_its_order(version: int, master
         table.register(3, promoted, now=0)
     assert everything(table) == everything(table_of(promoted))
     assert table.conflicts(now=0) == [] or version > 3
-
-
-def test_a_wiped_broker_is_restored() -> None:
-    table = table_of(state(topics=["a", "b"]))
-    for version, permission in ((2, READ), (3, RW)):
-        assert table.register(1, state(topics=["a", "b"], version=version, permission=permission), now=0).topics == {
-            "a",
-            "b",
-        }
-        assert route_of(table, "a").queues[0].permission == permission
-        assert bool(route_of(table, "a").write_queues()) == (permission == RW)
 
 
 def test_a_broker_that_reconnects_replaces_itself() -> None:
@@ -300,14 +190,3 @@ def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:
 def test_a_state_is_valid_once_made(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
         state(**wrong)  # type: ignore[arg-type]
-
-
-def test_nothing_is_left_of_a_broker_with_many_topics_that_goes() -> None:
-    topics = [f"topic-{number}" for number in range(3_000)]
-    table = RouteTable(120)
-    table.register(1, state("broker-a", topics=topics), 0.0)
-    table.register(2, state("broker-b", topics=["topic-7"]), 0.0)
-    assert table.unregister(1, 1.0).topics == set(topics)
-    assert table.route("topic-8") is None
-    assert [queue.broker_name for queue in route_of(table, "topic-7").queues] == ["broker-b"]
-    assert list(table.topics()) == ["topic-7"]
