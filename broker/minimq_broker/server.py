@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 _DRAIN_S = 5.0
 
 #: Streams of clients, which end in good order when the broker stops.
-_STREAMS = ("Append", "Pull", "Pop", "Session", "Attend", "Reply", "EndHalves")
+_STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Attend", "Reply")
 
 #: Time that the stop takes in all, but for the disk: replicas and name servers that hang add up to no more. A container
 #: is killed after 10 seconds if nothing else is said.

@@ -161,7 +161,6 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
                 stub.Append(kept_open(over), timeout=PATIENCE_S),
                 stub.AppendAtomic(kept_open(over), timeout=PATIENCE_S),
                 stub.Attend(kept_open(over, attend), timeout=PATIENCE_S),
-                stub.EndHalves(kept_open(over), timeout=PATIENCE_S),
                 stub.Reply(kept_open(over), timeout=PATIENCE_S),
                 stub.Pull(kept_open(over, pull), timeout=PATIENCE_S),
                 stub.Pop(kept_open(over, pop), timeout=PATIENCE_S),

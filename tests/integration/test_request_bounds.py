@@ -68,7 +68,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:
     """Return how a request is refused, as each call says it."""
     try:
         match name:
-            case "Append" | "AppendAtomic" | "EndHalves":
+            case "Append" | "AppendAtomic":
                 [answer] = call(iter([breach.message]), timeout=PATIENCE_S)
                 return from_failure(answer.results[0].failure)
             case "Pull":

@@ -26,7 +26,7 @@ from minimq_common.security.needs import CallAccess, CallerKind, access_of, need
 from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key, parse_key
 from minimq_common.wire import rpc
-from minimq_proto.v1 import broker_pb2, controller_pb2, halves_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import bounds_of
 from support.secure_scraping import trust_of
 from support.tokens import TokenIssuer, encoded_part, issuer_at
@@ -95,7 +95,6 @@ def failures(answer: Any) -> Iterator[Any]:
     parts: dict[type, Any] = {
         broker_pb2.AppendResponse: lambda: answer.results,
         broker_pb2.AtomicAppendResponse: lambda: answer.results,
-        halves_pb2.EndHalfResponse: lambda: answer.results,
         broker_pb2.PopResponse: lambda: answer.results,
         broker_pb2.PullFrame: lambda: [answer],
         broker_pb2.SessionEvent: lambda: [answer.refused],

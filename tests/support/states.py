@@ -43,7 +43,7 @@ def transaction_rows(table: TransactionTable) -> dict[str, Any]:
         "publishing": table.publishing,
         "unpublished": sorted(table.unpublished),
         "totals": (table.count, table.size),
-        "outcomes": table.outcomes.all(),
+        "outcomes": dict(table.outcomes._ends),
     }
 
 

@@ -21,7 +21,7 @@ from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.held.half_drafts import EndJob, EndStep
+from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.message_store import MessageStore, StoredBatch
@@ -191,8 +191,8 @@ class OpenStore:
             counts.append(count)
         return counts
 
-    def submit_ends(self, *steps: EndStep) -> Future[EndJob]:
-        """Have transactions with half messages ended without waiting."""
+    def submit_end(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> Future[EndJob]:
+        """Have a transaction with half messages ended without waiting."""
         future: Future[EndJob] = Future()
 
         def done(job: EndJob) -> None:
@@ -201,14 +201,12 @@ class OpenStore:
             else:
                 future.set_exception(job.error)
 
-        self.store.submit(EndJob(steps, done=done))
+        self.store.submit(EndJob(TransactionId(name, number), wanted, batches, done=done))
         return future
 
     def end_half(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> HalfOutcome | None:
         """End a transaction with half messages; return the outcome that stands."""
-        step = EndStep(TransactionId(name, number), wanted, batches)
-        self.submit_ends(step).result(PATIENCE_S)
-        return step.stands
+        return self.submit_end(name, number, wanted, batches).result(PATIENCE_S).stands
 
     def create_topic(self, name: str, queues: int = 1, permission: Permission = Permission.READ_WRITE) -> None:
         self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission)))

@@ -220,16 +220,12 @@ class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
     size: int
 
 
-class HalvesEnded(msgspec.Struct, frozen=True, tag="halves-ended", omit_defaults=True):
-    """Transactions with half messages ended, each by itself: all under one name, by their numbers.
-
-    The batches of committed ones are published in the order in which they are named, those of the others are dropped.
-    """
+class HalfEnded(msgspec.Struct, frozen=True, tag="half-ended"):
+    """A transaction with half messages ended, by a `HalfOutcome`: its batches are published if it is committed."""
 
     name: str
-    committed: tuple[int, ...] = ()
-    rolled_back: tuple[int, ...] = ()
-    expired: tuple[int, ...] = ()
+    number: int
+    outcome: int
 
 
 #: Facts that change what name servers are told.
@@ -251,7 +247,7 @@ Fact = (
     | TransactionsExpired
     | TransactionPrepared
     | IdleTransactionsExpired
-    | HalvesEnded
+    | HalfEnded
     | PopMoved
     | AtomicBegun
     | BatchesRecalled

@@ -22,7 +22,7 @@ from minimq_broker.core.facts import (
     GroupAgreed,
     GroupDeleted,
     GroupStarted,
-    HalvesEnded,
+    HalfEnded,
     IdleTransactionsExpired,
     OffsetsCommitted,
     PermissionSet,
@@ -197,7 +197,7 @@ class State:
                 | TransactionsExpired()
                 | TransactionPrepared()
                 | IdleTransactionsExpired()
-                | HalvesEnded()
+                | HalfEnded()
             ):
                 self.transactions.apply(entry, self.position)
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():

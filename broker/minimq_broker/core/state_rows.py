@@ -9,7 +9,7 @@ import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import AccessSet, Deliveries, Topic
-from minimq_broker.core.held.staged_batches import StageKey
+from minimq_broker.core.held.staged_batches import StageKey, TransactionId
 from minimq_broker.core.popping.pop_queue import PopQueue, PopRow
 from minimq_broker.core.producers import ProducerKey, ProducerState
 from minimq_broker.core.state import QueueEnd, QueueKey, State
@@ -106,9 +106,9 @@ _ROWS: dict[str, _Row] = {
         lambda state, *key: state.transactions.stage_row(*key),
         lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),
     ),
-    "halves-ended": _Row(
-        lambda state, at: state.transactions.outcomes.row(at),
-        lambda state, row, at: state.transactions.outcomes.load(row, msgspec.convert(at, int)),
+    "half-ended": _Row(
+        lambda state, *key: state.transactions.outcomes.row(*key),
+        lambda state, row, *key: state.transactions.outcomes.load(row, *msgspec.convert(key, TransactionId)),
     ),
     "ended": _Row(
         lambda state, name: state.transactions.ending(name),

@@ -7,10 +7,12 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.popping.pop_draft import PopKey
 from minimq_broker.core.popping.pop_requests import Claim, Reopen
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
+from minimq_broker.services.held.halves import HalfService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.popping.pop_clients import settle_step, spans_of
 from minimq_broker.services.popping.popping import PopService
@@ -23,7 +25,7 @@ from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
-from minimq_proto.v1 import broker_pb2
+from minimq_proto.v1 import broker_pb2, halves_pb2
 
 #: Outcomes in the resends of dead letters.
 _OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
@@ -32,9 +34,12 @@ _OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
 class AtomicAppendService:
     """The `AppendAtomic` call of the broker."""
 
-    def __init__(self, engine: Engine, offsets: OffsetService, popping: Callable[[], PopService]) -> None:
+    def __init__(
+        self, engine: Engine, offsets: OffsetService, halves: HalfService, popping: Callable[[], PopService]
+    ) -> None:
         self._engine = engine
         self._offsets = offsets
+        self._halves = halves
         self._popping = popping
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
@@ -65,11 +70,24 @@ class AtomicAppendService:
             try:
                 check_bounds(append)
                 current_caller().check(append)
-                job = self._atomic_job(append, answers)
-                await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
+                if append.HasField("end"):
+                    self._end(append, answers)
+                else:
+                    job = self._atomic_job(append, answers)
+                    await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
             except MiniMQError as error:
                 self._refuse(append.request_id, error, answers)
             answers.expected += 1
+
+    def _end(self, append: broker_pb2.AtomicAppend, answers: AnswerStream) -> None:
+        def done(outcome: HalfOutcome | MiniMQError) -> None:
+            if isinstance(outcome, MiniMQError):
+                self._refuse(append.request_id, outcome, answers)
+            else:
+                stands = halves_pb2.HalfOutcome.ValueType(outcome)
+                answers.add(broker_pb2.AtomicAppendResult(request_id=append.request_id, outcome=stands))
+
+        self._halves.end(append.end, done)
 
     def _refuse(self, request_id: int, error: MiniMQError, answers: AnswerStream) -> None:
         self._engine.counters.refused[error.code] += 1

@@ -68,7 +68,7 @@ class BrokerService:
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
-        self._atomic = AtomicAppendService(engine, self._offsets, lambda: self._popping)
+        self._atomic = AtomicAppendService(engine, self._offsets, self._halves, lambda: self._popping)
         self._status = StatusService(engine, identity, replication, access)
 
     def begin(self) -> None:
@@ -103,7 +103,6 @@ class BrokerService:
             "Session": _as_caller(self._session.serve),
             "Attend": self._attending.serve,
             "Reply": self._replying.serve,
-            "EndHalves": self._halves.serve,
             "Find": _answer(self._find.find),
             "TraceMessage": _answer(self._trace.trace),
             "CreateTopic": _answer(self._topics.create),

@@ -240,8 +240,8 @@ class TransactionOperations(Operations):
         named = f"transaction {number} of producer group {group!r}"
         for name, answer in answers.items():
             if answer.halves or answer.outcome:
-                request = halves_pb2.EndHalfRequest(producer_group=group, number=number, outcome=OUTCOMES[resolution])
-                return _resolution_of(named, resolution, self._masters.at(name, partial(self._end_half, request)))
+                end = halves_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
+                return _resolution_of(named, resolution, self._masters.at(name, partial(self._end_half, end)))
         raise TransactionExpired(
             f"no broker knows {named}: it ended so long ago that its outcome is forgotten, or it never began: see "
             "`minimq transaction list`"
@@ -261,26 +261,26 @@ class TransactionOperations(Operations):
                 on_failure(broker, error)
         return answers
 
-    async def _end_half(self, request: halves_pb2.EndHalfRequest, address: str) -> halves_pb2.EndHalfResult:
-        from minimq.administration.end_stream import EndStream
+    async def _end_half(self, end: halves_pb2.EndHalf, address: str) -> halves_pb2.HalfOutcome.ValueType:
+        from minimq.sending.transactions.atomic_stream import AtomicStream  # other administration does not load it
 
-        stream = EndStream(self._masters.calls.connection, address)
+        stream = AtomicStream(self._masters.calls.connection, address)
         try:
-            return await stream.end(request)
+            return await stream.end(end)
         finally:
             stream.close()
 
 
 def _resolution_of(
-    named: str, wanted: TransactionResolution, result: halves_pb2.EndHalfResult
+    named: str, wanted: TransactionResolution, outcome: halves_pb2.HalfOutcome.ValueType
 ) -> TransactionResolution:
-    stands = _RESOLUTIONS.get(result.outcome)
-    if stands is wanted:
-        return stands
+    stands = _RESOLUTIONS.get(outcome)
     if stands is None:
         raise TransactionExpired(f"{named} has expired: nobody has decided on it in time, or a part of it was lost")
-    done = "committed" if result.outcome == halves_pb2.HALF_OUTCOME_COMMITTED else "rolled back"
-    raise TransactionEnded(f"{named} was {done} before: that outcome stands")
+    if stands is not wanted:
+        done = "committed" if stands is COMMIT else "rolled back"
+        raise TransactionEnded(f"{named} was {done} before: that outcome stands")
+    return stands
 
 
 def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:

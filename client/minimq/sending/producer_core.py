@@ -40,7 +40,7 @@ from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.open_transaction import OpenTransaction
+from minimq.sending.transactions.open_transaction import MessageIntake, OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import (
     Consumed,
@@ -88,7 +88,8 @@ class ProducerCore:
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
         self.callback_faults = OutageLog(log)
-        self._transactor = Transactor(self._client, options, self._find, self._chosen.choose)
+        self.intake = MessageIntake(options.max_body_bytes, self._interceptors)
+        self.transactor = Transactor(self._client, options, self._find, self._chosen.choose)
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
@@ -206,15 +207,6 @@ class ProducerCore:
         """Have a function called when there may be room for a message; see `SendBuffer.call_at_room`."""
         self._buffer.call_at_room(item.memory, call)
 
-    @property
-    def has_interceptors(self) -> bool:
-        """True if interceptors see the messages."""
-        return bool(self._interceptors)
-
-    def sent(self, item: PendingMessage) -> None:
-        """Note that a prepared half message is on disk; it has no receipt."""
-        self._interceptors.after_send(item.message, None, None)
-
     def withdraw(self, item: PendingMessage, error: BaseException) -> None:
         """Note that a prepared message is not handed in."""
         self._interceptors.not_sent(item.message, error)
@@ -276,12 +268,12 @@ class ProducerCore:
         self._process.check()
         self._client.check_open()
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
-        return OpenTransaction(self._transactor, self._max_body_bytes, self._interceptors, source)
+        return OpenTransaction(self.transactor, self.intake, source)
 
     def append_atomically(self, messages: Sequence[TransactionMessage], source: Consumed) -> None:
         """Have messages stored as a whole, with what a source has consumed; raises as the end of a transaction."""
         self._process.check()
-        run_steps(self._transactor.commit(messages, source))
+        run_steps(self.transactor.commit(messages, source))
 
     # ---- prepared batches -----------------------------------------------------------------------
 
@@ -383,7 +375,7 @@ class ProducerCore:
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
         self._process.check()
-        return replace(self._sender.statistics(), transactions=self._transactor.counters.totals)
+        return replace(self._sender.statistics(), transactions=self.transactor.counters.totals)
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
@@ -423,7 +415,7 @@ class ProducerCore:
             self.requester.close()
             self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
             self._sender.close()
-            self._transactor.close()
+            self.transactor.close()
             self._client.close()
             self._closed = True  # only now: a call that was interrupted can be made again
         if left:

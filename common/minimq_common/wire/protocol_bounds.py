@@ -7,7 +7,6 @@ from typing import Any
 from minimq_proto.v1 import (
     attend_pb2,
     broker_pb2,
-    halves_pb2,
     nameserver_pb2,
     options_pb2,
 )
@@ -53,8 +52,6 @@ MAX_ATOMIC_BYTES = 8 << 20
 MAX_BROKERS = _of(broker_pb2.Decision, "parts")
 MAX_PRODUCERS = _of(broker_pb2.BrokerPart, "batches")
 MAX_SEQUENCES = _of(broker_pb2.StagedBatches, "sequences")
-#: Transactions with half messages that one request ends.
-MAX_ENDS = _of(halves_pb2.EndHalvesRequest, "ends")
 
 INBOX_BYTES = int(options_pb2.INBOX)
 #: Inboxes for which one request has replies, and replies for each of them.

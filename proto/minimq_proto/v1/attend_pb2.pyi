@@ -114,7 +114,7 @@ class AttendEvent(google.protobuf.message.Message):
 
     @property
     def check(self) -> minimq_proto.v1.halves_pb2.CheckHalf:
-        """The client is asked how a transaction ends; it answers by `EndHalves`, or not at all if it does not know."""
+        """The client is asked how a transaction ends; it answers by an `EndHalf`, or not at all if it does not know."""
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import minimq_proto.v1.delay_pb2
 import minimq_proto.v1.errors_pb2
+import minimq_proto.v1.halves_pb2
 import sys
 import typing
 
@@ -230,7 +231,7 @@ class Transaction(google.protobuf.message.Message):
     number: builtins.int
     is_half: builtins.bool
     """The batch is a half message: the name is that of a producer group, and the number is drawn at random. It ends by
-    itself (`EndHalves`), whatever other numbers of the name do.
+    itself (`EndHalf`), whatever other numbers of the name do.
     """
     def __init__(
         self,
@@ -845,21 +846,27 @@ class AtomicAppend(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AtomicBatch]: ...
     @property
     def progress(self) -> global___AtomicProgress: ...
+    @property
+    def end(self) -> minimq_proto.v1.halves_pb2.EndHalf:
+        """Instead of these two: how a transaction with half messages ends."""
+
     def __init__(
         self,
         *,
         request_id: builtins.int = ...,
         batches: collections.abc.Iterable[global___AtomicBatch] | None = ...,
         progress: global___AtomicProgress | None = ...,
+        end: minimq_proto.v1.halves_pb2.EndHalf | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["end", b"end", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
 
 global___AtomicAppend = AtomicAppend
 
@@ -888,7 +895,10 @@ class AtomicAppendResult(google.protobuf.message.Message):
     REQUEST_ID_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
+    OUTCOME_FIELD_NUMBER: builtins.int
     request_id: builtins.int
+    outcome: minimq_proto.v1.halves_pb2.HalfOutcome.ValueType
+    """Of an end: the one that stands, which may be another than was asked for. It is on disk."""
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     @property
@@ -901,9 +911,10 @@ class AtomicAppendResult(google.protobuf.message.Message):
         request_id: builtins.int = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         batches: collections.abc.Iterable[global___AppendResult] | None = ...,
+        outcome: minimq_proto.v1.halves_pb2.HalfOutcome.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "failure", b"failure", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "failure", b"failure", "outcome", b"outcome", "request_id", b"request_id"]) -> None: ...
 
 global___AtomicAppendResult = AtomicAppendResult
 

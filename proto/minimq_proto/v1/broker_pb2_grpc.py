@@ -113,11 +113,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
                 _registered_method=True)
-        self.EndHalves = channel.stream_stream(
-                '/minimq.v1.Broker/EndHalves',
-                request_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalvesRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.FromString,
-                _registered_method=True)
         self.ListHalves = channel.unary_unary(
                 '/minimq.v1.Broker/ListHalves',
                 request_serializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.SerializeToString,
@@ -288,12 +283,6 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTransaction(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def EndHalves(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -472,11 +461,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.DescribeTransaction,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.SerializeToString,
-            ),
-            'EndHalves': grpc.stream_stream_rpc_method_handler(
-                    servicer.EndHalves,
-                    request_deserializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalvesRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.SerializeToString,
             ),
             'ListHalves': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHalves,
@@ -964,33 +948,6 @@ class Broker(object):
             '/minimq.v1.Broker/DescribeTransaction',
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def EndHalves(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/minimq.v1.Broker/EndHalves',
-            minimq__proto_dot_v1_dot_halves__pb2.EndHalvesRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_halves__pb2.EndHalfResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,11 +98,6 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
     ]
 
-    EndHalves: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.halves_pb2.EndHalvesRequest,
-        minimq_proto.v1.halves_pb2.EndHalfResponse,
-    ]
-
     ListHalves: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.halves_pb2.ListHalvesRequest,
         minimq_proto.v1.halves_pb2.ListHalvesResponse,
@@ -257,11 +252,6 @@ class BrokerAsyncStub:
     DescribeTransaction: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
-    ]
-
-    EndHalves: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.halves_pb2.EndHalvesRequest,
-        minimq_proto.v1.halves_pb2.EndHalfResponse,
     ]
 
     ListHalves: grpc.aio.UnaryUnaryMultiCallable[
@@ -449,13 +439,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTransactionResponse]]: ...
-
-    @abc.abstractmethod
-    def EndHalves(
-        self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.halves_pb2.EndHalvesRequest],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.halves_pb2.EndHalfResponse], collections.abc.AsyncIterator[minimq_proto.v1.halves_pb2.EndHalfResponse]]: ...
 
     @abc.abstractmethod
     def ListHalves(

@@ -22,25 +22,22 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
-from minimq_proto.v1 import errors_pb2 as minimq__proto_dot_v1_dot_errors__pb2
 from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/halves.proto\x12\tminimq.v1\x1a\x1cminimq_proto/v1/errors.proto\x1a\x1dminimq_proto/v1/options.proto\"\xaf\x01\n\x0e\x45ndHalfRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x31\n\x0eproducer_group\x18\x02 \x01(\tB\x19\x88\xb5\x18x\xb2\xb5\x18\x11write transaction\x12\x14\n\x06number\x18\x03 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\'\n\x07outcome\x18\x04 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12\x17\n\x07\x62\x61tches\x18\x05 \x01(\x05\x42\x06\xa8\xb5\x18\xc0\x9a\x0c\"B\n\x10\x45ndHalvesRequest\x12.\n\x04\x65nds\x18\x01 \x03(\x0b\x32\x19.minimq.v1.EndHalfRequestB\x05\x90\xb5\x18\xe8\x07\"q\n\rEndHalfResult\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\'\n\x07outcome\x18\x02 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12#\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32\x12.minimq.v1.Failure\"<\n\x0f\x45ndHalfResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.minimq.v1.EndHalfResult\"m\n\tCheckHalf\x12\x1c\n\x0eproducer_group\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x13\n\x05topic\x18\x03 \x01(\tB\x04\x88\xb5\x18\x7f\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63hecks\x18\x05 \x01(\x05\"\x85\x01\n\x11ListHalvesRequest\x12\x38\n\x0eproducer_group\x18\x01 \x01(\tB \x88\xb5\x18x\xb2\xb5\x18\x14\x64\x65scribe transaction\xb8\xb5\x18\x01\x12\x1d\n\x06number\x18\x02 \x01(\x03\x42\r\xa0\xb5\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x17\n\x04most\x18\x03 \x01(\x05\x42\t\xa0\xb5\x18\x01\xa8\xb5\x18\x90N\"\xb2\x01\n\x08OpenHalf\x12\x1c\n\x0eproducer_group\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x05\x12\x0e\n\x06\x61ge_ms\x18\x05 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\x06 \x01(\x05\x12\x14\n\x0cis_undecided\x18\x07 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x08 \x01(\x0c\x12\x12\n\nexpires_ms\x18\t \x01(\x03\"q\n\x12ListHalvesResponse\x12#\n\x06halves\x18\x01 \x03(\x0b\x32\x13.minimq.v1.OpenHalf\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome*\x7f\n\x0bHalfOutcome\x12\x1c\n\x18HALF_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16HALF_OUTCOME_COMMITTED\x10\x01\x12\x1c\n\x18HALF_OUTCOME_ROLLED_BACK\x10\x02\x12\x18\n\x14HALF_OUTCOME_EXPIRED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cminimq_proto/v1/halves.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"\x94\x01\n\x07\x45ndHalf\x12\x31\n\x0eproducer_group\x18\x01 \x01(\tB\x19\x88\xb5\x18x\xb2\xb5\x18\x11write transaction\x12\x14\n\x06number\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome\x12\x17\n\x07\x62\x61tches\x18\x04 \x01(\x05\x42\x06\xa8\xb5\x18\xc0\x9a\x0c\"m\n\tCheckHalf\x12\x1c\n\x0eproducer_group\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x13\n\x05topic\x18\x03 \x01(\tB\x04\x88\xb5\x18\x7f\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x0c\x12\x0e\n\x06\x63hecks\x18\x05 \x01(\x05\"\x85\x01\n\x11ListHalvesRequest\x12\x38\n\x0eproducer_group\x18\x01 \x01(\tB \x88\xb5\x18x\xb2\xb5\x18\x14\x64\x65scribe transaction\xb8\xb5\x18\x01\x12\x1d\n\x06number\x18\x02 \x01(\x03\x42\r\xa0\xb5\x18\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x12\x17\n\x04most\x18\x03 \x01(\x05\x42\t\xa0\xb5\x18\x01\xa8\xb5\x18\x90N\"\xb2\x01\n\x08OpenHalf\x12\x1c\n\x0eproducer_group\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0e\n\x06topics\x18\x03 \x03(\t\x12\x0f\n\x07\x62\x61tches\x18\x04 \x01(\x05\x12\x0e\n\x06\x61ge_ms\x18\x05 \x01(\x03\x12\x0e\n\x06\x63hecks\x18\x06 \x01(\x05\x12\x14\n\x0cis_undecided\x18\x07 \x01(\x08\x12\r\n\x05\x62\x61tch\x18\x08 \x01(\x0c\x12\x12\n\nexpires_ms\x18\t \x01(\x03\"q\n\x12ListHalvesResponse\x12#\n\x06halves\x18\x01 \x03(\x0b\x32\x13.minimq.v1.OpenHalf\x12\r\n\x05\x63ount\x18\x02 \x01(\x03\x12\'\n\x07outcome\x18\x03 \x01(\x0e\x32\x16.minimq.v1.HalfOutcome*\x7f\n\x0bHalfOutcome\x12\x1c\n\x18HALF_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16HALF_OUTCOME_COMMITTED\x10\x01\x12\x1c\n\x18HALF_OUTCOME_ROLLED_BACK\x10\x02\x12\x18\n\x14HALF_OUTCOME_EXPIRED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'minimq_proto.v1.halves_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENDHALFREQUEST'].fields_by_name['producer_group']._loaded_options = None
-  _globals['_ENDHALFREQUEST'].fields_by_name['producer_group']._serialized_options = b'\210\265\030x\262\265\030\021write transaction'
-  _globals['_ENDHALFREQUEST'].fields_by_name['number']._loaded_options = None
-  _globals['_ENDHALFREQUEST'].fields_by_name['number']._serialized_options = b'\240\265\030\000'
-  _globals['_ENDHALFREQUEST'].fields_by_name['batches']._loaded_options = None
-  _globals['_ENDHALFREQUEST'].fields_by_name['batches']._serialized_options = b'\250\265\030\300\232\014'
-  _globals['_ENDHALVESREQUEST'].fields_by_name['ends']._loaded_options = None
-  _globals['_ENDHALVESREQUEST'].fields_by_name['ends']._serialized_options = b'\220\265\030\350\007'
+  _globals['_ENDHALF'].fields_by_name['producer_group']._loaded_options = None
+  _globals['_ENDHALF'].fields_by_name['producer_group']._serialized_options = b'\210\265\030x\262\265\030\021write transaction'
+  _globals['_ENDHALF'].fields_by_name['number']._loaded_options = None
+  _globals['_ENDHALF'].fields_by_name['number']._serialized_options = b'\240\265\030\000'
+  _globals['_ENDHALF'].fields_by_name['batches']._loaded_options = None
+  _globals['_ENDHALF'].fields_by_name['batches']._serialized_options = b'\250\265\030\300\232\014'
   _globals['_CHECKHALF'].fields_by_name['producer_group']._loaded_options = None
   _globals['_CHECKHALF'].fields_by_name['producer_group']._serialized_options = b'\210\265\030x'
   _globals['_CHECKHALF'].fields_by_name['topic']._loaded_options = None
@@ -53,22 +50,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTHALVESREQUEST'].fields_by_name['most']._serialized_options = b'\240\265\030\001\250\265\030\220N'
   _globals['_OPENHALF'].fields_by_name['producer_group']._loaded_options = None
   _globals['_OPENHALF'].fields_by_name['producer_group']._serialized_options = b'\210\265\030x'
-  _globals['_HALFOUTCOME']._serialized_start=1070
-  _globals['_HALFOUTCOME']._serialized_end=1197
-  _globals['_ENDHALFREQUEST']._serialized_start=105
-  _globals['_ENDHALFREQUEST']._serialized_end=280
-  _globals['_ENDHALVESREQUEST']._serialized_start=282
-  _globals['_ENDHALVESREQUEST']._serialized_end=348
-  _globals['_ENDHALFRESULT']._serialized_start=350
-  _globals['_ENDHALFRESULT']._serialized_end=463
-  _globals['_ENDHALFRESPONSE']._serialized_start=465
-  _globals['_ENDHALFRESPONSE']._serialized_end=525
-  _globals['_CHECKHALF']._serialized_start=527
-  _globals['_CHECKHALF']._serialized_end=636
-  _globals['_LISTHALVESREQUEST']._serialized_start=639
-  _globals['_LISTHALVESREQUEST']._serialized_end=772
-  _globals['_OPENHALF']._serialized_start=775
-  _globals['_OPENHALF']._serialized_end=953
-  _globals['_LISTHALVESRESPONSE']._serialized_start=955
-  _globals['_LISTHALVESRESPONSE']._serialized_end=1068
+  _globals['_HALFOUTCOME']._serialized_start=768
+  _globals['_HALFOUTCOME']._serialized_end=895
+  _globals['_ENDHALF']._serialized_start=75
+  _globals['_ENDHALF']._serialized_end=223
+  _globals['_CHECKHALF']._serialized_start=225
+  _globals['_CHECKHALF']._serialized_end=334
+  _globals['_LISTHALVESREQUEST']._serialized_start=337
+  _globals['_LISTHALVESREQUEST']._serialized_end=470
+  _globals['_OPENHALF']._serialized_start=473
+  _globals['_OPENHALF']._serialized_end=651
+  _globals['_LISTHALVESRESPONSE']._serialized_start=653
+  _globals['_LISTHALVESRESPONSE']._serialized_end=766
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,6 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
-import minimq_proto.v1.errors_pb2
 import sys
 import typing
 
@@ -43,18 +42,15 @@ HALF_OUTCOME_EXPIRED: HalfOutcome.ValueType  # 3
 global___HalfOutcome = HalfOutcome
 
 @typing.final
-class EndHalfRequest(google.protobuf.message.Message):
+class EndHalf(google.protobuf.message.Message):
     """Ends a transaction with half messages. A number has one outcome forever: the first one."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    REQUEST_ID_FIELD_NUMBER: builtins.int
     PRODUCER_GROUP_FIELD_NUMBER: builtins.int
     NUMBER_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    """Chosen by the client, unique in its stream."""
     producer_group: builtins.str
     number: builtins.int
     outcome: global___HalfOutcome.ValueType
@@ -63,77 +59,14 @@ class EndHalfRequest(google.protobuf.message.Message):
     def __init__(
         self,
         *,
-        request_id: builtins.int = ...,
         producer_group: builtins.str = ...,
         number: builtins.int = ...,
         outcome: global___HalfOutcome.ValueType = ...,
         batches: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "number", b"number", "outcome", b"outcome", "producer_group", b"producer_group", "request_id", b"request_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "number", b"number", "outcome", b"outcome", "producer_group", b"producer_group"]) -> None: ...
 
-global___EndHalfRequest = EndHalfRequest
-
-@typing.final
-class EndHalvesRequest(google.protobuf.message.Message):
-    """Ends that have gathered meanwhile; each stands by itself."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ENDS_FIELD_NUMBER: builtins.int
-    @property
-    def ends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndHalfRequest]: ...
-    def __init__(
-        self,
-        *,
-        ends: collections.abc.Iterable[global___EndHalfRequest] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["ends", b"ends"]) -> None: ...
-
-global___EndHalvesRequest = EndHalvesRequest
-
-@typing.final
-class EndHalfResult(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    REQUEST_ID_FIELD_NUMBER: builtins.int
-    OUTCOME_FIELD_NUMBER: builtins.int
-    FAILURE_FIELD_NUMBER: builtins.int
-    request_id: builtins.int
-    outcome: global___HalfOutcome.ValueType
-    """The one that stands, which may be another than was asked for. It is on disk."""
-    @property
-    def failure(self) -> minimq_proto.v1.errors_pb2.Failure:
-        """Set, too, when nothing is known of the transaction."""
-
-    def __init__(
-        self,
-        *,
-        request_id: builtins.int = ...,
-        outcome: global___HalfOutcome.ValueType = ...,
-        failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["failure", b"failure", "outcome", b"outcome", "request_id", b"request_id"]) -> None: ...
-
-global___EndHalfResult = EndHalfResult
-
-@typing.final
-class EndHalfResponse(google.protobuf.message.Message):
-    """All that one commit has ended for this stream."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RESULTS_FIELD_NUMBER: builtins.int
-    @property
-    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndHalfResult]: ...
-    def __init__(
-        self,
-        *,
-        results: collections.abc.Iterable[global___EndHalfResult] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
-
-global___EndHalfResponse = EndHalfResponse
+global___EndHalf = EndHalf
 
 @typing.final
 class CheckHalf(google.protobuf.message.Message):

@@ -15,7 +15,6 @@ from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store.held import half_drafts
-from minimq_broker.store.held.half_drafts import EndStep
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
 from support.states import rows, rows_from_scratch
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
@@ -65,8 +64,8 @@ def test_a_number_has_one_outcome(store: OpenStore) -> None:
     assert store.end_half("@g", 2, EXPIRED) is EXPIRED
     assert store.end_half("@g", 2, COMMITTED) is EXPIRED
     assert store.end_half("@h", 3, COMMITTED) is None  # of another group
-    both = [store.submit_ends(EndStep(TransactionId("@g", 3), wanted)) for wanted in (ROLLED_BACK, COMMITTED)]
-    assert {future.result(PATIENCE_S).steps[0].stands for future in both} == {ROLLED_BACK}
+    both = [store.submit_end("@g", 3, wanted) for wanted in (ROLLED_BACK, COMMITTED)]
+    assert {future.result(PATIENCE_S).stands for future in both} == {ROLLED_BACK}
     assert store.bodies("t", 0) == [b"7/0"]
     for number in range(4):
         with pytest.raises(TransactionEnded, match=f"transaction {number} of producer group 'g'"):
@@ -102,11 +101,11 @@ def test_what_is_staged_and_ended_in_one_commit(store: OpenStore, monkeypatch: p
     """A number that ends while its batch is written: what comes after the end is refused, what came before counts."""
     held = store.submit_fact(lambda _: None)
     sent = store.submit("t", 0, numbered_batch(7, 0), TransactionId("@g", 1))
-    end = store.submit_ends(EndStep(TransactionId("@g", 1), COMMITTED, 1))
+    end = store.submit_end("@g", 1, COMMITTED, 1)
     late = store.submit("t", 0, numbered_batch(7, 1), TransactionId("@g", 1))
     held.result(PATIENCE_S)
     assert sent.exception(PATIENCE_S) is None
-    assert end.result(PATIENCE_S).steps[0].stands is COMMITTED
+    assert end.result(PATIENCE_S).stands is COMMITTED
     assert isinstance(late.exception(PATIENCE_S), TransactionEnded)
     store.publish("@g")
     assert store.bodies("t", 0) == [b"7/0"]
@@ -117,8 +116,8 @@ def test_what_is_too_much_for_one_commit_follows(store: OpenStore, monkeypatch: 
     for sequence in range(3):
         store.stage("@g", 1, "t", 0, numbered_batch(7, sequence))
     store.stage("@g", 2, "t", 0, numbered_batch(7, 3))
-    job = store.submit_ends(*(EndStep(TransactionId("@g", number), COMMITTED) for number in (1, 2))).result(PATIENCE_S)
-    assert job.leaves_some
+    jobs = [store.submit_end("@g", number, COMMITTED) for number in (1, 2)]
+    assert all(job.result(PATIENCE_S).leaves_some for job in jobs)
     store.stage("@g", 3, "t", 0, numbered_batch(7, 4))
     assert store.end_half("@g", 3, COMMITTED) is COMMITTED  # behind those that wait
     assert store.bodies("t", 0) == []
@@ -277,10 +276,9 @@ class Schedule:
     def end_many(self) -> None:
         """Many in one commit, of which some contradict each other."""
         asked = [(self.rng.randrange(40), self.rng.choice((COMMITTED, ROLLED_BACK))) for _ in range(5)]
-        steps = [EndStep(TransactionId("@g", number), wanted) for number, wanted in asked]
         expected = [self.model.end(number, wanted, 0) for number, wanted in asked]
-        self.master.submit_ends(*steps).result(PATIENCE_S)
-        assert [step.stands for step in steps] == expected
+        jobs = [self.master.submit_end("@g", number, wanted) for number, wanted in asked]
+        assert [job.result(PATIENCE_S).stands for job in jobs] == expected
 
     def start_anew(self) -> None:
         self.master.close()

@@ -6,13 +6,12 @@ Their numbers are drawn at random, and a decision is about its own number alone.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from minimq_broker.core.facts import HalvesEnded
+from minimq_broker.core.facts import HalfEnded
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_common.errors import TransactionEnded
 
@@ -33,46 +32,38 @@ class HalfOutcome(IntEnum):
 
 
 class HalfOutcomes:
-    """The latest outcomes; those of one fact are one row of the checkpoint. Part of a `TransactionTable`."""
+    """The latest outcomes, each a row of the checkpoint. Part of a `TransactionTable`."""
 
     def __init__(self, changed: set[tuple[Any, ...]], most: int = MAX_OUTCOMES) -> None:
         self._changed = changed
         self._most = most
-        #: By the log position of the fact. With the latest last, unless some were loaded.
-        self._facts: OrderedDict[int, HalvesEnded] = OrderedDict()
+        #: With the log positions of their facts. With the latest last, unless some were loaded.
+        self._ends: OrderedDict[TransactionId, tuple[int, HalfOutcome]] = OrderedDict()
         self._is_ordered = True
-        self._outcomes: dict[TransactionId, HalfOutcome] = {}
 
     def of(self, transaction: TransactionId) -> HalfOutcome | None:
         """Return how a transaction ended; None when it has not, or that is forgotten."""
-        return self._outcomes.get(transaction)
+        end = self._ends.get(transaction)
+        return None if end is None else end[1]
 
-    def all(self) -> dict[TransactionId, HalfOutcome]:
-        """Return all outcomes that are remembered."""
-        return self._outcomes.copy()
-
-    def remember(self, fact: HalvesEnded, at: int) -> None:
-        """Note how some ended, by the fact at a log position."""
-        self._facts[at] = fact
-        self._changed.add(("halves-ended", at))
-        self._outcomes.update(_outcomes(fact))
-        while len(self._outcomes) > self._most and len(self._facts) > 1:
+    def remember(self, fact: HalfEnded, at: int) -> None:
+        """Note how one ended, by the fact at a log position."""
+        transaction = TransactionId(fact.name, fact.number)
+        self._ends[transaction] = at, HalfOutcome(fact.outcome)
+        self._changed.add(("half-ended", *transaction))
+        if len(self._ends) > self._most:
             if not self._is_ordered:
-                self._facts = OrderedDict(sorted(self._facts.items()))
+                self._ends = OrderedDict(sorted(self._ends.items(), key=lambda item: item[1]))
                 self._is_ordered = True
-            position, oldest = self._facts.popitem(last=False)
-            self._changed.add(("halves-ended", position))
-            for transaction, _ in _outcomes(oldest):
-                self._outcomes.pop(transaction, None)
+            self._changed.add(("half-ended", *self._ends.popitem(last=False)[0]))
 
-    def row(self, at: int) -> HalvesEnded | None:
-        """Return the fact at a log position; None when its outcomes are forgotten."""
-        return self._facts.get(at)
+    def row(self, name: str, number: int) -> tuple[int, HalfOutcome] | None:
+        """Return what a checkpoint holds of an outcome; None when it is forgotten."""
+        return self._ends.get(TransactionId(name, number))
 
-    def load(self, row: Any, at: int) -> None:
-        """Take such a fact of a checkpoint in; they may come in any order."""
-        fact = self._facts[at] = msgspec.convert(row, HalvesEnded)
-        self._outcomes.update(_outcomes(fact))  # a number is in one fact only
+    def load(self, row: Any, name: str, number: int) -> None:
+        """Take such a row in; they may come in any order."""
+        self._ends[TransactionId(name, number)] = msgspec.convert(row, tuple[int, HalfOutcome])
         self._is_ordered = False
 
 
@@ -89,13 +80,3 @@ def ended(transaction: TransactionId, outcome: HalfOutcome) -> TransactionEnded:
         HalfOutcome.EXPIRED: "has expired: it was not decided in time, or the broker lost a part of it",
     }[outcome]
     return TransactionEnded(f"{described(transaction)} {why}: that outcome stands")
-
-
-def _outcomes(ended: HalvesEnded) -> Iterator[tuple[TransactionId, HalfOutcome]]:
-    for numbers, outcome in (
-        (ended.committed, HalfOutcome.COMMITTED),
-        (ended.rolled_back, HalfOutcome.ROLLED_BACK),
-        (ended.expired, HalfOutcome.EXPIRED),
-    ):
-        for number in numbers:
-            yield TransactionId(ended.name, number), outcome

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from minimq_broker.core.facts import (
-    HalvesEnded,
+    HalfEnded,
     IdleTransactionsExpired,
     PublicationBegun,
     PublicationSkipped,
@@ -27,7 +27,7 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
-from minimq_broker.core.held.half_outcomes import HalfOutcomes, described, ended
+from minimq_broker.core.held.half_outcomes import HalfOutcome, HalfOutcomes, described, ended
 from minimq_broker.core.held.staged_batches import (
     BatchStaged,
     Ending,
@@ -116,10 +116,9 @@ class TransactionTable:
             for producer_id, stage in parts.copy().items()
         }
 
-    def committed(self, fact: HalvesEnded) -> list[StagedBatch]:
-        """Return the batches to publish when some transactions with half messages end, in their order."""
-        parts = (self.parts(TransactionId(fact.name, number)) for number in fact.committed)
-        return [batch for part in parts for stage in part.values() for batch in stage.in_order]
+    def staged(self, transaction: TransactionId) -> list[StagedBatch]:
+        """Return the batches of a transaction with half messages that has not ended, in their order."""
+        return [batch for stage in self.parts(transaction).values() for batch in stage.in_order]
 
     def ending(self, name: str) -> Ending | None:
         """Return how the latest transaction of a name ended, None when none has."""
@@ -230,7 +229,7 @@ class TransactionTable:
         | TransactionsExpired
         | TransactionPrepared
         | IdleTransactionsExpired
-        | HalvesEnded,
+        | HalfEnded,
         at: int,
     ) -> None:
         """Take the effect of an entry in, which stands at a log position."""
@@ -250,19 +249,20 @@ class TransactionTable:
                 self._prepare(TransactionId(name, number))
             case IdleTransactionsExpired(transactions):
                 self._drop_all(TransactionId(*each) for each in transactions)
-            case HalvesEnded():
-                self._end_halves(entry, at)
+            case HalfEnded():
+                self._end_half(entry, at)
 
     def _prepare(self, transaction: TransactionId) -> None:
         for producer_id, stage in self.parts(transaction).items():
             stage.prepared = True
             self._changed.add(("staged", *transaction, producer_id))
 
-    def _end_halves(self, fact: HalvesEnded, at: int) -> None:
-        if committed := self.committed(fact):
-            self._await_publication(fact.name, self._endings.setdefault(fact.name, Ending(at)), committed, at)
-        # Only now: until then they keep their segments.
-        self._drop_all(TransactionId(fact.name, each) for each in (*fact.committed, *fact.rolled_back, *fact.expired))
+    def _end_half(self, fact: HalfEnded, at: int) -> None:
+        transaction = TransactionId(fact.name, fact.number)
+        staged = self.staged(transaction)
+        if staged and fact.outcome == HalfOutcome.COMMITTED:
+            self._await_publication(fact.name, self._endings.setdefault(fact.name, Ending(at)), staged, at)
+        self._drop_all([transaction])  # only now: until then they keep their segments
         self.outcomes.remember(fact, at)
 
     def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:

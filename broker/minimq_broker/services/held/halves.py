@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import grpc.aio
-
 from minimq_broker.core.held.half_outcomes import HalfOutcome, described
 from minimq_broker.core.held.staged_batches import OpenHalf, TransactionId
-from minimq_broker.services.append import MAX_WAITING
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.entry import staged_batch
-from minimq_broker.store.held.half_drafts import EndJob, EndStep
+from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.wire import rpc
-from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import halves_pb2
 
 log = logging.getLogger(__name__)
-
-Context = grpc.aio.ServicerContext[halves_pb2.EndHalvesRequest, halves_pb2.EndHalfResponse]
 
 #: Bytes of the batches in one list, and of each of them; the list leaves out the others.
 _LISTED_BATCH_BYTES = 64 << 10
@@ -79,62 +71,31 @@ class HalfService:
 
     # ---- ends -------------------------------------------------------------------------------------
 
-    async def serve(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], context: Context) -> None:
-        """Take ends and send answers until the client closes its side and all is answered."""
-        engine = self._engine
-        answers = AnswerStream(context, _encoded, engine.writes.soon, engine.unsent)
-        await engine.streams.serve(self._receive(requests, answers), "endhalves-receiver", answers)
+    def end(self, end: halves_pb2.EndHalf, done: Callable[[HalfOutcome | MiniMQError], None]) -> None:
+        """End a transaction; `done` is given the outcome that stands, or the error. Raises `MiniMQError`."""
+        self._engine.writes.check(to_sender=True)  # nothing is committed that could not be published
+        transaction = TransactionId(half_name(check_producer_group(end.producer_group)), end.number)
+        wanted = _WANTED.get(end.outcome)
+        if wanted is None:
+            raise InvalidArgument(f"outcome {end.outcome} ends no transaction: commit it, or roll it back")
 
-    async def _receive(self, requests: AsyncIterator[halves_pb2.EndHalvesRequest], answers: AnswerStream) -> None:
-        async for request in requests:
-            answers.expected += len(request.ends)
-            self._take(request, answers)
-            await answers.fewer(MAX_WAITING)
+        def ended(job: EndJob) -> None:
+            if job.error is None:
+                self._ended(job)
+            done(job.error or job.stands or _unknown(transaction))
 
-    def _take(self, request: halves_pb2.EndHalvesRequest, answers: AnswerStream) -> None:
-        steps: dict[int, EndStep] = {}
-        try:
-            check_bounds(request)
-            self._engine.writes.check(to_sender=True)  # nothing is committed that could not be published
-        except MiniMQError as error:
-            self._refuse([end.request_id for end in request.ends], error, answers)
-            return
-        for end in request.ends:
-            try:
-                current_caller().check(end, ("end-half", end.producer_group))
-                steps[end.request_id] = _step_of(end)
-            except MiniMQError as error:
-                self._refuse([end.request_id], error, answers)
-
-        def done(job: EndJob) -> None:
-            if job.error is not None:
-                self._refuse([*steps], job.error, answers)
-                return
-            self._ended(job)
-            for request_id, step in steps.items():
-                if step.stands is None:
-                    self._refuse([request_id], _unknown(step.transaction), answers)
-                else:
-                    answers.add(halves_pb2.EndHalfResult(request_id=request_id, outcome=_wire(step.stands)))
-
-        if steps:
-            self._engine.writes.submit(EndJob([*steps.values()], done=done))
-
-    def _refuse(self, request_ids: Sequence[int], error: MiniMQError, answers: AnswerStream) -> None:
-        self._engine.refusals.note(error)
-        for request_id in request_ids:
-            answers.add(halves_pb2.EndHalfResult(request_id=request_id, failure=rpc.to_failure(error)))
+        self._engine.writes.submit(EndJob(transaction, wanted, end.batches, done=ended))
 
     async def expire(self, transactions: Sequence[TransactionId]) -> list[TransactionId]:
         """Expire transactions that have not ended; return those that had not once that is on disk."""
-        job = EndJob([EndStep(transaction, HalfOutcome.EXPIRED) for transaction in transactions])
-        self._ended(await self._engine.writes.written(job))
-        return [step.transaction for step in job.steps if step.is_new]
+        jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in transactions]
+        for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
+            self._ended(job)
+        return [job.transaction for job in jobs if job.is_new]
 
     def _ended(self, job: EndJob) -> None:
-        for step in job.steps:
-            if step.is_new:
-                self._engine.counters.halves_ended[str(step.stands)] += 1
+        if job.is_new:
+            self._engine.counters.halves_ended[str(job.stands)] += 1
         if job.leaves_some:
             self._publish_rest()
 
@@ -193,20 +154,8 @@ class HalfService:
         return described_ones
 
 
-def _encoded(results: list[halves_pb2.EndHalfResult]) -> bytes:
-    return halves_pb2.EndHalfResponse(results=results).SerializeToString()
-
-
 def _wire(outcome: HalfOutcome) -> halves_pb2.HalfOutcome.ValueType:
     return halves_pb2.HalfOutcome.ValueType(outcome)
-
-
-def _step_of(request: halves_pb2.EndHalfRequest) -> EndStep:
-    wanted = _WANTED.get(request.outcome)
-    if wanted is None:
-        raise InvalidArgument(f"outcome {request.outcome} ends no transaction: commit it, or roll it back")
-    name = half_name(check_producer_group(request.producer_group))
-    return EndStep(TransactionId(name, request.number), wanted, request.batches)
 
 
 def _unknown(transaction: TransactionId) -> MiniMQError:

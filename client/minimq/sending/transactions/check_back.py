@@ -33,7 +33,7 @@ _THREADS = 4
 #: Calls the check of the user with a message, wherever that runs; returns what it returns, raises what it raises.
 AskUser = Callable[[Message], Awaitable[Any]]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
-EndHalf = Callable[[str, str, halves_pb2.EndHalfRequest], Coroutine[Any, Any, halves_pb2.EndHalfResult]]
+EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
 
 
 class BrokerStreams(AttendStreams):
@@ -163,16 +163,18 @@ class CheckBack:
             return
         if answer is UNKNOWN:
             return
-        request = halves_pb2.EndHalfRequest(producer_group=self._group, number=number, outcome=OUTCOMES[answer])
+        wanted = OUTCOMES[answer]
         try:
-            result = await self._end(topic, broker_name, request)
+            stands = await self._end(
+                topic, broker_name, halves_pb2.EndHalf(producer_group=self._group, number=number, outcome=wanted)
+            )
         except MiniMQError as error:
             text = "producer: the answer of a check was not taken number=%d answer=%s error=%s"
             log.info(text, number, answer.value, error.message)
             return
-        if result.outcome != request.outcome:
+        if stands != wanted:
             text = "producer: the answer of a check comes late, another outcome stands number=%d answer=%s outcome=%s"
-            log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(result.outcome))
+            log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(stands))
 
 
 class CheckThreads:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from enum import Enum, auto
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Generic, TypeVar
 
 from minimq.arguments import check_function, check_message_type, check_queue
@@ -26,140 +26,141 @@ from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 M = TypeVar("M")
 
 #: To encode that much takes long.
-_LARGE_BYTES = 1 << 17
+LARGE_BYTES = 1 << 17
 
 
-class _End(Enum):
-    OPEN = auto()
-    ROLLED_BACK = auto()
-    COMMITTED = auto()
-    FAILED = auto()
+class MessageIntake:
+    """Takes in the messages of transactions: checks them, and tells interceptors of them."""
+
+    def __init__(self, max_body_bytes: int, interceptors: Interceptors) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._interceptors = interceptors
+
+    def take(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> TransactionMessage:
+        """Return a message as it will be sent."""
+        check_message_type(message)
+        if not self._interceptors:
+            return self._checked(message, queue, selector)
+        message = self._interceptors.before_send(message)
+        try:
+            return self._checked(message, queue, selector)
+        except BaseException as error:
+            self._interceptors.not_sent(message, error)
+            raise
+
+    def _checked(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> TransactionMessage:
+        size = check_message(message, self._max_body_bytes)
+        check_topic(message.topic)
+        if message.deliver_after_s is not None or message.deliver_at is not None:
+            raise InvalidArgument(
+                "a delayed message cannot be part of a transaction: leave out its due time, or send it by itself"
+            )
+        if message.message_group is not None:
+            if queue is not None or selector is not None:
+                raise InvalidArgument("a message group has its queue: leave out queue and selector")
+            check_message_group(message.message_group)
+        if selector is not None:
+            if queue is not None:
+                raise InvalidArgument("give either queue or selector: the selector chooses the queue")
+            check_function("selector", selector)
+        if queue is not None:
+            check_queue("queue", queue)
+            if queue.topic != message.topic:
+                raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue}")
+        return TransactionMessage(message, queue, selector, size, time.time_ns() // 1_000_000)
+
+    def sent(self, items: Sequence[TransactionMessage], receipts: Iterable[SendReceipt | None] = repeat(None)) -> None:
+        """Note that messages are stored."""
+        for item, receipt in zip(items, receipts, strict=False) if self._interceptors else ():
+            self._interceptors.after_send(item.message, receipt, None)
+
+    def not_sent(self, items: Sequence[TransactionMessage], error: BaseException) -> None:
+        """Note that messages are not stored, or nobody knows."""
+        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the transaction has failed: {error!r}")
+        for item in items if self._interceptors else ():
+            self._interceptors.after_send(item.message, None, reason)
 
 
 class OpenTransaction(Generic[M]):
     """A transaction of a producer. Not thread-safe."""
 
-    def __init__(
-        self,
-        transactor: Transactor,
-        max_body_bytes: int,
-        interceptors: Interceptors,
-        source: TransactionInput[M] | None,
-    ) -> None:
+    def __init__(self, transactor: Transactor, intake: MessageIntake, source: TransactionInput[M] | None) -> None:
         self._transactor = transactor
-        self._max_body_bytes = max_body_bytes
-        self._interceptors = interceptors
-        self.source = source
+        self._intake = intake
+        self._source = source
         self._messages: list[TransactionMessage] = []
         self._size = 0
-        self._topics: set[str] = set()
-        self._has_received = False
-        self._end = _End.OPEN
-        self._receipts: list[SendReceipt] = []
+        self._has_received = self._has_ended = False
+        self._receipts: list[SendReceipt] | None = None
 
     def send(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> None:
         """Add a message."""
         self._check_open()
-        if queue is not None and selector is not None:
-            raise InvalidArgument("give either queue or selector: the selector chooses the queue")
-        if selector is not None:
-            check_function("selector", selector)
-        check_message_type(message)
-        if not self._interceptors:
-            self._add(message, queue, selector)
-            return
-        message = self._interceptors.before_send(message)
-        try:
-            self._add(message, queue, selector)
-        except BaseException as error:
-            self._interceptors.not_sent(message, error)
-            raise
-
-    def _add(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> None:
-        size = check_message(message, self._max_body_bytes)
-        topic: object = message.topic
-        if type(topic) is not str or topic not in self._topics:
-            check_topic(message.topic)
-        if message.deliver_after_s is not None or message.deliver_at is not None:
-            raise InvalidArgument("a delayed message cannot be part of a transaction: send it by itself")
-        if message.message_group is not None:
-            if queue is not None or selector is not None:
-                raise InvalidArgument("a message group has its queue: leave out queue and selector")
-            check_message_group(message.message_group)
-        if queue is not None:
-            check_queue("queue", queue)
-            if queue.topic != message.topic:
-                raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue}")
-        if self._size + size > MAX_ATOMIC_BYTES:
-            raise MessageTooLarge(
-                f"the transaction would have {self._size + size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: end it "
-                "earlier, and begin another one"
+        item = self._intake.take(message, queue, selector)
+        if self._size + item.size > MAX_ATOMIC_BYTES:
+            error = MessageTooLarge(
+                f"the transaction would have {self._size + item.size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: end "
+                "it earlier, and begin another one"
             )
-        self._size += size
-        self._topics.add(message.topic)
-        self._messages.append(TransactionMessage(message, queue, selector, size, time.time_ns() // 1_000_000))
+            self._intake.not_sent([item], error)
+            raise error
+        self._size += item.size
+        self._messages.append(item)
 
     def begin_receiving(self) -> TransactionInput[M]:
         """Return what the transaction consumes, from which it receives once."""
         self._check_open()
-        if self.source is None:
+        if self._source is None:
             raise InvalidArgument("the transaction has no consumer: begin it with producer.transaction(consumer)")
         if self._has_received:
             raise InvalidArgument("a transaction receives once: its messages are of one broker, and so is all of it")
         self._has_received = True
-        return self.source
+        return self._source
 
     @property
     def is_quick(self) -> bool:
         """True if its end takes little time of the caller: its routes are known, and it is small."""
-        return self._size < _LARGE_BYTES and all(self._transactor.knows(topic) for topic in self._topics)
+        topics = {item.message.topic for item in self._messages}
+        return self._size < LARGE_BYTES and all(map(self._transactor.knows, topics))
 
     @property
     def receipts(self) -> Sequence[SendReceipt]:
         """The receipts of the messages, in their order. Raises `InvalidArgument` before the commit."""
-        if self._end is not _End.COMMITTED:
+        if self._receipts is None:
             raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
         return self._receipts
 
     def leave(self, error: BaseException | None) -> Steps[None]:
         """End it as its block ends, unless it has ended."""
-        if self._end is _End.OPEN:
-            yield from self._commit() if error is None else self.roll_back()
-
-    def _commit(self) -> Steps[None]:
+        if error is not None or self._has_ended:
+            yield from self.roll_back()
+            return
+        self._has_ended = True
+        counters = self._transactor.counters
         try:
-            self._receipts = yield from self._transactor.commit(self._messages, self.source)
-            self._end = _End.COMMITTED
-            self._transactor.counters.add(committed=1, messages=len(self._messages))
-        except BaseException as error:
-            self._end = _End.FAILED
-            self._transactor.counters.add(failed=1)
-            self._tell(error)
+            self._receipts = yield from self._transactor.commit(self._messages, self._source)
+        except BaseException as failure:
+            counters.add(failed=1)
+            self._intake.not_sent(self._messages, failure)
             yield from self._go_back(rolled_back=False)
             raise
-        for item, receipt in zip(self._messages, self._receipts, strict=True) if self._interceptors else ():
-            self._interceptors.after_send(item.message, receipt, None)
+        counters.add(committed=1, messages=len(self._messages))
+        self._intake.sent(self._messages, self._receipts)
 
     def roll_back(self) -> Steps[None]:
         """Send nothing, and have what was consumed delivered again."""
-        if self._end is not _End.OPEN:
+        if self._has_ended:
             return
-        self._end = _End.ROLLED_BACK
+        self._has_ended = True
         self._transactor.counters.add(rolled_back=1)
-        self._tell(SendFailed("the transaction was rolled back: nothing was sent"))
+        self._intake.not_sent(self._messages, SendFailed("the transaction was rolled back: nothing was sent"))
         yield from self._go_back(rolled_back=True)
 
     def _go_back(self, *, rolled_back: bool) -> Steps[None]:
-        source = self.source
+        source = self._source
         if source is not None and source.queue is not None:
             yield LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))
 
-    def _tell(self, error: BaseException) -> None:
-        if self._interceptors:
-            reason = error if isinstance(error, MiniMQError) else SendFailed(f"the transaction has failed: {error!r}")
-            for item in self._messages:
-                self._interceptors.after_send(item.message, None, reason)
-
     def _check_open(self) -> None:
-        if self._end is not _End.OPEN:
+        if self._has_ended:
             raise InvalidArgument("the transaction has ended: begin another one")

@@ -47,7 +47,7 @@ def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consu
     """Return the brokers that take messages of all topics, sorted."""
     if bound is not None and consumed is not None and bound.broker_name != consumed.broker_name:
         raise InvalidArgument(
-            f"the transaction consumes {consumed}, and a message is for {bound} at another broker: {_REMEDY}"
+            f"the transaction is bound to {consumed}, and a message is for {bound} at another broker: {_REMEDY}"
         )
     wanted = bound or consumed
     found: set[str] | None = None if wanted is None else {wanted.broker_name}

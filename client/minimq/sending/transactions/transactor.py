@@ -79,7 +79,7 @@ class TransactionCounters:
         return self._totals
 
 
-class _EncodedPart(NamedTuple):
+class EncodedPart(NamedTuple):
     """A batch of a transaction, encoded under its number."""
 
     part: Part
@@ -87,12 +87,12 @@ class _EncodedPart(NamedTuple):
     sequence: int
 
 
-class _PlacedTransaction(NamedTuple):
-    """A transaction on its way to one broker."""
+class PlacedMessages(NamedTuple):
+    """Messages of a transaction on their way to one broker."""
 
     broker_name: str
     topic: str
-    parts: Sequence[_EncodedPart]
+    parts: Sequence[EncodedPart]
     others: bool
 
 
@@ -100,7 +100,7 @@ class _Elsewhere(Exception):
     """A broker has refused a transaction, and another one may take it."""
 
 
-class _Absent(Exception):
+class Absent(Exception):
     """No broker can take a transaction now, and one that has no master may take it once it has one."""
 
     def __init__(self, brokers: Sequence[str], topics: Collection[str]) -> None:
@@ -112,7 +112,7 @@ class _Absent(Exception):
 class _Append:
     """The tries of one transaction at one broker, and whether it may be stored there."""
 
-    def __init__(self, placed: _PlacedTransaction, source: Consumed | None, deadline: float) -> None:
+    def __init__(self, placed: PlacedMessages, source: Consumed | None, deadline: float) -> None:
         self.placed, self.source, self.deadline = placed, source, deadline
         self.is_sent = False
         self._in_doubt = False
@@ -158,6 +158,7 @@ class Transactor:
         self._choose = choose
         self.counters = TransactionCounters()
         self._batcher = Batcher(options, BatchEncoder(options))
+        self.producer_id = self._batcher.producer_id
         self._lock = threading.Lock()  # protects the numbers
         self._next = 0
         #: The first number of each transaction whose outcome is not known, ascending.
@@ -183,37 +184,44 @@ class Transactor:
         avoid: set[str] = set()
         while True:
             try:
-                placed = self._place(messages, consumed, avoid)
-            except _Absent as absent:
+                placed = self.place(messages, consumed, avoid)
+            except Absent as absent:
                 if time.monotonic() >= deadline:
                     raise _failed(absent.error, (), in_doubt=False) from None
                 yield LoopStep(self._client, partial(self._look_again, absent.topics))
                 continue
             try:
+                _check_size(placed.parts)
                 append = _Append(placed, source if consumed is not None else None, deadline)
                 answers = yield LoopStep(self._client, partial(self._append, append))
-                return _receipts(messages, placed, answers, self._batcher.producer_id)
+                return _receipts(messages, placed, answers, self.producer_id)
             except _Elsewhere:
                 avoid.add(placed.broker_name)
             finally:
-                self._settled(placed)
+                self.settled(placed)
 
-    def _place(
-        self, messages: Sequence[TransactionMessage], consumed: MessageQueue | None, avoid: Collection[str]
-    ) -> _PlacedTransaction:
+    def place(
+        self,
+        messages: Sequence[TransactionMessage],
+        at: MessageQueue | None,
+        avoid: Collection[str],
+        others: Collection[str] = (),
+    ) -> PlacedMessages:
+        """Choose the broker of messages, and encode them: that of a queue if given, or one that has other topics, too.
+
+        Raises `TopicNotFound` when there is none, and `Absent`; `settled` follows.
+        """
         fifo = {item.message.topic for item in messages if item.message.message_group is not None}
-        routes = {
-            topic: self._find(topic, make=topic not in fifo)
-            for topic in dict.fromkeys([item.message.topic for item in messages])
-        }
+        wanted = dict.fromkeys([*(item.message.topic for item in messages), *others])
+        routes = {topic: self._find(topic, make=topic not in fifo) for topic in wanted}
         topics = {topic: self._queues_at(route) for topic, route in routes.items()}
         fixed = [self._fixed(routes[item.message.topic], item) for item in messages]
         bound = bound_queue(fixed)
         try:
-            names = brokers_of(topics, bound, consumed)
+            names = brokers_of(topics, bound, at)
         except TopicNotFound:
-            if absent := absent_brokers(routes.values(), bound or consumed):
-                raise _Absent(absent, routes) from None
+            if absent := absent_brokers(routes.values(), bound or at):
+                raise Absent(absent, routes) from None
             raise
         topic = next(iter(routes), "")
         chosen = names
@@ -226,16 +234,9 @@ class Transactor:
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         places = [place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True)]
-        parts = self._batcher.parts(messages, places)
-        if len(parts) > MAX_ATOMIC_BATCHES:
-            raise InvalidArgument(
-                f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
-                f"{MAX_ATOMIC_BATCHES:,}: divide it"
-            )
-        others = len(names) > 1 and len({*names} - {*avoid}) > 1
-        return _PlacedTransaction(
-            name, topic or (consumed.topic if consumed else ""), self._encoded(parts, messages), others
-        )
+        parts = self._encoded(self._batcher.parts(messages, places), messages)
+        has_others = len(names) > 1 and len({*names} - {*avoid}) > 1
+        return PlacedMessages(name, topic or (at.topic if at else ""), parts, has_others)
 
     def _queues_at(self, route: TopicRoute) -> QueuesAt:
         known = self._known_queues.get(route.topic)
@@ -255,7 +256,7 @@ class Transactor:
         address = route.master_of(broker_name)
         return address is None or self._client.connection.health.is_silent(address)
 
-    def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[_EncodedPart]:
+    def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
         with self._lock:
             first = self._next
             self._next += len(parts)
@@ -263,26 +264,16 @@ class Transactor:
                 self._open[first] = None
             oldest = next(iter(self._open), first)
         try:
-            encoded = [
-                _EncodedPart(
-                    part,
-                    self._batcher.encode(part, messages, BatchNumber(number, number - oldest)),
-                    number,
-                )
+            return [
+                EncodedPart(part, self._batcher.encode(part, messages, BatchNumber(number, number - oldest)), number)
                 for number, part in enumerate(parts, first)
             ]
-            size = sum(len(each.data) for each in encoded)
-            if size > MAX_ATOMIC_BYTES - (len(encoded) + 1) * 1024:
-                raise InvalidArgument(
-                    f"the transaction has {size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: divide it, or compress it "
-                    '(compression="zstd")'
-                )
         except BaseException:
             self._forget(first)
             raise
-        return encoded
 
-    def _settled(self, placed: _PlacedTransaction) -> None:
+    def settled(self, placed: PlacedMessages) -> None:
+        """Note that the outcome of messages is known, or nobody waits for it any more."""
         if placed.parts:
             self._forget(placed.parts[0].sequence)
 
@@ -299,7 +290,7 @@ class Transactor:
         async def attempt(address: str) -> Sequence[broker_pb2.AppendResult]:
             append.is_sent = False
             progress = source.progress() if source is not None else None
-            stream = await self._stream(address)
+            stream = await self.stream(address)
             append.is_sent = True
             result = await stream.append(batches, progress)
             if source is not None:
@@ -312,7 +303,8 @@ class Transactor:
         except MiniMQError as error:
             raise append.outcome(error) from None
 
-    async def _stream(self, address: str) -> AtomicStream:
+    async def stream(self, address: str) -> AtomicStream:
+        """Return the stream to a broker, once that is known to answer."""
         stream = self._streams.get(address)
         if stream is None or stream.ended:
             calls = self._client.connection.brokers
@@ -338,6 +330,20 @@ class Transactor:
         self._streams.clear()
 
 
+def _check_size(parts: Sequence[EncodedPart]) -> None:
+    if len(parts) > MAX_ATOMIC_BATCHES:
+        raise InvalidArgument(
+            f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
+            f"{MAX_ATOMIC_BATCHES:,}: divide it"
+        )
+    size = sum(len(each.data) for each in parts)
+    if size > MAX_ATOMIC_BYTES - (len(parts) + 1) * 1024:
+        raise InvalidArgument(
+            f"the transaction has {size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: divide it, or compress it "
+            '(compression="zstd")'
+        )
+
+
 def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> SendFailed:
     outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
     return SendFailed(f"the transaction is not acknowledged, and {outcome}: {error.message}", tuple(tries))
@@ -345,7 +351,7 @@ def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> Send
 
 def _receipts(
     messages: Sequence[TransactionMessage],
-    placed: _PlacedTransaction,
+    placed: PlacedMessages,
     answers: Sequence[broker_pb2.AppendResult],
     producer_id: int,
 ) -> list[SendReceipt]:
