@@ -32,7 +32,7 @@ from minimq_broker.store.entry import (
     staged_entry,
 )
 from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
-from minimq_broker.store.held.due_rows import AnyDueRow, due_rows_of
+from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
 from minimq_broker.store.log_reader import LogReader
@@ -88,7 +88,7 @@ class CommitGroup:
         self.messages = 0
         self.entries: list[tuple[int, bytes]] = []
         self.rows: list[tuple[QueueKey, Row]] = []
-        self.due: list[AnyDueRow] = []
+        self.due: list[DueRow] = []
         self.effects: list[tuple[Effect, int, int]] = []
         self._pending = PendingBatches(state.producers)
         #: What the group stages, by transaction and producer.
@@ -306,7 +306,7 @@ class CommitGroup:
             raise StoreError(f"entries of position {job.position} cannot follow on a log that ends at {self.end}")
         at = job.position
         ends = dict(self.ends)
-        rows, effects, due = [], [], list[AnyDueRow]()
+        rows, effects, due = [], [], list[DueRow]()
         whole_from = at
         for data in job.entries:
             entry = opened(data, at)
@@ -325,7 +325,7 @@ class CommitGroup:
                 rows.append((entry.header.queue, row_of(entry.header, entry.about, at, len(data))))
             at += len(data)
             effects.append((entry.effect, at, entry.header.stored_ms))
-            due += due_rows_of(entry.effect, at - len(data), len(data))
+            due += due_rows_of(entry.effect, at - len(data))
         if at < whole_from:
             raise CorruptEntry(f"the entries up to position {at} cut an atomic append, which ends at {whole_from}")
         for data in job.entries:
@@ -372,7 +372,7 @@ class CommitGroup:
 
     def append(self, entry: bytes, effect: Effect) -> None:
         """Write an entry that is no batch in a queue."""
-        self.due += due_rows_of(effect, self.end, len(entry))
+        self.due += due_rows_of(effect, self.end)
         self.entries.append((self.end, entry))
         self.end += len(entry)
         self.effects.append((effect, self.end, self.now_ms))

@@ -17,7 +17,7 @@ import lmdb
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.first_position import keep, look_and_keep
-from minimq_broker.store.held.due_rows import AnyDueRow
+from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.lmdb_file import lock_file, remove_lmdb
 from minimq_broker.store.log_reader import LogObserver, LogReader
 from minimq_broker.store.rows import Row
@@ -98,7 +98,7 @@ class CommitLog(LogReader):
         end: int,
         entries: list[tuple[int, bytes]],
         rows: list[tuple[QueueKey, Row]],
-        due: Sequence[AnyDueRow] = (),
+        due: Sequence[DueRow] = (),
     ) -> None:
         """Add a group of entries, with the rows of what is among them, at the position where the log ends; sync."""
         try:

@@ -19,8 +19,7 @@ from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.held.delay_drafts import DelayLimits, delay_refusal
-from minimq_broker.store.held.delayed_batches import DelayedPage, DelayedRange
-from minimq_broker.store.held.due_index import DueIndex
+from minimq_broker.store.held.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.log_reader import LogObserver

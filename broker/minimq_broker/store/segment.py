@@ -32,7 +32,7 @@ from minimq_broker.store.entry import (
     read_header,
     stands_at,
 )
-from minimq_broker.store.held.due_rows import AnyDueRow
+from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import (
     ROW_KEY,
@@ -97,7 +97,7 @@ class Segment(SegmentFile):
         txn: lmdb.Transaction,
         entries: list[tuple[int, bytes]],
         rows: list[tuple[QueueKey, Row]],
-        due: Sequence[AnyDueRow] = (),
+        due: Sequence[DueRow] = (),
     ) -> None:
         """Add entries by position, in ascending order, and the rows of what is among them."""
         for position, entry in entries:
@@ -108,7 +108,7 @@ class Segment(SegmentFile):
             self.due.put(txn, due)
 
     def write(
-        self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[AnyDueRow] = ()
+        self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[DueRow] = ()
     ) -> None:
         """Add entries and rows in one transaction, synced; see `put`."""
         with self._env.begin(write=True) as txn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.held.due_rows import wait_key
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.check import check_directory
@@ -27,6 +27,11 @@ Harm = Callable[[lmdb.Environment, Table, Table, DueKey], None]
 
 def _position(key: DueKey) -> bytes:
     return key.id.to_bytes(8, "big")
+
+
+def wait_key(key: DueKey) -> bytes:
+    """Return under what the row of a waiting batch is stored."""
+    return struct.pack(">QQB", *key, 1)
 
 
 def _without_an_entry(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:

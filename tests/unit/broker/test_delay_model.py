@@ -13,7 +13,7 @@ import pytest
 
 from minimq_broker.core.held.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
 from minimq_broker.store.held import delay_drafts
-from minimq_broker.store.held.delayed_batches import DelayedRange
+from minimq_broker.store.held.due_index import DelayedRange
 from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch

@@ -7,7 +7,7 @@ import pytest
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.held.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
 from minimq_broker.core.upkeep.disk import Watermarks
-from minimq_broker.store.held.delayed_batches import DelayedRange
+from minimq_broker.store.held.due_index import DelayedRange
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.upkeep.rewriting import Rewriting

@@ -12,7 +12,7 @@ from minimq_broker.services.counters import Counters
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
-from minimq_broker.store.held.delayed_batches import DelayedPage, DelayedRange
+from minimq_broker.store.held.due_index import DelayedPage, DelayedRange
 from minimq_broker.store.jobs import DueJob
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import delay_pb2

@@ -24,8 +24,8 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.disk import DiskLevel
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.entry import delayed_batch, delayed_entry
-from minimq_broker.store.held.due_index import DueIndex, StoredDue, row_in
-from minimq_broker.store.held.due_rows import DueRow, due_key_in, is_recall
+from minimq_broker.store.held.due_index import DueIndex
+from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
@@ -123,47 +123,47 @@ class DelayDrafts:
         """Write the next batches that are due to their queues, but for those that are not to be published."""
         size = 0
         recalled = passed = None
-        for looked, stored in enumerate(index.walk(self._published.key, self._group.now_ms + 1)):
-            key = due_key_in(stored[0])
-            if is_recall(stored[0]):
+        for looked, (row, segment) in enumerate(index.walk(self._published.key, self._group.now_ms + 1)):
+            key = row.due
+            if row.is_recall:
                 recalled = passed = key  # its batch may be gone with its segment
                 continue
             if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
                 job.has_more = True
                 break
+            passed = key
             if self._published.covers(key):
-                passed = key
                 continue
             if key == recalled or key in self._recalled:
                 job.recalled += 1
-                passed = key
                 continue
-            row = row_in(stored[2], *stored[:2])
-            name = None if row is None else self._state.topic_name(row.topic_id)
-            if row is not None and name is None:
-                job.dropped += 1
-                passed = key
-                continue
-            self._publish(job, key, stored, None if name is None else self._state.topics[name], row)
-            size += 0 if row is None else row.size
-            passed = None
+            entry = segment.entry_at(key.id) or b""
+            if self._publish(job, row, entry):
+                size += len(entry)
+                passed = None
         if passed is not None:
             self._skip(DueSkipped(*passed))
 
-    def _publish(self, job: DueJob, key: DueKey, stored: StoredDue, topic: Topic | None, row: DueRow | None) -> None:
-        entry = stored[2].entry_at(key.id)
+    def _publish(self, job: DueJob, row: DueRow, entry: bytes) -> bool:
+        """Publish a batch, unless its topic is gone; return whether the mark has moved."""
+        key = row.due
         try:
-            data, delayed = delayed_batch(entry or b"", key)
+            data, delayed = delayed_batch(entry, key)
         except CorruptEntry as error:
             log.error("store: a delayed batch is lost due=%d id=%d error=%s", *key, error.message)
             job.lost += 1
-            self._skip(DueSkipped(*key, *((0, 0) if row is None else (row.topic_id, row.messages))))
-            return
-        assert topic is not None  # its row has it, or was made of its entry
-        place = self._group.release(topic, delayed.place.queue_id, data, key)
+            topic_id, messages = row.counted
+            self._skip(DueSkipped(*key, *((topic_id, messages) if self._state.topic_name(topic_id) else ())))
+            return True
+        name = self._state.topic_name(delayed.place.topic_id)
+        if name is None:
+            job.dropped += 1
+            return False
+        place = self._group.release(self._state.topics[name], delayed.place.queue_id, data, key)
         self._published = self._published.moved(key)
         job.messages += delayed.messages
         job.late_ms.append(place.stored_ms - key.due_ms)
+        return True
 
     def _skip(self, fact: DueSkipped) -> None:
         self._group.add(fact)
@@ -176,20 +176,20 @@ class DelayDrafts:
         topic_id = self._state.topic(job.topic).topic_id
         found: list[RecalledBatch] = []
         for key in job.keys:
-            row = index.find(key)
-            outcome = self._outcome(key, topic_id, row, index)
+            batch = index.find(key)
+            outcome = self._outcome(key, topic_id, batch, index)
             job.outcomes.append(outcome)
-            if outcome is RecallOutcome.RECALLED and row is not None:
-                found.append(RecalledBatch(*key, row.messages))
+            if outcome is RecallOutcome.RECALLED and batch is not None:
+                found.append(RecalledBatch(*key, batch.messages))
                 self._recalled.add(key)
         if found:
             self._group.add(BatchesRecalled(topic_id, tuple(found)))
 
-    def _outcome(self, key: DueKey, topic_id: int, row: DueRow | None, index: DueIndex) -> RecallOutcome:
-        if row is not None and row.topic_id != topic_id:
+    def _outcome(self, key: DueKey, topic_id: int, batch: BatchDelayed | None, index: DueIndex) -> RecallOutcome:
+        if batch is not None and batch.place.topic_id != topic_id:
             return RecallOutcome.TOO_LATE
         if key in self._recalled or index.is_recalled(key, self._published.key):
             return RecallOutcome.ALREADY_RECALLED
-        if row is None or self._published.covers(key):
+        if batch is None or self._published.covers(key):
             return RecallOutcome.TOO_LATE
-        return RecallOutcome.RECALLED if row.is_recallable else RecallOutcome.NOT_RECALLABLE
+        return RecallOutcome.RECALLED if batch.is_recallable else RecallOutcome.NOT_RECALLABLE

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
 from minimq_broker.core.state import BatchApplied, Effect
-from minimq_broker.store.held.due_rows import due_rows_of
+from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import CorruptEntry
 
@@ -18,9 +18,9 @@ class DueCheck:
         self._expected: dict[bytes, bytes] = {}
         self._published = DueMark()
 
-    def note(self, done: Effect, position: int, size: int) -> None:
+    def note(self, done: Effect, position: int) -> None:
         """Take in what an entry at a log position does. Raises `CorruptEntry` if it cannot follow those before it."""
-        self._expected.update(row.pack() for row in due_rows_of(done, position, size))
+        self._expected.update(due_rows_of(done, position))
         if isinstance(done, DueSkipped):
             self._move(DueKey(done.due_ms, done.id))
         elif isinstance(done, BatchApplied) and done.due is not None:
@@ -44,7 +44,7 @@ class DueCheck:
     def row_findings(self, segment: Segment) -> Iterator[tuple[int, str]]:
         """Yield log position and text of what is wrong in the due table of the segment whose entries came last."""
         expected, self._expected = self._expected, {}
-        for key, value in segment.due.stored():
+        for key, value in segment.due.rows():
             if expected.pop(key, None) != value:
                 yield -1, f"the due row {key.hex()} is wrong"
         for key in expected:

@@ -3,33 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 
-from minimq_broker.core.held.delays import NO_KEY, DueKey, DueMark
-from minimq_broker.store.entry import batch_at, delay_of, delayed_batch, stored_ms_of
-from minimq_broker.store.held.delayed_batches import DelayedBatch, DelayedPage, DelayedRange
-from minimq_broker.store.held.due_rows import (
-    DueRow,
-    due_key_in,
-    is_recall,
-    key_after,
-    key_from,
-    position_in_due,
-    unpack_due,
-)
+from minimq_broker.core.held.delays import NO_KEY, BatchDelayed, DueKey, DueMark
+from minimq_broker.store.entry import delay_of, delayed_batch
+from minimq_broker.store.held.due_table import DueRow, key_after, key_from
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import CorruptEntry
 
-#: Key and row as stored, and where they are.
-StoredDue = tuple[bytes, bytes, Segment]
-
 #: Rows that are looked at for one page of a listing.
 _LISTED_ROWS = 20_000
 #: Recalled batches that are looked at before a segment is said to have one that waits.
 _LOOKED_AT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedBatch:
+    """A batch that waits, as it is listed."""
+
+    key: DueKey
+    queue_id: int
+    count: int
+    #: When it was stored, in ms since 1970.
+    stored_ms: int
+    #: It may be taken back.
+    is_recallable: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedRange:
+    """Delayed batches of a topic, by when they are due."""
+
+    #: Due from this time on, in ms since 1970.
+    from_ms: int = 0
+    #: Due before this time; None: at any time.
+    before_ms: int | None = None
+    #: Only those behind this key.
+    after: DueKey = NO_KEY
+    #: So many at most.
+    max_batches: int = 1_000
+    max_bytes: int = 1 << 20
+    recalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedPage:
+    """Some delayed batches, in the order in which they are due."""
+
+    batches: list[DelayedBatch]
+    #: Where the next page goes on; None when there are no more.
+    next: DueKey | None = None
 
 
 class DueIndex:
@@ -46,7 +74,7 @@ class DueIndex:
         found = (segment.due.next_key(mark) for segment in self._log.segments)
         return min((key for key in found if key is not None), default=None)
 
-    def walk(self, mark: DueKey, before_ms: int, from_ms: int = 0) -> Iterator[StoredDue]:
+    def walk(self, mark: DueKey, before_ms: int, from_ms: int = 0) -> Iterator[tuple[DueRow, Segment]]:
         """Yield the rows behind a mark that are due before a time, by key; that of a recall ahead of its batch."""
         start, end = max(key_after(mark), key_from(from_ms)), key_from(before_ms)
         parts = [
@@ -56,12 +84,12 @@ class DueIndex:
         ]
         return parts[0] if len(parts) == 1 else merge(*parts, key=itemgetter(0))
 
-    def _rows(self, segment: Segment, start: bytes, end: bytes) -> Iterator[StoredDue]:
+    def _rows(self, segment: Segment, start: bytes, end: bytes) -> Iterator[tuple[DueRow, Segment]]:
         try:
-            for key, value in segment.due.stored_from(start):
-                if key >= end:
+            for row in segment.due.rows(start):
+                if row.key >= end:
                     return
-                yield key, value, segment
+                yield row, segment
         except DAMAGE as error:
             self._log.report_damage(segment.start, str(error))
             raise CorruptEntry(
@@ -69,23 +97,24 @@ class DueIndex:
                 "repairs the file"
             ) from error
 
-    def find(self, key: DueKey) -> DueRow | None:
-        """Return the row of a delayed batch; None when there is none that can be read."""
+    def find(self, key: DueKey) -> BatchDelayed | None:
+        """Return what is known of a delayed batch; None when there is none that can be read."""
         for segment in self._from(key.id)[:1]:
-            stored = segment.due.get(key)
-            if stored is not None:
-                return row_in(segment, *stored)
+            try:
+                return delayed_batch(segment.entry_at(key.id) or b"", key)[1]
+            except CorruptEntry:
+                pass
         return None
 
     def is_recalled(self, key: DueKey, mark: DueKey) -> bool:
         """Return whether there is a recall of a batch."""
         return self._recall_of(key, mark) is not None
 
-    def _recall_of(self, key: DueKey, mark: DueKey) -> tuple[bytes, bytes] | None:
+    def _recall_of(self, key: DueKey, mark: DueKey) -> DueRow | None:
         for segment in self._from(key.id):
             first = segment.due.next_key(mark) if key > mark else key
-            if first is not None and first <= key and (stored := segment.due.get_recall(key)) is not None:
-                return stored
+            if first is not None and first <= key and (row := segment.due.recall_of(key)) is not None:
+                return row
         return None
 
     def _from(self, position: int) -> list[Segment]:
@@ -104,8 +133,8 @@ class DueIndex:
         return key > mark and not self._is_recalled_for_good(key, mark)
 
     def _is_recalled_for_good(self, key: DueKey, mark: DueKey) -> bool:
-        stored = self._recall_of(key, mark)
-        return stored is not None and position_in_due(*stored) < self._log.saved_to
+        row = self._recall_of(key, mark)
+        return row is not None and row.position < self._log.saved_to
 
     def waiting_from(self, mark: DueKey) -> int | None:
         """Return where the first segment with a batch that waits starts; None when there is none."""
@@ -122,8 +151,8 @@ class DueIndex:
     def _has_waiting(self, segment: Segment, mark: DueKey) -> bool:
         if segment.due.next_key(mark) is None:
             return False
-        for looked, (key, _) in enumerate(segment.due.stored_from(key_after(mark))):
-            if not is_recall(key) and (looked > _LOOKED_AT or not self._is_recalled_for_good(due_key_in(key), mark)):
+        for looked, row in enumerate(segment.due.rows(key_after(mark))):
+            if not row.is_recall and (looked > _LOOKED_AT or not self._is_recalled_for_good(row.due, mark)):
                 return True
         return False
 
@@ -131,40 +160,25 @@ class DueIndex:
         """Return some delayed batches of a topic that are not due. Raises `CorruptEntry`."""
         found: list[DelayedBatch] = []
         before_ms = 1 << 63 if wanted.before_ms is None else wanted.before_ms
-        size = looked = 0
+        size = 0
         recalled = last = NO_KEY
-        for stored_key, value, segment in self.walk(max(published.key, wanted.after), before_ms, wanted.from_ms):
+        walk = self.walk(max(published.key, wanted.after), before_ms, wanted.from_ms)
+        for looked, (row, segment) in enumerate(walk):
             if looked >= _LISTED_ROWS or len(found) >= wanted.max_batches or size >= wanted.max_bytes:
                 return DelayedPage(found, last)
-            looked += 1
-            last = due_key_in(stored_key)
-            if is_recall(stored_key):
+            last = row.due
+            if row.is_recall:
                 recalled = last
                 continue
-            if published.covers(last):
+            if published.covers(last) or (last == recalled) is not wanted.recalled or row.counted[0] != topic_id:
                 continue
-            row = row_in(segment, stored_key, value)
-            if (last == recalled) is not wanted.recalled or row is None or row.topic_id != topic_id:
+            try:
+                data, batch = delayed_batch(segment.entry_at(last.id) or b"", last)
+            except CorruptEntry:
                 continue
-            entry = segment.entry_at(last.id)
-            if entry is not None:
-                data = entry[batch_at(entry) :]
-                stored_ms = stored_ms_of(memoryview(entry))
-                found.append(DelayedBatch(last, row.queue_id, row.messages, stored_ms, row.is_recallable, data))
-                size += len(data)
+            place = batch.place
+            found.append(
+                DelayedBatch(last, place.queue_id, batch.messages, place.stored_ms, batch.is_recallable, bytes(data))
+            )
+            size += len(data)
         return DelayedPage(found)
-
-
-def row_in(segment: Segment, key: bytes, value: bytes) -> DueRow | None:
-    """Return the row of a delayed batch as stored; of a damaged one by its entry, None when that is damaged as well."""
-    try:
-        row = unpack_due(key, value)
-        return row if isinstance(row, DueRow) else None
-    except CorruptEntry:
-        due = due_key_in(key)
-        entry = segment.entry_at(due.id) or b""
-        try:
-            done = delayed_batch(entry, due)[1]
-        except CorruptEntry:
-            return None
-        return DueRow(due, len(entry), done.messages, done.place.topic_id, done.place.queue_id, done.is_recallable)

@@ -1,30 +1,79 @@
 """The due table of a segment: its delayed batches by when they are due, and the recalls in it.
 
-    due     (due time, id of the batch, kind of row) -> `DueRow` or `RecallRow`
+    due     (due time, id of the batch, kind of row) -> `DueRow`
 
 Rows are written in one transaction with their entries, and stay when the batch is published: the mark of the state
-tells which are over.
+tells which are over. What a batch is, its entry says, which has a checksum.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
 import lmdb
 
-from minimq_broker.core.held.delays import NO_KEY, DueKey
-from minimq_broker.store.held.due_rows import (
-    AnyDueRow,
-    due_key_in,
-    key_after,
-    position_in_due,
-    recall_key,
-    wait_key,
-)
+from minimq_broker.core.held.delays import NO_KEY, BatchDelayed, BatchesRecalled, DueKey
+from minimq_broker.core.state import Effect
 
 DUE_TABLE = b"due"
+
+#: When the batch is due, its id, and the kind of the row: that of a recall comes ahead of that of its batch.
+_KEY = struct.Struct(">QQB")
+_RECALL, _WAIT, _BEHIND = 0, 1, 0xFF
+#: Topic id and number of messages of a batch, in case that its entry is damaged.
+_WAITING = struct.Struct("<QI")
+#: Log position of a recall.
+_RECALLED = struct.Struct("<Q")
+_MAX = (1 << 64) - 1
+
+
+class DueRow(NamedTuple):
+    """A row as it is stored: that of a batch, whose id is the position of its entry, or of its recall."""
+
+    key: bytes
+    value: bytes
+
+    @property
+    def due(self) -> DueKey:
+        """The key of the batch. Raises `struct.error` if it is none."""
+        return DueKey(*_KEY.unpack(self.key)[:2])
+
+    @property
+    def is_recall(self) -> bool:
+        """True if the batch is recalled by the entry of the row."""
+        return self.key[-1] == _RECALL
+
+    @property
+    def position(self) -> int:
+        """Log position of the entry that it is of."""
+        return int(_RECALLED.unpack_from(self.value)[0]) if self.is_recall else self.due.id
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        """Topic id and number of messages of a batch, not verified; zeros if they are damaged."""
+        return _WAITING.unpack(self.value) if len(self.value) == _WAITING.size else (0, 0)
+
+
+def due_rows_of(effect: Effect, position: int) -> Iterator[DueRow]:
+    """Yield the rows of the entry with an effect, at a log position."""
+    if isinstance(effect, BatchDelayed):
+        yield DueRow(_KEY.pack(*effect.key, _WAIT), _WAITING.pack(effect.place.topic_id, effect.messages))
+    elif isinstance(effect, BatchesRecalled):
+        for each in effect.batches:
+            yield DueRow(_KEY.pack(each.due_ms, each.id, _RECALL), _RECALLED.pack(position))
+
+
+def key_after(key: DueKey) -> bytes:
+    """Return where in the table the rows behind a key begin."""
+    return _KEY.pack(*key, _BEHIND)
+
+
+def key_from(due_ms: int) -> bytes:
+    """Return where in the table the rows begin that are due at a time or later, in ms since 1970."""
+    return _KEY.pack(min(due_ms, _MAX), 0, 0)
 
 
 class _Next(NamedTuple):
@@ -60,19 +109,15 @@ class DueTable:
 
     # ---- writing ------------------------------------------------------------------------------------
 
-    def put(self, txn: lmdb.Transaction, rows: Sequence[AnyDueRow]) -> None:
+    def put(self, txn: lmdb.Transaction, rows: Sequence[DueRow]) -> None:
         """Add rows. `changed` follows the commit."""
         with txn.cursor(self._db) as cursor:
-            cursor.putmulti([row.pack() for row in rows])
-
-    def delete(self, txn: lmdb.Transaction, row: AnyDueRow) -> None:
-        """Delete a row. `changed` follows the commit."""
-        txn.delete(row.pack()[0], db=self._db)
+            cursor.putmulti([*map(tuple, rows)])
 
     def truncate(self, txn: lmdb.Transaction, position: int) -> None:
         """Delete the rows of all entries from a log position on. `changed` follows the commit."""
         with txn.cursor(self._db) as cursor:
-            gone = [key for key, value in cursor if position_in_due(key, value) >= position]
+            gone = [bytes(key) for key, value in cursor if DueRow(bytes(key), bytes(value)).position >= position]
         for key in gone:
             txn.delete(key, db=self._db)
 
@@ -82,16 +127,12 @@ class DueTable:
 
     # ---- reading ------------------------------------------------------------------------------------
 
-    def stored_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the key of each row and the row as stored, not verified, from a key on."""
+    def rows(self, start: bytes = b"\0") -> Iterator[DueRow]:
+        """Yield the rows from a key on."""
         with self._reading() as txn, txn.cursor(self._db) as cursor:
             if cursor.set_range(start):
                 for key, value in cursor:
-                    yield bytes(key), bytes(value)
-
-    def stored(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each row as `stored_from` does."""
-        return self.stored_from(b"\0")
+                    yield DueRow(bytes(key), bytes(value))
 
     def next_key(self, mark: DueKey) -> DueKey | None:
         """Return the first key behind a mark, of a batch that waits or of a recall; None when there is none."""
@@ -99,25 +140,20 @@ class DueTable:
         if found.changes == self._changes and found.mark <= mark and (found.key is None or found.key > mark):
             return found.key
         changes = self._changes  # ahead of looking: what is written in between is looked for the next time
-        first = next(self.stored_from(key_after(mark)), None)
-        key = None if first is None else due_key_in(first[0])
+        first = next(self.rows(key_after(mark)), None)
+        key = None if first is None else first.due
         self._next = _Next(changes, mark, key)
         return key
 
-    def has(self, row: AnyDueRow) -> bool:
+    def has(self, row: DueRow) -> bool:
         """Return whether a row is stored as it should be."""
-        key, value = row.pack()
-        return self._get(key) == (key, value)
+        return self._get(row.key) == row
 
-    def get(self, key: DueKey) -> tuple[bytes, bytes] | None:
-        """Return key and row, as stored, of a batch; None when it has none here."""
-        return self._get(wait_key(key))
+    def recall_of(self, key: DueKey) -> DueRow | None:
+        """Return the row of the recall of a batch; None when it has none here."""
+        return self._get(_KEY.pack(*key, _RECALL))
 
-    def get_recall(self, key: DueKey) -> tuple[bytes, bytes] | None:
-        """Return key and row, as stored, of the recall of a batch; None when it has none here."""
-        return self._get(recall_key(key))
-
-    def _get(self, key: bytes) -> tuple[bytes, bytes] | None:
+    def _get(self, key: bytes) -> DueRow | None:
         with self._reading() as txn:
             value = txn.get(key, db=self._db)
-            return None if value is None else (key, bytes(value))
+            return None if value is None else DueRow(key, bytes(value))

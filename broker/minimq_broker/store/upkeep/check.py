@@ -225,7 +225,7 @@ class _LogWalk:
                 done = effect(entry, position)
                 if self.replayed is not None and position < self._saved.position:
                     self.replayed.apply(done, self.position, header.stored_ms)
-                self.due.note(done, position, len(entry))
+                self.due.note(done, position)
                 if header.kind in IN_QUEUE:
                     rows.append(self._row(position, header, data, len(entry)))
                     self._verify(header, data)

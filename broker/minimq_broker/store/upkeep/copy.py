@@ -22,7 +22,7 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
-from minimq_broker.store.held.due_rows import AnyDueRow, due_rows_of
+from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.rows import Row, row_of
@@ -209,12 +209,12 @@ def placed(entries: Sequence[bytes], position: int) -> Placed:
     return [*zip(accumulate(map(len, entries), initial=position), entries, strict=False)]
 
 
-def _verified(entries: Placed) -> tuple[list[tuple[QueueKey, Row]], list[AnyDueRow]]:
+def _verified(entries: Placed) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
     rows: list[tuple[QueueKey, Row]] = []
-    due: list[AnyDueRow] = []
+    due: list[DueRow] = []
     for position, data in entries:
         header, about, effect = opened(data, position)
-        due += due_rows_of(effect, position, len(data))
+        due += due_rows_of(effect, position)
         if about is not None:
             rows.append((header.queue, row_of(header, about, position, len(data))))
     return rows, due

@@ -13,7 +13,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import IN_QUEUE, EntryKind, effect, payload_of, read_header
-from minimq_broker.store.held.due_rows import AnyDueRow, due_rows_of
+from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
 from minimq_broker.store.rows import Row, row_of
 from minimq_broker.store.segment import Segment
@@ -144,7 +144,7 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
     try:
         entries: list[tuple[int, bytes]] = []
         rows: list[tuple[QueueKey, Row]] = []
-        due: list[AnyDueRow] = []
+        due: list[DueRow] = []
         size = 0
 
         def write() -> None:
@@ -161,7 +161,7 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
                 about = batch.read_header(payload_of(memoryview(entry), header))
                 rows.append((header.queue, row_of(header, about, position, len(entry))))
             elif header.kind in (EntryKind.DELAYED, EntryKind.FACT):
-                due += due_rows_of(effect(memoryview(entry), position), position, len(entry))
+                due += due_rows_of(effect(memoryview(entry), position), position)
             entries.append((position, entry))
             size += len(entry)
             if size >= _WRITTEN_BYTES:

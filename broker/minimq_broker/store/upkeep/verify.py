@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from minimq_broker.store.entry import opened
-from minimq_broker.store.held.due_rows import due_rows_of
+from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.rows import row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import PageCheck
@@ -58,7 +58,7 @@ class Verification:
             row = row_of(header, about, position, len(data))
             if self.segment.row_at(header.queue, row.last_offset) != row:
                 raise CorruptEntry(f"the index row of queue {header.queue} offset {row.last_offset} is wrong")
-        for due in due_rows_of(done, position, len(data)):
+        for due in due_rows_of(done, position):
             self._due += 1
             if not self.segment.due.has(due):
-                raise CorruptEntry(f"the due row of the batch of position {due.key.id} is wrong")
+                raise CorruptEntry(f"the due row of the batch of position {due.due.id} is wrong")
