@@ -328,7 +328,7 @@ def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
         for _ in range(8):
             replier.reply(request, Reply(bytes(4 << 20)))  # four of them are more than 16 MiB
         replier.flush(PATIENCE_S)
-        assert replier._core.replier._sender.outcomes == {"late": 3, "dropped": 5}
+        assert replier._core.replier.outcomes == {"late": 3, "dropped": 5}
         replier.reply(request, Reply(b""))
         replier.close()
 

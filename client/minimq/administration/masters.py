@@ -185,7 +185,9 @@ class Masters:
 
     def at(self, broker_name: str, attempt: Callable[[str], Awaitable[Result]]) -> Result:
         """Return what an attempt returns, which is given the address of the master of a broker; see `at_master`."""
-        return self.calls.wait(lambda: at_master(_Registered(self._nameservers, broker_name), attempt, self._timeout_s))
+        return self.calls.wait(
+            lambda: at_master(RegisteredMaster(self._nameservers, broker_name), attempt, self._timeout_s)
+        )
 
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
         """Return the answer of the master of a broker; raises as `find` and `call_all` do."""
@@ -282,20 +284,21 @@ class Masters:
         self.calls.wait(lambda: self._nameservers.wait_until_shown(lack, self._timeout_s))
 
 
-class _Registered(NamedTuple):
+class RegisteredMaster(NamedTuple):
     """The master of a broker, as name servers say each time."""
 
     nameservers: NameServers
     broker_name: str
 
     async def find(self) -> str:
+        """Return its present address. Raises `Unavailable`."""
         for broker in await self.nameservers.brokers_of_all(settled=True):
             if broker.broker_name == self.broker_name and broker.master is not None:
                 return broker.master
         raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
 
     def failed(self, address: str, error: MiniMQError) -> None:
-        pass
+        """Do nothing: the next look tells."""
 
 
 def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:

@@ -16,14 +16,15 @@ class Streams:
     """The streams of a client to a broker whose master is set here; none ends by itself."""
 
     def __init__(self) -> None:
-        self.master: str | None = "first"
+        self.broker_name = "broker-a"
+        self.master = "first"
         self.opened: list[str] = []
         self.cancelled = 0
         self.ended: asyncio.Future[None] | None = None
         self.was_opened = asyncio.Event()
         self.searches = 0
 
-    def master_of(self, _: str) -> str | None:
+    async def find(self) -> str:
         return self.master
 
     def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:
@@ -39,12 +40,12 @@ class Streams:
     def changed(self) -> None:
         pass
 
-    def look_for(self, _: str) -> None:
+    def failed(self, _: str, __: Exception) -> None:
         self.searches += 1
 
 
 async def attended(streams: Streams) -> tuple[Attendance, asyncio.Task[None]]:
-    attendance = Attendance(cast("AttendStreams", streams), "broker-a")
+    attendance = Attendance(cast("AttendStreams", streams), streams)
     task = asyncio.create_task(attendance.run())
     await streams.was_opened.wait()
     streams.was_opened.clear()

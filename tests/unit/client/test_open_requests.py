@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import cast
 
 from minimq.connection.connection import Connection
 from minimq.sending.callback_thread import CallbackThread
@@ -25,7 +26,7 @@ def kept() -> int:
 
 def test_requests_that_were_answered_do_not_stay_until_a_deadline() -> None:
     connection = Connection(["127.0.0.1:1"])
-    home = Attendance(cast("Any", None), "broker-a")
+    home = cast("Attendance", SimpleNamespace(events=0))
     requests = OpenRequests(connection, CallbackThread("callbacks").run)
     until = time.monotonic() + LONG_S
     for number in range(MANY):

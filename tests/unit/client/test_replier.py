@@ -58,5 +58,5 @@ def test_a_message_that_is_no_request_has_no_reply_but_a_wrong_one_is_told(repli
 @pytest.mark.parametrize(("age_s", "expired"), [(5.0, 0), (60.0, 1), (-3600.0, 0)])
 def test_a_request_is_not_answered_long_after_its_deadline(replier: Replier, age_s: float, expired: int) -> None:
     replier.answer(request(age_s), Reply(b""))
-    assert replier._sender.outcomes["expired"] == expired
+    assert replier.outcomes["expired"] == expired
     assert replier.wait(0.0) == bool(expired)

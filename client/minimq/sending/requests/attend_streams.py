@@ -7,10 +7,10 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from minimq.connection.at_master import at_master
-from minimq.connection.client import RouteCache
-from minimq.connection.connection import Connection
+from minimq.connection.at_master import Master, at_master
+from minimq.connection.client import ClusterClient
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.stream import Stream
 from minimq.transport.client_log import client_logger
@@ -30,21 +30,31 @@ _PATIENCE_S = 0.3
 OnEvent = Callable[[str, attend_pb2.AttendEvent], None]
 
 
+class NamedMaster(Master, Protocol):
+    """The master of a broker, with the name of that."""
+
+    @property
+    def broker_name(self) -> str:
+        """The name of the broker."""
+
+
 class Attendance:
     """A client's attendance at one broker name: a stream to its master, reopened whenever it ends.
 
     All of it lives on the event loop of the connection; any thread may look at the attributes.
     """
 
-    def __init__(self, streams: AttendStreams, broker_name: str) -> None:
+    def __init__(self, streams: AttendStreams, master: NamedMaster) -> None:
         self._streams = streams
-        self.broker_name = broker_name
+        self._master = master
+        self.broker_name = master.broker_name
         self.address = ""
         self.is_open = False
         self.error: MiniMQError | None = None
         self.events = 0
         self._outage = OutageLog(log)
         self._ended: asyncio.Future[None] | None = None
+        self.find = master.find
 
     async def run(self) -> None:
         """Attend until this is cancelled, or the connection is closed."""
@@ -53,20 +63,13 @@ class Attendance:
                 await at_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
                 await asyncio.sleep(_PAUSE_S)
 
-    async def find(self) -> str:
-        """Return the address of the master. Raises `Unavailable`."""
-        address = self._streams.master_of(self.broker_name)
-        if address is None:
-            raise Unavailable(f"broker {self.broker_name} has no master now")
-        return address
-
     def failed(self, address: str, error: MiniMQError) -> None:
         """Note that the broker is not attended."""
         text = "client: does not attend broker=%s address=%s error=%s"
         self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
         self.is_open, self.error = False, error
         self._streams.changed()
-        self._streams.look_for(self.broker_name)
+        self._master.failed(address, error)
 
     async def _attend(self, address: str) -> None:
         events, self.address = self.events, address
@@ -100,57 +103,47 @@ class Attendance:
 class AttendStreams:
     """The attendances of one client, by broker name. They live on the event loop of the connection."""
 
-    def __init__(
-        self, connection: Connection, routes: RouteCache, hello: attend_pb2.AttendRequest, on_event: OnEvent
-    ) -> None:
-        self._connection = connection
-        self._routes = routes
+    def __init__(self, client: ClusterClient, hello: attend_pb2.AttendRequest, on_event: OnEvent) -> None:
+        self._connection = client.connection
         self._hello = hello
         self.on_event = on_event
         self._attendances: dict[str, Attendance] = {}
-        #: A topic whose route has the broker, by broker name.
-        self._topics: dict[str, str] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._changes: asyncio.Event | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = asyncio.Event()
         self._is_closed = False
-        routes.on_change(self._route_changed)
+        client.routes.on_change(self._route_changed)
 
-    def attend(self, broker_name: str, topic: str) -> Attendance:
-        """Begin to attend a broker that the route of a topic has, unless that is done. Raises `Closed`."""
+    def attend(self, master: NamedMaster) -> Attendance:
+        """Begin to attend a broker, unless that is done. Raises `Closed`."""
         if self._is_closed:
             raise Closed(CLOSED)
-        self._topics[broker_name] = topic
-        attendance = self._attendances.get(broker_name)
+        attendance = self._attendances.get(master.broker_name)
         if attendance is None:
-            attendance = self._attendances[broker_name] = Attendance(self, broker_name)
-            self._tasks[broker_name] = asyncio.create_task(attendance.run(), name=f"attend-{broker_name}")
+            attendance = self._attendances[master.broker_name] = Attendance(self, master)
+            self._tasks.add(asyncio.create_task(attendance.run(), name=f"attend-{master.broker_name}"))
         return attendance
 
-    async def attend_one(self, broker_names: Sequence[str], topic: str) -> Attendance:
+    async def attend_one(self, masters: Sequence[NamedMaster]) -> Attendance:
         """Return the first of some brokers that is attended; they are tried one after the other, in this order.
 
         It waits as long as none can be attended; the caller says how long that may take.
         """
         attended: list[Attendance] = []
-        for name in broker_names:
-            attended.append(self.attend(name, topic))
-            try:
+        for master in masters:
+            attended.append(self.attend(master))
+            with suppress(TimeoutError):
                 async with asyncio.timeout(_PATIENCE_S):
                     return await self._first_open(attended)
-            except TimeoutError:
-                pass
         return await self._first_open(attended)
 
     async def _first_open(self, attended: Sequence[Attendance]) -> Attendance:
-        if self._changes is None:
-            self._changes = asyncio.Event()
         while True:
             for attendance in attended:
                 if attendance.is_open:
                     return attendance
-            errors = [attendance.error for attendance in attended]
-            if attended and all(error is not None and not error.retriable for error in errors):
-                raise _copied(errors[0])
+            errors = [attendance.error for attendance in attended if attendance.error is not None]
+            if attended and len(errors) == len(attended) and not any(error.retriable for error in errors):
+                raise errors[0].with_message(errors[0].message)  # a copy: it keeps a traceback
             self._changes.clear()
             await self._changes.wait()
 
@@ -160,7 +153,7 @@ class AttendStreams:
 
     def _end(self) -> None:
         self._is_closed = True
-        for task in self._tasks.values():
+        for task in self._tasks:
             task.cancel()
         self._tasks.clear()
         self._attendances.clear()
@@ -173,20 +166,8 @@ class AttendStreams:
 
     # ---- for the attendances --------------------------------------------------------------------
 
-    def master_of(self, broker_name: str) -> str | None:
-        """Return the address of the master of a broker; None if there is none now."""
-        route = self._routes.known(self._topics[broker_name])
-        return route.master_of(broker_name) if route is not None else None
-
-    def look_for(self, broker_name: str) -> None:
-        """Have it asked for in the background where a broker is."""
-        self._routes.refresh_soon(self._topics[broker_name])
-
     def open(
-        self,
-        address: str,
-        on_event: Callable[[attend_pb2.AttendEvent], None],
-        ended: asyncio.Future[None],
+        self, address: str, on_event: Callable[[attend_pb2.AttendEvent], None], ended: asyncio.Future[None]
     ) -> Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent]:
         """Open a stream, and say who the client is. Raises `Closed`."""
 
@@ -202,10 +183,4 @@ class AttendStreams:
 
     def changed(self) -> None:
         """Wake whoever waits for an attendance."""
-        if self._changes is not None:
-            self._changes.set()
-
-
-def _copied(error: MiniMQError | None) -> MiniMQError:
-    assert error is not None
-    return error.with_message(error.message)
+        self._changes.set()

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
+import threading
 import time
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
+from minimq.connection.at_master import RoutedMaster, answer_of, at_master
 from minimq.connection.client import ClusterClient
+from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.stream import CorrelatedStream, Part
 from minimq.sending.requests.reply import Reply, encoded_reply
-from minimq.sending.requests.reply_sender import ReplySender
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import Closed, InvalidArgument
+from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq_common.outage_log import OutageLog
 from minimq_common.properties import REPLY_TO, ReplyTo, reply_to
+from minimq_common.wire.protocol_bounds import MAX_INBOXES, MAX_REPLIES
+from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
@@ -23,6 +34,17 @@ _CLOCKS_DIFFER_MS = 10_000
 MOST_BODY_BYTES = 32 << 20
 #: Seconds for which a consumer that closes waits for replies on their way.
 CLOSE_S = 1.0
+#: Requests under way to one broker; replies that come meanwhile go together.
+_WINDOW = 4
+#: Bytes of the replies of one request, and of those for one inbox in it; the last one may overshoot them.
+_REQUEST_BYTES = 1 << 20
+_INBOX_BYTES = 256 << 10
+#: Bytes of replies that may wait; with more, those that come are dropped.
+_MOST_BYTES = 16 << 20
+#: A reply is tried again for so long, and no longer than its request waits, in seconds: a fail-over takes less.
+_AGAIN_FOR_S = 10.0
+#: Pause before an inbox that is not open is looked for again, in seconds.
+_PAUSE_S = 0.1
 
 
 class RequestMessage(Protocol):
@@ -47,16 +69,30 @@ class PreparedReply(NamedTuple):
     to: ReplyTo
     topic: str
     made: attend_pb2.RequestReply
+    size: int
+    #: By the monotonic clock.
+    until: float
 
 
 class Replier:
-    """Sends replies to those who asked. Thread-safe."""
+    """Sends replies to those who asked, those that gather meanwhile together. Thread-safe.
+
+    A reply that cannot be forwarded is tried again while its request may still wait; nobody waits for it here.
+    """
 
     def __init__(self, client: ClusterClient, max_body_bytes: int) -> None:
+        self.client = client
         self._connection = client.connection
         self._max_body_bytes = max_body_bytes
-        self._sender = ReplySender(client)
-        self._is_closed = False
+        self.outcomes: Counter[str] = Counter()
+        self._is_used = self._is_closed = False
+        self._outage = OutageLog(log)
+        # What follows belongs to the event loop.
+        self._lines: dict[str, _ReplyLine] = {}
+        self._bytes = 0
+        self._has_ended = False
+        self._flush: asyncio.Handle | None = None
+        self._waiters: list[threading.Event] = []
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
         """Answer a request; see `Producer.reply`."""
@@ -72,24 +108,201 @@ class Replier:
         """Return the reply to a message, ready to be sent; None if the message is no request. Sends nothing."""
         to = reply_to(request.properties.get(REPLY_TO, ""))
         made = encoded_reply(reply, to.correlation_id if to is not None else "", self._max_body_bytes)
-        return PreparedReply(to, request.topic, made) if to is not None else None
+        if to is None:
+            return None
+        until = time.monotonic() + min(to.wait_ms / 1000, _AGAIN_FOR_S)
+        return PreparedReply(to, request.topic, made, made.ByteSize(), until)
 
     def send(self, request: RequestMessage, prepared: PreparedReply) -> None:
         """Send a reply, unless nobody waits for it any more. Returns at once."""
         age_ms = time.time_ns() // 1_000_000 - request.born_ms
         if age_ms > prepared.to.wait_ms + _CLOCKS_DIFFER_MS:
-            self._sender.outcomes["expired"] += 1
+            self.outcomes["expired"] += 1
             text = "client: a request is not answered, it has waited no longer than %s ms topic=%s age_ms=%s"
             log.info(text, prepared.to.wait_ms, prepared.topic, age_ms)
             return
-        self._sender.send(*prepared)
+        self._is_used = True
+        self._connection.call_soon(self._add, prepared)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until all replies are forwarded or dropped; return whether they are."""
-        return self._sender.wait(timeout_s)
+        """Wait until all replies are forwarded or dropped; return whether they are. Without a limit if infinite."""
+        done = threading.Event()
+        if not self._is_used or not self._connection.call_soon(self._tell_when_done, done):
+            return True
+        return done.wait(None if timeout_s == math.inf else max(timeout_s, 0.0))
 
     def close(self, timeout_s: float) -> None:
         """Wait until all replies are forwarded, for a while; drop the others. Idempotent."""
         self._is_closed = True
-        self._sender.wait(timeout_s)
-        self._sender.close()
+        self.wait(timeout_s)
+        if self._is_used:
+            self._connection.call_soon(self._end)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _add(self, reply: PreparedReply) -> None:
+        if self._has_ended or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
+            self.outcomes["dropped"] += 1
+            text = "client: too many replies wait, more are dropped bytes=%d broker=%s"
+            self._outage.failed(text, self._bytes, reply.to.broker_name)
+            return
+        self._bytes += reply.size
+        line = self._lines.get(reply.to.broker_name)
+        if line is None:
+            line = self._lines[reply.to.broker_name] = _ReplyLine(self, reply.to.broker_name)
+        line.waiting.append(reply)
+        if self._flush is None:  # behind others that come at the same time
+            self._flush = asyncio.get_running_loop().call_soon(self._flush_all)
+
+    def _flush_all(self) -> None:
+        self._flush = None
+        for line in self._lines.values():
+            line.flush()
+
+    def over(self, replies: Iterable[PreparedReply], outcome: str) -> None:
+        """Forget replies, and count what became of them."""
+        for reply in replies:
+            self._bytes -= reply.size
+            self.outcomes[outcome] += 1
+        self._look_whether_done()
+
+    def _look_whether_done(self) -> None:
+        if self._bytes <= 0:
+            self._outage.worked("client: replies are sent again")
+            waiters, self._waiters = self._waiters, []
+            for done in waiters:
+                done.set()
+
+    def _tell_when_done(self, done: threading.Event) -> None:
+        self._waiters.append(done)
+        self._look_whether_done()
+
+    def failed(self, broker_name: str, error: MiniMQError) -> None:
+        """Log that replies cannot be brought to a broker."""
+        text = "client: replies cannot be sent, will try again broker=%s error=%s"
+        self._outage.failed(text, broker_name, error, cause=error, level=logging.DEBUG)
+
+    def _end(self) -> None:
+        self._has_ended = True
+        for line in self._lines.values():
+            line.close()
+        self._lines.clear()
+        self._bytes = 0
+        self._look_whether_done()
+
+
+class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse, attend_pb2.ReplyResponse]):
+    """Brings replies to one broker."""
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        self.address = address
+        super().__init__(
+            connection, address, lambda stub: stub.Reply, lambda response: (Part(response.request_id, response),)
+        )
+
+
+class _ReplyLine:
+    """Replies that go to one broker. Lives on the event loop."""
+
+    def __init__(self, replier: Replier, broker_name: str) -> None:
+        self._replier = replier
+        self._broker_name = broker_name
+        self.waiting: deque[PreparedReply] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._stream: ReplyStream | None = None
+
+    def flush(self) -> None:
+        """Send what waits, as far as there is room."""
+        while self.waiting and len(self._under_way) < _WINDOW:
+            if self.waiting[0].until <= time.monotonic():
+                self._replier.over([self.waiting.popleft()], "late")
+                continue
+            task = asyncio.create_task(self._bring(self._next()))
+            self._under_way.add(task)
+            task.add_done_callback(self._brought)
+
+    def _brought(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            self.flush()
+
+    def close(self) -> None:
+        for task in self._under_way:
+            task.cancel()
+        if self._stream is not None:
+            self._stream.close()
+        self.waiting.clear()
+
+    def _next(self) -> dict[bytes, list[PreparedReply]]:
+        parts: dict[bytes, list[PreparedReply]] = {}
+        sizes: Counter[bytes] = Counter()
+        size = 0
+        while self.waiting and size < _REQUEST_BYTES:
+            reply = self.waiting[0]
+            inbox = reply.to.inbox
+            part = parts.get(inbox, [])
+            if not part and len(parts) == MAX_INBOXES:
+                break
+            if part and (len(part) == MAX_REPLIES or sizes[inbox] + reply.size > _INBOX_BYTES):
+                break
+            part.append(self.waiting.popleft())
+            parts[inbox] = part
+            sizes[inbox] += reply.size
+            size += reply.size
+        return parts
+
+    async def _bring(self, parts: Mapping[bytes, Sequence[PreparedReply]]) -> None:
+        replies = [reply for part in parts.values() for reply in part]
+        master = RoutedMaster(self._replier.client, replies[0].topic, self._broker_name)
+        left_s = max(reply.until for reply in replies) - time.monotonic()
+        try:
+            response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
+        except MiniMQError as error:
+            log.warning("client: replies were not taken broker=%s error=%s", self._broker_name, error)
+            self._replier.over(replies, "late" if error.retriable else "dropped")
+        else:
+            self._answered(parts, response)
+
+    def _failed(self, _: str, error: MiniMQError) -> bool:
+        self._replier.failed(self._broker_name, error)
+        return error.retriable
+
+    async def _send(self, parts: Mapping[bytes, Sequence[PreparedReply]], address: str) -> attend_pb2.ReplyResponse:
+        if self._stream is None or self._stream.ended or self._stream.address != address:
+            self._stream = ReplyStream(self._replier.client.connection, address)
+        items = [
+            attend_pb2.InboxReplies(
+                inbox=inbox,
+                replies=attend_pb2.ReplyBatch(replies=[reply.made for reply in part]).SerializeToString(),
+                count=len(part),
+            )
+            for inbox, part in parts.items()
+        ]
+
+        def make(request_id: int) -> attend_pb2.ReplyRequest:
+            return attend_pb2.ReplyRequest(request_id=request_id, inboxes=items)
+
+        response: attend_pb2.ReplyResponse = await answer_of(partial(self._stream.request, make))
+        if response.HasField("failure"):
+            raise from_failure(response.failure)
+        return response
+
+    def _answered(self, parts: Mapping[bytes, Sequence[PreparedReply]], response: attend_pb2.ReplyResponse) -> None:
+        again: list[PreparedReply] = []
+        for part, outcome in zip(parts.values(), response.outcomes, strict=False):
+            if outcome == attend_pb2.REPLY_OUTCOME_NOT_OPEN:  # the requester may be about to be back
+                again += part
+            elif outcome == attend_pb2.REPLY_OUTCOME_UNREAD:
+                self._replier.over(part, "unread")
+            elif outcome == attend_pb2.REPLY_OUTCOME_TOO_LARGE:
+                size = max(reply.size for reply in part)
+                log.error("client: a reply is too large for its broker bytes=%d broker=%s", size, self._broker_name)
+                self._replier.over(part, "too-large")
+            else:
+                self._replier.over(part, "forwarded")
+        if again:
+            asyncio.get_running_loop().call_later(_PAUSE_S, self._once_more, again)
+
+    def _once_more(self, replies: Sequence[PreparedReply]) -> None:
+        self.waiting.extendleft(reversed(replies))
+        self.flush()

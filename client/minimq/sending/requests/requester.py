@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from google.protobuf.message import DecodeError
 
 from minimq.arguments import check_message_type
+from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.receipt_future import Awaited
@@ -80,12 +81,14 @@ class Requester:
     async def open_inbox(self, route: TopicRoute, deadline: float) -> Attendance:
         """Open the inbox at a broker of a topic, on the event loop of the connection."""
         streams = self._begin()
-        names = self._candidates(route)
+        masters = [RoutedMaster(self._client, route.topic, name) for name in self._candidates(route)]
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
-                home = await streams.attend_one(names, route.topic)
+                home = await streams.attend_one(masters)
         except TimeoutError:
-            reasons = "; ".join(f"{name}: {streams.attend(name, route.topic).error or 'no answer'}" for name in names)
+            reasons = "; ".join(
+                f"{master.broker_name}: {streams.attend(master).error or 'no answer'}" for master in masters
+            )
             raise DeadlineExceeded(
                 f"the inbox for replies could not be opened at any broker of topic {route.topic!r} in time: "
                 f"{reasons or 'none of them has a master now'}"
@@ -98,7 +101,7 @@ class Requester:
             key, self._ids = os.urandom(_KEY_BYTES), CorrelationIds()
             self._inbox = inbox_of(key).hex()
             hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=key)
-            self._streams = AttendStreams(self._client.connection, self._client.routes, hello, self._happened)
+            self._streams = AttendStreams(self._client, hello, self._happened)
         return self._streams
 
     def _candidates(self, route: TopicRoute) -> list[str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import closing
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from minimq.administration.masters import RegisteredMaster
 from minimq.administration.resolutions import OUTCOMES, UNKNOWN, TransactionResolution
 from minimq.connection.client import ClusterClient
 from minimq.sending.callback_thread import CallbackThread
@@ -24,9 +26,8 @@ from minimq_proto.v1 import attend_pb2, halves_pb2
 
 log = client_logger(__name__)
 
-#: How often it is looked for new brokers, in seconds; and how soon again after one was not reached.
+#: How often it is looked for new brokers, in seconds.
 _LOOK_S = 5.0
-_AGAIN_S = 0.2
 #: Checks that run at the same time.
 _THREADS = 4
 
@@ -34,53 +35,6 @@ _THREADS = 4
 AskUser = Callable[[Message], Awaitable[Any]]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
 EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
-
-
-class BrokerStreams(AttendStreams):
-    """The attendances of one client at all brokers of a cluster. They live on the event loop of the connection."""
-
-    def __init__(
-        self,
-        client: ClusterClient,
-        hello: attend_pb2.AttendRequest,
-        on_event: Callable[[str, attend_pb2.AttendEvent], None],
-    ) -> None:
-        super().__init__(client.connection, client.routes, hello, on_event)
-        self._client = client
-        self._masters: dict[str, str] = {}
-        self._wake = asyncio.Event()
-        self._following = asyncio.create_task(self._follow(), name="attend-all")
-
-    def master_of(self, broker_name: str) -> str | None:
-        """Return the address of the master of a broker; None if there is none now. Any thread may ask."""
-        return self._masters.get(broker_name)
-
-    def look_for(self, broker_name: str) -> None:
-        """Have it asked for in the background where the brokers are."""
-        self._wake.set()
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                brokers = await self._client.nameservers.brokers_of_all(timeout_s=self._client.timeout_s)
-                self._masters = {broker.broker_name: broker.master for broker in brokers if broker.master is not None}
-                for name in self._masters:
-                    self.attend(name, "")
-            except Closed:
-                return
-            except MiniMQError as error:
-                log.debug("client: the brokers to attend are not known error=%s", error.message)
-            try:
-                async with asyncio.timeout(_LOOK_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-            self._wake.clear()
-            await asyncio.sleep(_AGAIN_S)
-
-    def _end(self) -> None:
-        self._following.cancel()
-        super()._end()
 
 
 class CheckBack:
@@ -100,7 +54,7 @@ class CheckBack:
         #: Those of which the check is running.
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._faults = OutageLog(log)
-        self._streams: BrokerStreams | None = None
+        self._attending: asyncio.Task[None] | None = None
         self._is_closed = False
         client.connection.call_soon(self._start)
 
@@ -118,19 +72,31 @@ class CheckBack:
         self._client.connection.call_soon(self._cancel)
 
     def _cancel(self) -> None:
-        if self._streams is not None:
-            self._streams.close()
-        for task in [*self._asked.values()]:
+        for task in [*filter(None, [self._attending]), *self._asked.values()]:
             task.cancel()
 
     def _start(self) -> None:
         if not self._is_closed:
-            hello = attend_pb2.AttendRequest(
-                client_id=f"producer-{self._producer_id:016x}",
-                producer_groups=[self._group],
-                producer_ids=[self._producer_id],
-            )
-            self._streams = BrokerStreams(self._client, hello, self._happened)
+            self._attending = asyncio.create_task(self._attend(), name="attend-all")
+
+    async def _attend(self) -> None:
+        """Attend all brokers of the cluster, also those that are there later."""
+        hello = attend_pb2.AttendRequest(
+            client_id=f"producer-{self._producer_id:016x}",
+            producer_groups=[self._group],
+            producer_ids=[self._producer_id],
+        )
+        streams, nameservers = AttendStreams(self._client, hello, self._happened), self._client.nameservers
+        with closing(streams):
+            while True:
+                try:
+                    for broker in await nameservers.brokers_of_all(timeout_s=self._client.timeout_s):
+                        streams.attend(RegisteredMaster(nameservers, broker.broker_name))
+                except Closed:
+                    return
+                except MiniMQError as error:
+                    log.debug("client: the brokers to attend are not known error=%s", error.message)
+                await asyncio.sleep(_LOOK_S)
 
     def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
         check = event.check
