@@ -15,8 +15,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.held.attending import AttendService, ReplyService
 from minimq_broker.services.held.delaying import DelayService
-from minimq_broker.services.held.half_checks import HalfChecks
-from minimq_broker.services.held.halves import HalfOptions, HalfService
+from minimq_broker.services.held.halves import HalfChecks, HalfOptions, HalfService
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.offsets import GroupBeginnings, OffsetService
 from minimq_broker.services.popping.popping import PopService

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from minimq.administration.recalls import RecallResult
-from minimq.aio.transaction import ProducerTransaction
 from minimq.arguments import check_message_type, waiting_s
+from minimq.connection.loop_steps import await_steps
 from minimq.connection.user_loop import LoopOutcome, UserLoop
 from minimq.sending.pending_batch import Outcome, PendingMessage
 from minimq.sending.producer import ProducerFace
@@ -23,6 +23,7 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import LARGE_BYTES
+from minimq.sending.transactions.producer_transaction import TransactionFace
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
 from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -324,3 +325,27 @@ class Producer(ProducerFace):
         if part:
             receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
         return receipts
+
+
+class ProducerTransaction(TransactionFace[M]):
+    """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
+
+    A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await await_steps(self._opened.leave(error), is_quick=self._opened.is_quick)
+
+    async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
+        """Receive messages from the consumer of the transaction, once; as in `minimq`."""
+        source = self._opened.begin_receiving()
+        return source.took(await source.receive(timeout, max_messages))
+
+    async def rollback(self) -> None:
+        """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
+        await await_steps(self._opened.roll_back(), is_quick=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypedDict
 
 from minimq_common.errors import InvalidArgument
@@ -18,31 +18,8 @@ if TYPE_CHECKING:
 _ID = re.compile(r"[0-9a-f]{40}|[^:]+:[0-9]+@[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A selection of dead letters: those that match all criteria."""
-
-    #: First time at which they died, in ms since 1970.
-    since_ms: int = 0
-    #: Time before which they died; None for no end.
-    until_ms: int | None = None
-    key: str | None = None
-    reason: str | None = None
-    topic: str | None = None
-    #: Their message ids or places; all when None.
-    ids: frozenset[str] | None = None
-
-    def wants(self, letter: DeadLetter) -> bool:
-        """Return whether a dead letter is selected."""
-        if letter.died_ms < self.since_ms or (self.until_ms is not None and letter.died_ms >= self.until_ms):
-            return False
-        if self.reason is not None and letter.reason != self.reason:
-            return False
-        if self.topic is not None and letter.topic != self.topic:
-            return False
-        if self.key is not None and self.key not in letter.keys:
-            return False
-        return self.ids is None or letter.place in self.ids or letter.message_id in self.ids
+#: Tells whether a dead letter is chosen.
+Wants = Callable[["DeadLetter"], bool]
 
 
 class Chosen(TypedDict, total=False):
@@ -67,14 +44,14 @@ class Chosen(TypedDict, total=False):
     ids: str | Iterable[str] | None
 
 
-def choice_of(chosen: Chosen) -> Choice:
-    """Return the choice that a user has made. Raises `InvalidArgument`."""
+def choice_of(chosen: Chosen) -> Wants:
+    """Return what tells which dead letters a user has chosen. Raises `InvalidArgument`."""
     if unknown := sorted(chosen.keys() - Chosen.__annotations__.keys()):
         known = ", ".join(Chosen.__annotations__)
         raise InvalidArgument(f"dead letters are not chosen by {', '.join(unknown)}: give {known}")
     now = time.time()
-    for name in ("key", "reason", "topic"):
-        text = chosen.get(name)
+    key, reason, topic = (chosen.get(name) for name in ("key", "reason", "topic"))
+    for name, text in (("key", key), ("reason", reason), ("topic", topic)):
         if text is not None and not isinstance(text, str):
             raise InvalidArgument(f"{name} is {type(text).__name__}: give text")
     since, until, given = chosen.get("since"), chosen.get("until"), chosen.get("ids")
@@ -87,5 +64,15 @@ def choice_of(chosen: Chosen) -> Choice:
             "as broker-a:0@17; `minimq dlq show` prints both"
         )
     since_ms = 0 if since is None or since == "earliest" else start_ms(since, now, "since")
-    until_ms = None if until is None else timestamp_ms(until, now, "until")
-    return Choice(since_ms, until_ms, chosen.get("key"), chosen.get("reason"), chosen.get("topic"), ids)
+    until_ms = math.inf if until is None else timestamp_ms(until, now, "until")
+
+    def wants(letter: DeadLetter) -> bool:
+        return (
+            since_ms <= letter.died_ms < until_ms
+            and reason in (None, letter.reason)
+            and topic in (None, letter.topic)
+            and (key is None or key in letter.keys)
+            and (ids is None or letter.place in ids or letter.message_id in ids)
+        )
+
+    return wants

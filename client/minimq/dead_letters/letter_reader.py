@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
+from minimq.dead_letters.choice import Wants
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
@@ -76,10 +77,21 @@ class LetterReader:
                 found[MessageQueue(topic, name, each.queue_id)] = [*each.spans]
         return SettledLetters(found)
 
-    def open_letters(self, span: Span, settled: SettledLetters) -> Iterator[tuple[int, list[DeadLetter]]]:
-        """Yield the open dead letters of each batch, and the number of examined ones. Raises `MiniMQError`."""
-        for examined, messages in self._read(span, self._on_damage):
-            yield examined, [DeadLetter(message) for message in messages if message not in settled]
+    def letters(
+        self, spans: Sequence[Span], wants: Wants, progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yield the open dead letters that are wanted. Raises `MiniMQError`.
+
+        `progress` is called with the number of examined ones, and the number of all.
+        """
+        settled = self.settled(span.queue.broker_name for span in spans)
+        seen, total = 0, sum(span.end - span.first for span in spans)
+        for span in spans:
+            for examined, messages in self._read(span):
+                yield from filter(wants, (DeadLetter(message) for message in messages if message not in settled))
+                seen += examined
+                if progress is not None:
+                    progress(seen, total)
 
     def original(self, letter: DeadLetter) -> ReceivedMessage:
         """Return the message of which a dead letter is a copy. Raises `OffsetOutOfRange` if it is deleted."""
@@ -105,7 +117,7 @@ class LetterReader:
         except TopicNotFound:
             return None
 
-    def _read(self, span: Span, on_damage: OnDamage | None) -> Iterator[tuple[int, list[ReceivedMessage]]]:
+    def _read(self, span: Span) -> Iterator[tuple[int, list[ReceivedMessage]]]:
         queue, at, end = span
         while at < end:
             try:
@@ -115,13 +127,13 @@ class LetterReader:
                     at = batch.end_offset
                     yield len(messages), messages
             except DamagedMessages as error:
-                if on_damage is None:
+                if self._on_damage is None:
                     raise
                 behind = error.next_offset
                 if behind is None or behind <= at:
                     behind = end  # it is not known where the next one begins: other queues go on
                 if (queue, at) not in self._known_damage:
                     self._known_damage.add((queue, at))
-                    on_damage(error.at(queue, at, behind))
+                    self._on_damage(error.at(queue, at, behind))
                 yield min(behind, end) - at, []
                 at = behind

@@ -20,9 +20,9 @@ from typing import Literal
 
 from minimq.administration.group_topics import make_group_topic
 from minimq.connection.client import ClusterClient
-from minimq.dead_letters.choice import Choice
+from minimq.dead_letters.choice import Wants
 from minimq.dead_letters.dead_letter import DeadLetter
-from minimq.dead_letters.letter_reader import LetterReader, OnDamage, SettledLetters, Span
+from minimq.dead_letters.letter_reader import LetterReader, OnDamage, Span
 from minimq.receiving.consumer_options import RETRY_DELAYS_S
 from minimq.receiving.work_queues.popped import merged
 from minimq.sending.producer_core import ProducerCore
@@ -122,16 +122,16 @@ class LetterSettler:
         #: Queues that took messages when they were needed first, by topic.
         self._writable: dict[str, frozenset[MessageQueue]] = {}
 
-    def run(self, choice: Choice, *, dry_run: bool = False) -> int:
+    def run(self, wants: Wants, *, dry_run: bool = False) -> int:
         """Settle the open dead letters that are chosen and there now; return how many they were."""
         with self._ends:
-            spans = self._reader.spans()
-            if not any(span.first < span.end for span in spans):
+            spans = [span for span in self._reader.spans() if span.first < span.end]
+            if not spans:
                 return 0
             if dry_run:
-                return sum(len(part) for _, part in self._parts(spans, choice, self._settled(spans)))
+                return sum(1 for _ in self._reader.letters(spans, wants, self._progress))
             try:
-                self._run(spans, choice)
+                self._run(spans, wants)
                 self._tell_passed()
             except MiniMQError as error:
                 raise error.with_message(
@@ -140,15 +140,14 @@ class LetterSettler:
                 ) from None
             return self._count
 
-    def _run(self, spans: Sequence[Span], choice: Choice) -> None:
+    def _run(self, spans: Sequence[Span], wants: Wants) -> None:
         options = ProducerOptions(max_body_bytes=_MOST_BYTES, send_timeout_s=self._patience_s)
         sender = ProducerCore(self._client.cluster, options, ())
         self._ends.callback(sender.close, 0.0)
         for _ in range(_TRIES):
-            settled = self._settled(spans)
             try:
-                for queue, part in self._parts(spans, choice, settled):
-                    self._settle(sender, queue, [letter for letter in part if letter.place not in self._passed])
+                for part in self._parts(spans, lambda letter: wants(letter) and letter.place not in self._passed):
+                    self._settle(sender, part)
             except (Fenced, OffsetOutOfRange):  # or originals were deleted meanwhile
                 self._reader.forget_bounds()
                 self._client.pause(_AGAIN_S)
@@ -156,34 +155,21 @@ class LetterSettler:
                 return
         raise Unavailable("another command settles dead letters of the group now: run this one again after it")
 
-    # ---- what is to be done -----------------------------------------------------------------------
-
-    def _settled(self, spans: Sequence[Span]) -> SettledLetters:
-        return self._reader.settled(span.queue.broker_name for span in spans)
-
-    def _parts(
-        self, spans: Sequence[Span], choice: Choice, settled: SettledLetters
-    ) -> Iterator[tuple[MessageQueue, list[DeadLetter]]]:
-        seen, total = 0, sum(span.end - span.first for span in spans)
-        for span in spans:
-            part: list[DeadLetter] = []
-            size = 0
-            for looked_at, letters in self._reader.open_letters(span, settled):
-                for letter in filter(choice.wants, letters):
-                    if len(part) == _PART or (part and size + len(letter.body) > _PART_BYTES):
-                        yield span.queue, part
-                        part, size = [], 0
-                    part.append(letter)
-                    size += len(letter.body)
-                seen += looked_at
-                if self._progress is not None:
-                    self._progress(seen, total)
-            if part:
-                yield span.queue, part
+    def _parts(self, spans: Sequence[Span], wants: Wants) -> Iterator[list[DeadLetter]]:
+        part: list[DeadLetter] = []
+        size = 0
+        for letter in self._reader.letters(spans, wants, self._progress):
+            size += len(letter.body)
+            if part and (letter.queue != part[0].queue or len(part) == _PART or size > _PART_BYTES):
+                yield part
+                part, size = [], len(letter.body)
+            part.append(letter)
+        if part:
+            yield part
 
     # ---- doing it ---------------------------------------------------------------------------------
 
-    def _settle(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
+    def _settle(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
         by_origin: defaultdict[MessageQueue, list[DeadLetter]] = defaultdict(list)
         others: list[DeadLetter] = []
         for letter in letters:
@@ -192,33 +178,32 @@ class LetterSettler:
             elif (origin := self._origin(letter)) is not None:
                 by_origin[origin].append(letter)
         for origin, again in by_origin.items():
-            self._reopen(sender, origin, queue, again)
+            self._reopen(sender, origin, again)
         if others:
-            self._send(sender, queue, others)
+            self._send(sender, others)
 
-    def _send(self, sender: ProducerCore, queue: MessageQueue, letters: Sequence[DeadLetter]) -> None:
+    def _send(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
         here: list[TransactionMessage] = []
         elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
         for letter in letters if self._outcome == "resent" else ():
             message, wanted = self._resent(letter)
             at = sender.destination(message, wanted)
-            if len(message.body) <= _PART_BYTES and self._is_near(message.topic, at, queue.broker_name):
+            if len(message.body) <= _PART_BYTES and self._is_near(message.topic, at, letter.queue.broker_name):
                 here.append(_new(message, wanted))
             else:
                 elsewhere[wanted].append(message)
         for wanted, messages in elsewhere.items():
             sender.send_many(messages, wanted, None)
-        self._claim(sender, here, _Settles(self._group), queue, letters)
+        self._claim(sender, here, _Settles(self._group), letters)
 
     def _claim(
         self,
         sender: ProducerCore,
         here: Sequence[TransactionMessage],
         settles: _Settles,
-        queue: MessageQueue,
         letters: Sequence[DeadLetter],
     ) -> None:
-        offsets = [letter.queue_offset for letter in letters]
+        queue, offsets = letters[0].queue, [letter.queue_offset for letter in letters]
         try:
             sender.append_atomically(here, settles.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
         except Fenced:
@@ -234,17 +219,15 @@ class LetterSettler:
             self._passed[letter.place] = error.message
             return None
 
-    def _reopen(
-        self, sender: ProducerCore, origin: MessageQueue, queue: MessageQueue, letters: Sequence[DeadLetter]
-    ) -> None:
+    def _reopen(self, sender: ProducerCore, origin: MessageQueue, letters: Sequence[DeadLetter]) -> None:
         """Have originals in one queue delivered again: if it is on the broker of the dead letters, with their claim."""
         offsets = [letter.origin_offset for letter in letters if letter.origin_offset is not None]
         settles = _Settles(self._group).add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
         try:
-            if origin.broker_name != queue.broker_name:
+            if origin.broker_name != letters[0].queue.broker_name:
                 sender.append_atomically((), settles)
                 settles = _Settles(self._group)
-            self._claim(sender, (), settles, queue, letters)
+            self._claim(sender, (), settles, letters)
         except (GroupConflict, InvalidArgument) as error:
             self._passed |= dict.fromkeys((letter.place for letter in letters), error.message)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
-from minimq.dead_letters.choice import Choice, Chosen, choice_of
+from minimq.dead_letters.choice import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.operation import (
     HIDDEN,
@@ -133,9 +133,9 @@ class _Found:
         self.until_ms = 0
         damages: list[DamagedMessages] = []
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
-        choice = choice_of(chosen_of(given))
+        wants = choice_of(chosen_of(given))
         for letter in admin.dead_letters(given.group, on_damage=damages.append):
-            if choice.wants(letter):
+            if wants(letter):
                 self.topics[letter.topic or ""] += 1
                 self.until_ms = max(self.until_ms, letter.died_ms + 1)
             if patience_s is not None and time.monotonic() - began >= patience_s:
@@ -275,20 +275,12 @@ class LetterOperations(Operations):
         return self._open_letters(check_group(group), choice, None, on_damage)
 
     def _open_letters(
-        self, group: str, choice: Choice, progress: Progress | None, on_damage: OnDamage | None
+        self, group: str, wants: Wants, progress: Progress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
         from minimq.dead_letters.letter_reader import LetterReader  # as above
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
-            spans = reader.spans()
-            settled = reader.settled(span.queue.broker_name for span in spans)
-            seen, total = 0, sum(span.end - span.first for span in spans)
-            for span in spans:
-                for looked_at, letters in reader.open_letters(span, settled):
-                    yield from filter(choice.wants, letters)
-                    seen += looked_at
-                    if progress is not None:
-                        progress(seen, total)
+            yield from reader.letters(reader.spans(), wants, progress)
 
     @Operation(
         "dlq list",
@@ -327,7 +319,7 @@ class LetterOperations(Operations):
 
     def _counts(self, group: str, progress: Progress | None, on_damage: OnDamage | None) -> list[DeadLetterCount]:
         found: dict[tuple[str | None, str], list[int]] = {}
-        for letter in self._open_letters(group, Choice(), progress, on_damage):
+        for letter in self._open_letters(group, choice_of({}), progress, on_damage):
             found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
         ordered = sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
         return [
@@ -466,7 +458,7 @@ class LetterOperations(Operations):
     def _settle(
         self,
         group: str,
-        choice: Choice,
+        wants: Wants,
         outcome: Outcome,
         to: str | None,
         progress: Progress | None,
@@ -477,7 +469,7 @@ class LetterOperations(Operations):
         from minimq.dead_letters.letter_settler import LetterSettler  # as above
 
         settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
-        return settler.run(choice, dry_run=dry_run)
+        return settler.run(wants, dry_run=dry_run)
 
 
 class AsyncLetterOperations(AsyncOperations):

@@ -9,8 +9,7 @@ from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendants
-from minimq_broker.services.held.half_checks import HalfChecks
-from minimq_broker.services.held.halves import HalfOptions, HalfService
+from minimq_broker.services.held.halves import HalfChecks, HalfOptions, HalfService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name

@@ -112,7 +112,7 @@ class DueTable:
     def put(self, txn: lmdb.Transaction, rows: Sequence[DueRow]) -> None:
         """Add rows. `changed` follows the commit."""
         with txn.cursor(self._db) as cursor:
-            cursor.putmulti([*map(tuple, rows)])
+            cursor.putmulti([(row.key, row.value) for row in rows])
 
     def truncate(self, txn: lmdb.Transaction, position: int) -> None:
         """Delete the rows of all entries from a log position on. `changed` follows the commit."""

@@ -11,8 +11,9 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
 from minimq_broker.core.producers import Place, ProducerTable
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.core.state import BatchApplied, Effect, QueueKey, State
 from minimq_broker.store.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
@@ -26,7 +27,7 @@ from minimq_broker.store.entry import (
     read_header,
 )
 from minimq_broker.store.first_position import missing_before
-from minimq_broker.store.held.due_check import DueCheck
+from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.popping.popped_check import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
@@ -276,3 +277,43 @@ class _LogWalk:
 
     def _find(self, segment: Segment, position: int, text: str) -> None:
         self._report.findings.append(f"{segment.path.name}: position {position}: {text}")
+
+
+class DueCheck:
+    """Repeats what a log says about delayed batches. Its memory depends on how many one segment has."""
+
+    def __init__(self) -> None:
+        self._expected: dict[bytes, bytes] = {}
+        self._published = DueMark()
+
+    def note(self, done: Effect, position: int) -> None:
+        """Take in what an entry at a log position does. Raises `CorruptEntry` if it cannot follow those before it."""
+        self._expected.update(due_rows_of(done, position))
+        if isinstance(done, DueSkipped):
+            self._move(DueKey(done.due_ms, done.id))
+        elif isinstance(done, BatchApplied) and done.due is not None:
+            self._move(done.due, is_published=True)
+        elif isinstance(done, BatchesRecalled):
+            for each in done.batches:
+                if self._published.covers(DueKey(each.due_ms, each.id)):
+                    raise CorruptEntry(f"a batch that was due at {each.due_ms}, id {each.id}, is recalled too late")
+        elif isinstance(done, DelaysSetBack):
+            self._published = self._published.set_back(done)
+
+    def _move(self, key: DueKey, *, is_published: bool = False) -> None:
+        mark = self._published.key
+        if key <= mark or (is_published and self._published.covers(key)):
+            raise CorruptEntry(
+                f"the batch that was due at {key.due_ms}, id {key.id}, is published again, or out of order: that of "
+                f"{mark.due_ms}, id {mark.id}, is ahead of it"
+            )
+        self._published = self._published.moved(key)
+
+    def row_findings(self, segment: Segment) -> Iterator[tuple[int, str]]:
+        """Yield log position and text of what is wrong in the due table of the segment whose entries came last."""
+        expected, self._expected = self._expected, {}
+        for key, value in segment.due.rows():
+            if expected.pop(key, None) != value:
+                yield -1, f"the due row {key.hex()} is wrong"
+        for key in expected:
+            yield int.from_bytes(key[8:16], "big"), f"the due row {key.hex()} is missing"
