@@ -149,7 +149,7 @@ class Broker:
         transactions = self._start_publishing(engine, options, clock)
         access = await self._start_access(engine, options)
         service = self._service = BrokerService(engine, identity, service_options, standing, transactions, access)
-        self._start_task(service.half_checks)
+        self._start_task(service.halves)
         if group_expiry_ms:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)

@@ -32,7 +32,7 @@ from minimq_common.serving.metrics import counter, counters, gauge, gauges, hist
 PREFIX = "minimq_broker"
 
 #: The calls that are streams of clients, as metrics name them.
-_STREAMS = ("append", "appendatomic", "attend", "endhalves", "pop", "pull", "reply", "session")
+_STREAMS = ("append", "appendatomic", "attend", "pop", "pull", "reply", "session")
 
 
 class BrokerMetrics:
@@ -50,7 +50,6 @@ class BrokerMetrics:
         self._identity = identity
         self._standing = standing
         self._most_series = options.metrics_series
-        self._half_checks = options.half_checks
         self._control = control
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(lambda: engine.store, options.metrics_series)
@@ -133,8 +132,7 @@ class BrokerMetrics:
             "Batches of transactions that could not be read for publication.",
             store.figures.lost,
         )
-        undecided = sum(count >= self._half_checks for count in self._engine.tables.half_checks.copy().values())
-        yield from halves(PREFIX, store, undecided, done)
+        yield from halves(PREFIX, store, done)
         yield from delays(PREFIX, store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
@@ -194,7 +192,7 @@ class BrokerMetrics:
         streams = engine.streams.open
         yield gauges(
             f"{PREFIX}_streams",
-            "Open streams of clients, by the call in small letters: append, appendatomic, attend and endhalves of "
+            "Open streams of clients, by the call in small letters: append, appendatomic and attend of "
             "producers, pull and pop of consumers, session of group members, reply of those that answer requests.",
             ("call",),
             (((call,), streams[call]) for call in _STREAMS),

@@ -13,15 +13,15 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_common.serving.metrics import counter, counters, gauge
 
 
-def halves(prefix: str, store: MessageStore, undecided: int, done: Counters) -> Iterator[Metric]:
-    """Yield the metrics of half messages, given the number of undecided transactions."""
+def halves(prefix: str, store: MessageStore, done: Counters) -> Iterator[Metric]:
+    """Yield the metrics of half messages."""
     table = [*store.state.transactions.open_halves().values()]
     oldest_ms = min((half.stage.began_ms for half in table), default=None)
     yield gauge(f"{prefix}_half_transactions", "Transactions with half messages that have not ended.", len(table))
     yield gauge(
         f"{prefix}_half_transactions_undecided",
         "Those about which no producer is asked any more: somebody has to decide by hand.",
-        undecided,
+        done.halves_undecided,
     )
     yield gauge(
         f"{prefix}_half_oldest_seconds",

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from minimq_broker.core.facts import GroupAgreed
 from minimq_broker.core.groups import GroupTable, Remembered
-from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.leases import LeaseTable, Recovery
 from minimq_broker.core.popping.poppers import Poppers
 from minimq_broker.core.state import State
@@ -32,8 +31,6 @@ class RoleTables:
         self.groups: GroupTable
         self.leases: LeaseTable
         self.poppers: Poppers
-        #: How often producers were asked how a transaction with half messages ends.
-        self.half_checks: dict[TransactionId, int]
         self._set()
 
     # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
@@ -68,7 +65,6 @@ class RoleTables:
         self.groups = GroupTable(first_epoch(self._term), Remembered(until, state.agreements.copy()))
         recovery = Recovery(until, frozenset(state.started.copy()))
         self.poppers = Poppers()
-        self.half_checks = {}
         self.leases = LeaseTable(self._term, recovery)
 
 

@@ -15,7 +15,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.held.attending import AttendService, ReplyService
 from minimq_broker.services.held.delaying import DelayService
-from minimq_broker.services.held.halves import HalfChecks, HalfOptions, HalfService
+from minimq_broker.services.held.halves import HalfOptions, HalfService
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.offsets import GroupBeginnings, OffsetService
 from minimq_broker.services.popping.popping import PopService
@@ -62,12 +62,11 @@ class BrokerService:
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
-        self._halves = HalfService(engine, options.halves, transactions.look)
-        self.half_checks = HalfChecks(engine, options.halves, self._halves, lambda: self._attending.attendants)
+        self.halves = HalfService(engine, options.halves, lambda: self._attending.attendants, transactions.look)
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
-        self._atomic = AtomicAppendService(engine, self._offsets, self._halves, lambda: self._popping)
+        self._atomic = AtomicAppendService(engine, self._offsets, self.halves, lambda: self._popping)
         self._status = StatusService(engine, identity, replication, access)
 
     def begin(self) -> None:
@@ -112,7 +111,7 @@ class BrokerService:
             "DescribeTransaction": _answer(self._transactions.describe),
             "Recall": _answer(self._delays.recall),
             "ListDelayed": _answer(self._delays.list_delayed),
-            "ListHalves": _answer(self._halves.list_open),
+            "ListHalves": _answer(self.halves.list_open),
             "GetOffset": _answer(self._offsets.at_time),
             "CommitOffsets": _answer(self._offsets.commit),
             "GetCommitted": _answer(self._offsets.committed),

@@ -9,7 +9,7 @@ from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendants
-from minimq_broker.services.held.halves import HalfChecks, HalfOptions, HalfService
+from minimq_broker.services.held.halves import HalfOptions, HalfService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name
@@ -32,7 +32,7 @@ async def stage(engine: Engine) -> int:
 
 def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
-        checks = HalfChecks(engine, OPTIONS, HalfService(engine, OPTIONS, lambda: None), Attendants)
+        checks = HalfService(engine, OPTIONS, Attendants, lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
         table = engine.state.transactions

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from minimq_broker.core.held.half_outcomes import HalfOutcome, described
 from minimq_broker.core.held.staged_batches import OpenHalf, TransactionId
@@ -29,7 +28,7 @@ log = logging.getLogger(__name__)
 #: Bytes of the batches in one list, and of each of them; the list leaves out the others.
 _LISTED_BATCH_BYTES = 64 << 10
 _LISTED_BYTES = 8 << 20
-#: Longest pause between two rounds, in seconds.
+#: Longest pause between two rounds of questions, in seconds.
 _ROUND_S = 1.0
 #: Questions, and expired transactions, of one round.
 _MOST = 1_000
@@ -55,31 +54,35 @@ class HalfOptions:
     expiry_s: float
 
 
-class FirstBatch(NamedTuple):
-    """The first batch of a transaction."""
+@dataclass(slots=True)
+class _Asked:
+    """The questions about one transaction. Times are of the monotonic clock: a broker may have stood still."""
 
-    topic: str
-    data: bytes
-
-
-def first_batch(store: MessageStore, transaction: TransactionId, half: OpenHalf) -> FirstBatch | None:
-    """Read the first batch of a transaction; None, and a warning in the log, if it is damaged."""
-    first = half.stage.in_order[0]
-    try:
-        data = bytes(staged_batch(store.log.entry_at(first.position), transaction.name, first))
-    except (CorruptEntry, StoreError) as error:
-        log.warning("half messages: cannot be read of=%s error=%s", described(transaction), error.message)
-        return None
-    return FirstBatch(store.state.topic_name(first.topic_id) or "", data)
+    count: int = 0
+    last_at: float = 0.0
+    #: Since when its producer is not there, which may be on its way back; 0 while it is.
+    away_since: float = 0.0
 
 
-class HalfService:
-    """Calls about half messages."""
+class HalfService(PeriodicTask):
+    """Calls about half messages. At a master it asks producers, or others of their group, about those left open."""
 
-    def __init__(self, engine: Engine, options: HalfOptions, publish_rest: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        options: HalfOptions,
+        attendants: Callable[[], Attendants],
+        publish_rest: Callable[[], None],
+    ) -> None:
         self._engine = engine
         self._options = options
+        self._attendants = attendants
         self._publish_rest = publish_rest
+        self._asked: dict[TransactionId, _Asked] = {}
+        self._turn = 0
+        self._warn_at = 0.0
+        pause_s = min(_ROUND_S, options.check_after_s / 4, options.check_interval_s / 4, options.expiry_s / 2)
+        super().__init__("half messages", self._look, pause_s, log)
 
     # ---- ends -------------------------------------------------------------------------------------
 
@@ -97,13 +100,6 @@ class HalfService:
             done(job.error or job.stands or _unknown(transaction))
 
         self._engine.writes.submit(EndJob(transaction, wanted, end.batches, done=ended))
-
-    async def expire(self, transactions: Sequence[TransactionId]) -> list[TransactionId]:
-        """Expire transactions that have not ended; return those that had not once that is on disk."""
-        jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in transactions]
-        for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
-            self._ended(job)
-        return [job.transaction for job in jobs if job.is_new]
 
     def _ended(self, job: EndJob) -> None:
         if job.is_new:
@@ -137,7 +133,7 @@ class HalfService:
             transaction = TransactionId(name, number)
             await self._engine.writes.record(lambda state: outcomes.append(state.transactions.outcomes.of(transaction)))
             if outcomes[0] is not None:
-                response.outcome = _wire(outcomes[0])
+                response.outcome = halves_pb2.HalfOutcome.ValueType(outcomes[0])
         return response
 
     def _described(self, found: Sequence[tuple[TransactionId, OpenHalf]]) -> list[halves_pb2.OpenHalf]:
@@ -147,82 +143,57 @@ class HalfService:
             for transaction, half in found:
                 batches = half.stage.in_order
                 names = dict.fromkeys(store.state.topic_name(batch.topic_id) or "" for batch in batches)
-                checks = self._engine.tables.half_checks.get(transaction, 0)
+                asked = self._asked.get(transaction, _Asked())
                 about = halves_pb2.OpenHalf(
                     producer_group=transaction.name[1:],
                     number=transaction.number,
                     topics=filter(None, names),
                     batches=len(batches),
                     age_ms=max(0, now - half.stage.began_ms),
-                    checks=checks,
-                    is_undecided=checks >= self._options.checks,
+                    checks=asked.count,
+                    is_undecided=self._is_undecided(asked),
                 )
                 about.expires_ms = max(0, int(self._options.expiry_s * 1000) - about.age_ms)
                 if batches and batches[0].size <= min(_LISTED_BATCH_BYTES, left):
-                    first = first_batch(store, transaction, half)
-                    about.batch = b"" if first is None else first.data
+                    about.batch = _question(store, transaction, half).batch
                     left -= batches[0].size
                 described_ones.append(about)
         return described_ones
 
-
-class _Question(NamedTuple):
-    transaction: TransactionId
-    half: OpenHalf
-    member: Attendant
-
-
-class HalfChecks(PeriodicTask):
-    """Asks while this broker is the master."""
-
-    def __init__(
-        self, engine: Engine, options: HalfOptions, halves: HalfService, attendants: Callable[[], Attendants]
-    ) -> None:
-        self._engine = engine
-        self._options = options
-        self._halves = halves
-        self._attendants = attendants
-        #: By the monotonic clock, so that a broker that stood still does not ask all at once.
-        self._asked_at: dict[TransactionId, float] = {}
-        #: Since when the producer of a transaction is not there, by the same clock: it may be on its way back.
-        self._away_since: dict[TransactionId, float] = {}
-        self._turn = 0
-        self._warn_at = 0.0
-        pause_s = min(_ROUND_S, options.check_after_s / 4, options.check_interval_s / 4, options.expiry_s / 2)
-        super().__init__("half messages", self._look, pause_s, log)
+    # ---- asking about them ------------------------------------------------------------------------
 
     async def _look(self) -> None:
         store = self._engine.store
         halves = store.state.transactions.open_halves() if store.leads else {}
-        checks, present, now = self._engine.tables.half_checks, self._attendants().producers, time.monotonic()
-        for ended in checks.keys() - halves.keys():
-            del checks[ended]
-        self._asked_at = {transaction: at for transaction, at in self._asked_at.items() if transaction in halves}
-        self._away_since = {
-            transaction: self._away_since.get(transaction, now)
-            for transaction, half in halves.items()
-            if (transaction.name[1:], half.producer_id) not in present
-        }
+        present, now = self._attendants().producers, time.monotonic()
+        self._asked = {transaction: self._asked.get(transaction) or _Asked() for transaction in halves}
+        for transaction, asked in self._asked.items():
+            is_there = (transaction.name[1:], halves[transaction].producer_id) in present
+            asked.away_since = 0.0 if is_there else asked.away_since or now
         await self._expire(halves)
         if due := self._due(halves, now):
-            self._ask(due, await asyncio.to_thread(self._batches, due), now)
-        self._warn([transaction for transaction in halves if checks.get(transaction, 0) >= self._options.checks])
+            self._ask(due, await asyncio.to_thread(self._questions, halves, [*due]), now)
+        undecided = [transaction for transaction, asked in self._asked.items() if self._is_undecided(asked)]
+        self._engine.counters.halves_undecided = len(undecided)
+        self._warn(undecided)
 
-    def _due(self, halves: Mapping[TransactionId, OpenHalf], now: float) -> list[_Question]:
-        options, checks = self._options, self._engine.tables.half_checks
+    def _is_undecided(self, asked: _Asked) -> bool:
+        return asked.count >= self._options.checks
+
+    def _due(self, halves: Mapping[TransactionId, OpenHalf], now: float) -> dict[TransactionId, Attendant]:
+        options = self._options
         began_before_ms = now_ms() - options.check_after_s * 1000
-        found = []
+        found: dict[TransactionId, Attendant] = {}
         for transaction, half in halves.items():
-            if half.stage.began_ms > began_before_ms or checks.get(transaction, 0) >= options.checks:
-                continue
-            if now < self._asked_at.get(transaction, 0) + options.check_interval_s:
+            asked = self._asked[transaction]
+            if half.stage.began_ms > began_before_ms or self._is_undecided(asked):
                 continue
             # After a fail-over, say, other members may be back before the producer, whose block may still run.
-            if now < self._away_since.get(transaction, 0) + options.check_after_s:
+            if now < max(asked.last_at + options.check_interval_s, asked.away_since + options.check_after_s):
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
             if member is not None:
-                found.append(_Question(transaction, half, member))
+                found[transaction] = member
                 if len(found) == _MOST:
                     break
         return found
@@ -237,31 +208,32 @@ class HalfChecks(PeriodicTask):
                 return member
         return None
 
-    def _batches(self, due: Sequence[_Question]) -> list[FirstBatch | None]:
+    def _questions(
+        self, halves: Mapping[TransactionId, OpenHalf], due: Sequence[TransactionId]
+    ) -> list[halves_pb2.CheckHalf]:
         with self._engine.handle.reading() as store:
-            return [first_batch(store, transaction, half) for transaction, half, _ in due]
+            return [_question(store, transaction, halves[transaction]) for transaction in due]
 
-    def _ask(self, due: Sequence[_Question], batches: Sequence[FirstBatch | None], now: float) -> None:
-        checks = self._engine.tables.half_checks
-        for (transaction, _, member), first in zip(due, batches, strict=True):
-            self._asked_at[transaction] = now
-            checks[transaction] = checks.get(transaction, 0) + 1
-            if first is not None:
-                check = halves_pb2.CheckHalf(
-                    producer_group=transaction.name[1:],
-                    number=transaction.number,
-                    topic=first.topic,
-                    batch=first.data,
-                    checks=checks[transaction],
-                )
+    def _ask(
+        self, due: Mapping[TransactionId, Attendant], questions: Sequence[halves_pb2.CheckHalf], now: float
+    ) -> None:
+        for (transaction, member), check in zip(due.items(), questions, strict=True):
+            asked = self._asked[transaction]
+            asked.last_at = now
+            asked.count += 1
+            if check.batch:
+                check.checks = asked.count
                 member.tell(attend_pb2.AttendEvent(check=check))
                 self._engine.counters.half_checks += 1
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     async def _expire(self, halves: Mapping[TransactionId, OpenHalf]) -> None:
         before_ms = self._engine.deletion_ms() - self._options.expiry_s * 1000
-        old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms]
-        if old and (expired := await self._halves.expire(old[:_MOST])):
+        old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MOST]
+        jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
+        for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
+            self._ended(job)
+        if expired := [job.transaction for job in jobs if job.is_new]:
             log.warning(
                 "half messages: expired, not decided in time seconds=%g count=%d first=%s",
                 self._options.expiry_s,
@@ -282,8 +254,16 @@ class HalfChecks(PeriodicTask):
             )
 
 
-def _wire(outcome: HalfOutcome) -> halves_pb2.HalfOutcome.ValueType:
-    return halves_pb2.HalfOutcome.ValueType(outcome)
+def _question(store: MessageStore, transaction: TransactionId, half: OpenHalf) -> halves_pb2.CheckHalf:
+    """Return what a member is asked; without a batch, and with a warning in the log, if the first one is damaged."""
+    check = halves_pb2.CheckHalf(producer_group=transaction.name[1:], number=transaction.number)
+    first = half.stage.in_order[0]
+    try:
+        check.batch = bytes(staged_batch(store.log.entry_at(first.position), transaction.name, first))
+    except (CorruptEntry, StoreError) as error:
+        log.warning("half messages: cannot be read of=%s error=%s", described(transaction), error.message)
+    check.topic = store.state.topic_name(first.topic_id) or ""
+    return check
 
 
 def _unknown(transaction: TransactionId) -> MiniMQError:
