@@ -314,7 +314,7 @@ def test_what_is_no_reply_and_what_is_no_request_is_refused(
     ):
         with pytest.raises(InvalidArgument, match=hint):
             producer.request(wrong, timeout=timeout)
-    assert not len(producer._core.requester._requests)
+    assert not len(producer._core.requester._open)
 
 
 def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
@@ -353,7 +353,7 @@ def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed
     shared = Cluster(cluster.nameserver)
     with Producer(shared) as producer:
         future = producer.request_async(Message(topic, b"x"), timeout=60)
-        requests = producer._core.requester._requests
+        requests = producer._core.requester._open
 
         def close() -> None:
             wait_until(lambda: len(requests) == 2, PATIENCE_S)
@@ -377,7 +377,7 @@ def test_producers_that_share_a_connection_have_inboxes_of_their_own(cluster: Lo
 
 
 def test_ctrl_c_ends_a_request_and_leaves_nothing_behind(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    requests = producer._core.requester._requests
+    requests = producer._core.requester._open
 
     def interrupt() -> None:
         wait_until(lambda: len(requests) == 1, PATIENCE_S)

@@ -48,7 +48,7 @@ def test_errors_of_requests_are_raised_where_they_are_awaited(cluster: LocalClus
                 await producer.request(Message(topic, b"x"), timeout=PATIENCE_S)
             with pytest.raises(DeadlineExceeded, match="it is stored in queue"):
                 await producer.request(Message(topic, b"x"), timeout=0.3)
-            assert not len(producer._core.requester._requests)
+            assert not len(producer._core.requester._open)
 
     asyncio.run(run())
 
@@ -60,7 +60,7 @@ def test_a_request_that_is_open_when_its_shared_cluster_closes_ends_with_closed(
         with Cluster(cluster.nameserver) as shared:
             async with aio.Producer(shared) as producer:
                 task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
-                requests = producer._core.requester._requests
+                requests = producer._core.requester._open
                 await asyncio.to_thread(wait_until, lambda: len(requests) == 1, PATIENCE_S)
                 await asyncio.to_thread(shared.close)
                 with pytest.raises(Closed):
@@ -72,7 +72,7 @@ def test_a_request_that_is_open_when_its_shared_cluster_closes_ends_with_closed(
 def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
     async def run() -> None:
         async with aio.Producer(cluster.nameserver) as producer:
-            requests = producer._core.requester._requests
+            requests = producer._core.requester._open
             for turns in range(12):  # somewhere else each time: as it finds the topic, opens the inbox, waits
                 task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
                 for _ in range(turns):

@@ -18,9 +18,9 @@ from minimq.sending.pending_batch import Outcome, PendingMessage
 from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.requests.attend_streams import Attendance
-from minimq.sending.requests.open_requests import OpenRequest
 from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
+from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import LARGE_BYTES
 from minimq.sending.transactions.producer_transaction import TransactionFace

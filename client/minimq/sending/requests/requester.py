@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -14,14 +16,15 @@ from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
 from minimq.sending.callback_thread import CallbackThread
+from minimq.sending.pending_batch import UserCall
+from minimq.sending.receipt import SendReceipt
 from minimq.sending.receipt_future import Awaited
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
-from minimq.sending.requests.open_requests import CorrelationIds, OpenRequest, OpenRequests, ReplyOutcome
-from minimq.sending.requests.reply import Reply
+from minimq.sending.requests.reply import Reply, decoded_reply
 from minimq.sending.selectors import Selector
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
-from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError, RequestFailed
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
 from minimq_common.properties import MAX_WAIT_MS, REPLY_TO, inbox_of
 from minimq_common.wire.bound_check import check_bounds
@@ -29,14 +32,73 @@ from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
 
-#: Random bytes of the key of an inbox.
+#: Random bytes of a key, and bytes of the id of a request.
 _KEY_BYTES = 32
+_ID_BYTES = 12
+
+
+class ReplyOutcome(Protocol):
+    """Takes the reply to one request, or the error, such as a `ReceiptFuture`."""
+
+    def complete(self, receipt: Reply | None, error: MiniMQError | None, /) -> UserCall | None:
+        """Process the reply, or the error. Called once. Returns the remaining calls."""
+
+
+class OpenRequest:
+    """One request without a reply. It is the outcome of its message, too: a message that is not sent has no reply."""
+
+    __slots__ = ("_end", "_events", "_outcome", "_receipt", "deadline", "home", "id", "timeout_s", "timer")
+
+    def __init__(
+        self,
+        end: Callable[[OpenRequest, Reply | None, MiniMQError | None], UserCall | None],
+        request_id: str,
+        timeout_s: float,
+        deadline: float,
+        outcome: ReplyOutcome,
+        home: Attendance,
+    ) -> None:
+        self._end = end
+        self._outcome: ReplyOutcome | None = outcome
+        self._receipt: SendReceipt | None = None
+        self.id = request_id
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.home = home
+        self._events = home.events
+        #: Of its deadline, once the event loop has it.
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def heard_nothing(self) -> bool:
+        """True if no event has come from the broker since the request was made."""
+        return self.home.events == self._events
+
+    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
+        """Take the receipt of the message, which has no reply yet, or the error."""
+        self._receipt = receipt
+        return self._end(self, None, error) if error is not None else None
+
+    def tell(self, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
+        """Tell whoever waits. Called once."""
+        outcome, self._outcome = self._outcome, None
+        return outcome.complete(reply, error) if outcome is not None else None
+
+    def late(self) -> DeadlineExceeded:
+        """Return the error that it ends with when its time is over."""
+        if self._receipt is None:
+            state = "it was not acknowledged yet, and may be stored or not"
+        else:
+            queue, offset = self._receipt.queue, self._receipt.queue_offset
+            state = f"it is stored in queue {queue} at offset {offset}, and nobody has answered it"
+        return DeadlineExceeded(f"no reply to the request came within {self.timeout_s:g} s: {state}")
 
 
 class Requester:
     """Opens the inbox of a producer where replies can reach it, and gives each reply to its request. Thread-safe.
 
     The inbox is open at one broker of each topic to which requests are sent, at the same one as long as that is there.
+    There is no lock: a request is of whoever takes it out of the dictionary, which is one atomic step.
     """
 
     def __init__(
@@ -47,21 +109,22 @@ class Requester:
         send: Callable[..., None],
     ) -> None:
         self._client = client
+        self._connection = client.connection
+        self._callbacks = callbacks
         self._find = find
         self._send = send
         self._health = client.connection.health
-        self._requests = OpenRequests(client.connection, callbacks.run)
-        self._ids: CorrelationIds | None = None
+        #: By id.
+        self._open: dict[str, OpenRequest] = {}
+        #: Number of replies that came when nobody waited for them any more.
+        self.late_replies = 0
         #: The broker at which the inbox is open for requests to a topic.
         self._homes: dict[str, Attendance] = {}
+        self._key = os.urandom(_KEY_BYTES)
         self._inbox = ""  # address, in hexadecimal digits
+        self._numbers = itertools.count()
         self._streams: AttendStreams | None = None  # of the event loop
-        client.connection.at_end(self._end)
-
-    @property
-    def late_replies(self) -> int:
-        """Number of replies that came when nobody waited for them any more."""
-        return self._requests.late_replies
+        client.connection.at_end(self._end_all)
 
     # ---- the inbox ------------------------------------------------------------------------------
 
@@ -80,7 +143,11 @@ class Requester:
 
     async def open_inbox(self, route: TopicRoute, deadline: float) -> Attendance:
         """Open the inbox at a broker of a topic, on the event loop of the connection."""
-        streams = self._begin()
+        if self._streams is None:
+            self._inbox = inbox_of(self._key).hex()
+            hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
+            self._streams = AttendStreams(self._client, hello, self._happened)
+        streams = self._streams
         masters = [RoutedMaster(self._client, route.topic, name) for name in self._candidates(route)]
         try:
             async with asyncio.timeout(max(deadline - time.monotonic(), 0.0)):
@@ -95,14 +162,6 @@ class Requester:
             ) from None
         self._homes[route.topic] = home
         return home
-
-    def _begin(self) -> AttendStreams:
-        if self._streams is None:
-            key, self._ids = os.urandom(_KEY_BYTES), CorrelationIds()
-            self._inbox = inbox_of(key).hex()
-            hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=key)
-            self._streams = AttendStreams(self._client, hello, self._happened)
-        return self._streams
 
     def _candidates(self, route: TopicRoute) -> list[str]:
         names = [name for name in sorted(route.brokers) if route.master_of(name) is not None]
@@ -158,25 +217,60 @@ class Requester:
         self, home: Attendance, outcome: ReplyOutcome, timeout_s: float, deadline: float
     ) -> tuple[OpenRequest, str]:
         """Let a request wait for its reply, before it is sent; return its property `REPLY_TO` as well."""
-        assert self._ids is not None  # the inbox is open
-        request = OpenRequest(self._requests, self._ids.new(), timeout_s, deadline, outcome, home)
-        self._requests.add(request)
+        request = OpenRequest(self._end, self._new_id(), timeout_s, deadline, outcome, home)
+        self._open[request.id] = request
+        self._connection.call_soon(self._begin_timer, request)
         wait_ms = max(round((deadline - time.monotonic()) * 1000), 1)
-        return request, f"{home.broker_name}/{self._inbox}/{request.correlation_id}/{wait_ms}"
+        return request, f"{home.broker_name}/{self._inbox}/{request.id}/{wait_ms}"
+
+    def _new_id(self) -> str:
+        """Return an id that nobody can guess who knows others; random bytes of the system would cost more."""
+        import hashlib  # those who ask for nothing do without it
+
+        number = next(self._numbers).to_bytes(8, "big")
+        return hashlib.blake2b(number, digest_size=_ID_BYTES, key=self._key, person=b"request").hexdigest()
 
     def forget(self, request: OpenRequest) -> None:
         """Let nobody wait for a request any more."""
-        self._requests.forget(request)
+        self._take(request.id)
 
     def close(self) -> None:
         """Close the inbox, and end all requests by `Closed`. Idempotent."""
-        self._client.connection.not_at_end(self._end)
-        self._end()
+        self._connection.not_at_end(self._end_all)
+        self._end_all()
         if self._streams is not None:
             self._streams.close()
 
-    def _end(self) -> None:
-        self._requests.end_all(lambda: Closed("the producer was closed, or its cluster, before the reply came"))
+    def _take(self, request_id: str) -> OpenRequest | None:
+        request = self._open.pop(request_id, None)
+        if request is not None and request.timer is not None:
+            self._connection.call_soon(request.timer.cancel)
+        return request
+
+    def _end(self, request: OpenRequest, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
+        return request.tell(reply, error) if self._take(request.id) is not None else None
+
+    def _end_all(self) -> None:
+        for request in [*self._open.values()]:
+            error = Closed("the producer was closed, or its cluster, before the reply came")
+            self._run(self._end(request, None, error))
+
+    def _run(self, call: UserCall | None) -> None:
+        if call is not None:
+            self._callbacks.run(call)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _begin_timer(self, request: OpenRequest) -> None:
+        if request.id in self._open:
+            left_s = max(request.deadline - time.monotonic(), 0.0)
+            request.timer = asyncio.get_running_loop().call_later(left_s, self._late, request)
+
+    def _late(self, request: OpenRequest) -> None:
+        if request.id in self._open:
+            if request.heard_nothing and request.home.address:  # the broker of its inbox may be away
+                self._health.failed(request.home.address, DeadlineExceeded("no reply came"))
+            self._run(self._end(request, None, request.late()))
 
     def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
         if event.WhichOneof("event") != "replies":
@@ -187,5 +281,13 @@ class Requester:
         except (DecodeError, MiniMQError) as error:  # whoever has a request may send anything
             log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)
             return
-        for item in batch.replies:
-            self._requests.answered(item.correlation_id, item)
+        for made in batch.replies:  # only the first one to each request counts
+            request = self._take(made.correlation_id)
+            if request is None:
+                self.late_replies += 1
+                continue
+            reply = decoded_reply(made)
+            if reply.error is None:
+                self._run(request.tell(reply, None))
+            else:
+                self._run(request.tell(None, RequestFailed(reply.error, reply.body, reply.properties)))
