@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from minimq.administration.access_admin import AccessAdmin
 from minimq.administration.masters import Masters
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
@@ -19,15 +18,13 @@ from minimq.operations.letters import LetterOperations
 from minimq.operations.messages import MessageOperations
 from minimq.operations.topics import TopicOperations
 from minimq.operations.transactions import TransactionOperations
+from minimq.operations.users import UserOperations
 from minimq.options import NoOthers, refuse_others
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.security.credentials import CredentialsArgument
-
-#: Time limit of a promotion in seconds: a long lease.
-_PROMOTION_S = 60.0
 
 
 class Admin(
@@ -38,7 +35,7 @@ class Admin(
     DelayedOperations,
     TransactionOperations,
     MessageOperations,
-    AccessAdmin,
+    UserOperations,
 ):
     """Manages topics, groups, dead letters, delayed messages, transactions, brokers and users, and finds messages.
 

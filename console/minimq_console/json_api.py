@@ -156,7 +156,7 @@ def _values(operation: Operation, body: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parameters(operation: Operation) -> dict[str, Parameter]:
     switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.is_destructive else ()))
-    return {each.name: each for each in (*operation.shown, *switches)}
+    return {each.name: each for each in (*operation.shown, *switches) if not each.about.is_local}
 
 
 @asynccontextmanager
@@ -222,7 +222,7 @@ def _described(operation: Operation) -> dict[str, object]:
         "additionalProperties": False,
     }
     return {
-        "operationId": operation.method,
+        "operationId": operation.function.__name__.lstrip("_"),
         "summary": operation.summary,
         "description": operation.help,
         "requestBody": {"content": {"application/json": {"schema": schema}}},
@@ -233,7 +233,7 @@ def _described(operation: Operation) -> dict[str, object]:
 def _schema(parameter: Parameter) -> dict[str, object]:
     about = parameter.about
     schema: dict[str, object] = {"type": _TYPES.get(parameter.kind, "string")}
-    if parameter.parts:
+    if parameter.parts and not parameter.is_many:
         schema = {"type": "object", "properties": {each.name: _schema(each) for each in parameter.parts}}
     elif about.read is not None and parameter.kind in (int, float):
         schema = {"type": [_TYPES[parameter.kind], "string"]}

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from minimq.administration.activity import ClusterActivity
-from minimq.administration.activity_reader import ActivityReader, ActivitySource
+from minimq import Admin
+from minimq.administration.activity import ActivityReader, ClusterActivity
 from minimq.administration.group_descriptions import GroupQueueDescription
 from minimq_common.errors import MiniMQError, NotAuthenticated
 from minimq_console.chart import Chart
@@ -52,9 +52,7 @@ class Sample:
 class Sampler:
     """A thread that looks at a cluster. Thread-safe."""
 
-    def __init__(
-        self, source: ActivitySource, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, source: Admin, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = ActivityReader(source)
         self._interval_s = interval_s
         self._clock = clock

@@ -18,7 +18,7 @@ from minimq.administration.group_descriptions import GroupDescription, GroupMemb
 from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
-from minimq.operations.group_text import describe_lines
+from minimq.operations.groups import describe_lines
 from minimq.operations.operation import View
 from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer

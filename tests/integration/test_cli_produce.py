@@ -129,19 +129,22 @@ def test_one_message_is_not_messages(minimq: Minimq, topic: str) -> None:
 
 
 def test_defaults_are_those_of_the_library() -> None:
-    def defaults(command: click.Command, *names: str) -> list[object]:
-        found = {parameter.name: parameter.default for parameter in command.params}
+    def defaults(command: click.Command, *names: str) -> list[str]:
+        found = {parameter.name: str(parameter.default) for parameter in command.params}
         return [found[name] for name in names]
 
     sending = ProducerOptions()
-    assert defaults(produce, "send_timeout", "limit", "compression") == [
-        sending.send_timeout_s,
-        sending.max_body_bytes,
+    assert defaults(produce, "send_timeout", "max_body_bytes", "compression") == [
+        str(sending.send_timeout_s),
+        str(sending.max_body_bytes),
         sending.compression,
     ]
-    assert defaults(bench_produce, "batch") == [sending.batch_messages]
+    assert defaults(bench_produce, "batch") == [str(sending.batch_messages)]
     reading = ConsumerOptions()
-    assert defaults(consume, "read_from_slaves", "start_timeout") == [reading.read_from_slaves, reading.start_timeout_s]
+    assert defaults(consume, "read_from_slaves", "start_timeout") == [
+        str(reading.read_from_slaves),
+        str(reading.start_timeout_s),
+    ]
 
 
 def test_ctrl_c_says_what_was_acknowledged_and_ends_with_130(minimq: Minimq, topic: str, admin: Admin) -> None:

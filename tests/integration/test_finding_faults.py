@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.finding.message_trace import TraceState
+from minimq.operations.message_trace import TraceState
 from minimq_broker.services.upkeep.finding import MAX_FINDS
 from support.replicas import replicas, wait_caught_up
 from support.small_segments import QUEUE, World, world_of

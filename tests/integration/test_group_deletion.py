@@ -20,7 +20,7 @@ from minimq import (
     PullConsumer,
     PushConsumer,
 )
-from minimq.operations.group_text import time_to_expiry
+from minimq.operations.groups import time_to_expiry
 from minimq_common.errors import GroupConflict, GroupNotFound, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import COMMAND, Minimq, environment

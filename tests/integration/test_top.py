@@ -21,9 +21,8 @@ import pytest
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.administration.activity import CounterRates
-from minimq.administration.activity_reader import ActivityReader
-from minimq.cli.top_screen import Order, View, screen
+from minimq.administration.activity import ActivityReader, CounterRates
+from minimq.cli.top import Order, View, screen
 from support.command import Minimq, environment
 from support.waiting import wait_until
 

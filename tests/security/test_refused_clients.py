@@ -28,11 +28,10 @@ from minimq import (
     PushConsumer,
     SimpleConsumer,
 )
-from minimq.administration.issued_key import issue_key
 from minimq.cli.main import main
 from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
-from minimq.local.certificate_authority import CertificateAuthority
+from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq_broker.replication.backup import take_snapshot
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import written
@@ -148,7 +147,7 @@ def clients(
             "no credentials": Client(secure.nameserver, ""),
             "no TLS there": client(plain.address),
             "no key": client(secure.nameserver, bearer=None),
-            "another key": client(secure.nameserver, bearer=issue_key().key),
+            "another key": client(secure.nameserver, bearer=issue_key()[0]),
             "no certificate": client(secure.nameserver, pair=None),
             "another cluster": Client(secure.nameserver, stranger.admin),
             "a broker": client(secure.brokers[0].address),

@@ -10,10 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
-from minimq.administration.access_edits import add_rules
 from minimq.cli.main import main
 from minimq.errors import AccessConflict, AccessDenied, InvalidArgument, MiniMQError
-from minimq.local.access_file import AccessFile
+from minimq.operations.access_folder import AccessFolder
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
@@ -91,12 +90,12 @@ def test_a_user_may_do_what_the_rules_say_and_no_more_than_that_for_long(two: Lo
 
 
 def test_a_change_of_the_file_reaches_all_servers_if_its_version_is_larger(two: LocalCluster) -> None:
-    file = AccessFile(two.data_dir / "secrets")
+    file = AccessFolder(two.data_dir / "secrets")
     with Admin(credentials=two.credentials) as admin:
         if admin.access().version == 1:
             run(two, "user", "add", "bob")
         in_force = admin.access().version
-        later = file.change(add_rules("admin", ["allow read topic of-the-file"]))
+        later = file.add_rules("admin", ["allow read topic of-the-file"])
         assert later.version < in_force + 1
         wait_until(
             lambda: all("the file is not in force" in server.log_path.read_text() for server in two.nameservers),
@@ -105,7 +104,7 @@ def test_a_change_of_the_file_reaches_all_servers_if_its_version_is_larger(two: 
         )
         assert admin.access().version == in_force
         while later.version <= in_force:
-            later = file.change(lambda document: document)
+            later = file.change_access(lambda document: document)
         wait_until(lambda: versions(admin) == {(later.version, later.digest)}, PATIENCE_S, what="all follow the file")
 
 

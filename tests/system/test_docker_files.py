@@ -159,7 +159,7 @@ def test_a_server_is_secured_once_its_secrets_are_made(service: str, monkeypatch
     assert SERVICES[service]["depends_on"]["secrets"] == {"condition": "service_completed_successfully"}
     options = options_of(service, monkeypatch)
     host = options.advertise.partition(":")[0] if isinstance(options, BrokerOptions) else service
-    assert host in making["environment"]["MINIMQ_SECURE_INIT_HOSTS"].split()
+    assert host in making["environment"]["MINIMQ_SECURE_INIT_HOST"].split()
     for client in ("client", "spark"):
         assert SERVICES[client]["environment"]["MINIMQ_CREDENTIALS"] == f"{folder}/admin.minimq"
         assert SERVICES[client]["volumes"] == [f"authority:{folder}:ro"]
@@ -176,7 +176,7 @@ def test_the_secrets_are_made_as_the_service_does(tmp_path: Path) -> None:
         assert said in done.output
     opened = CredentialsFile(Credentials(str(tmp_path / "secrets" / "admin.minimq")))
     assert opened.nameservers == ("127.0.0.1:9876", "127.0.0.1:9877")
-    assert set(making["environment"]["MINIMQ_SECURE_INIT_HOSTS"].split()) <= set(
+    assert set(making["environment"]["MINIMQ_SECURE_INIT_HOST"].split()) <= set(
         CertificateAuthority(tmp_path / "secrets").server_certificate().names
     )
 
@@ -215,7 +215,7 @@ def test_the_controller_is_an_etcd_of_three_members_that_takes_the_certificate_o
         assert f"{member}={given['ETCD_INITIAL_ADVERTISE_PEER_URLS']}" in given["ETCD_INITIAL_CLUSTER"].split(",")
         assert given["ETCD_CLIENT_CERT_AUTH"] == given["ETCD_PEER_CLIENT_CERT_AUTH"] == "true"
         assert "ports" not in service
-        assert member in SERVICES["secrets"]["environment"]["MINIMQ_SECURE_INIT_HOSTS"].split()
+        assert member in SERVICES["secrets"]["environment"]["MINIMQ_SECURE_INIT_HOST"].split()
 
 
 @pytest.mark.system

@@ -228,6 +228,24 @@ class Masters:
             {key: failures[key] for key in addresses if key in failures},
         )
 
+    def call_about(
+        self,
+        names: Collection[str],
+        addresses: Mapping[str, str],
+        method: BrokerMethod[Request, Response],
+        request: Callable[[str], Request],
+    ) -> dict[str, tuple[dict[str, Response], dict[str, MiniMQError]]]:
+        """Return what all masters say about each of some names, and the failures of others, by broker name."""
+        keys = {(name, broker): address for name in names for broker, address in addresses.items()}
+        answers, failures = self.call_all(keys, method, {key: request(key[0]) for key in keys})
+        return {
+            name: (
+                {broker: answers[name, broker] for broker in addresses if (name, broker) in answers},
+                {broker: failures[name, broker] for broker in addresses if (name, broker) in failures},
+            )
+            for name in names
+        }
+
     def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
         """Return what those masters say that carry a topic, by broker name."""
         answers, failures = self.describe_each(topic, masters)

@@ -17,6 +17,7 @@ from minimq.operations.messages import AsyncMessageOperations
 from minimq.operations.operation import asynchronous
 from minimq.operations.topics import AsyncTopicOperations
 from minimq.operations.transactions import AsyncTransactionOperations
+from minimq.operations.users import AsyncUserOperations
 from minimq.options import NoOthers
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -29,6 +30,7 @@ class Admin(
     AsyncDelayedOperations,
     AsyncLetterOperations,
     AsyncMessageOperations,
+    AsyncUserOperations,
 ):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
@@ -58,24 +60,5 @@ class Admin(
         """Close all connections; later calls raise `Closed`. Idempotent."""
         await asyncio.to_thread(self._admin.close)
 
-    access = asynchronous(SyncAdmin.access)
-    access_status = asynchronous(SyncAdmin.access_status)
-    add_issuer = asynchronous(SyncAdmin.add_issuer)
-    add_rules = asynchronous(SyncAdmin.add_rules)
-    add_user = asynchronous(SyncAdmin.add_user)
-    apply_access = asynchronous(SyncAdmin.apply_access)
-    can = asynchronous(SyncAdmin.can)
-    change_access = asynchronous(SyncAdmin.change_access)
-    credentials_of = asynchronous(SyncAdmin.credentials_of)
-    disable_user = asynchronous(SyncAdmin.disable_user)
-    drop_old_keys = asynchronous(SyncAdmin.drop_old_keys)
-    enable_user = asynchronous(SyncAdmin.enable_user)
-    limit_user = asynchronous(SyncAdmin.limit_user)
     offset_at = asynchronous(SyncAdmin.offset_at)
     offsets_at = asynchronous(SyncAdmin.offsets_at)
-    own_rights = asynchronous(SyncAdmin.own_rights)
-    remove_issuer = asynchronous(SyncAdmin.remove_issuer)
-    remove_rules = asynchronous(SyncAdmin.remove_rules)
-    remove_user = asynchronous(SyncAdmin.remove_user)
-    rotate_key = asynchronous(SyncAdmin.rotate_key)
-    token_credentials = asynchronous(SyncAdmin.token_credentials)

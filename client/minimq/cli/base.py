@@ -18,10 +18,8 @@ import click
 from minimq.cli.table import show_table
 from minimq.operations.operation import Row, Table
 from minimq.operations.rows import json_text
-from minimq.operations.values import moment_or_end
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
-from minimq_common.moments import Time
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,19 +43,6 @@ class _Option(click.Option):
             return None
         variable = self.envvar or f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
         return os.environ.get(variable) if value is None and isinstance(variable, str) else value
-
-
-def start_of(
-    _context: click.Context, parameter: click.Parameter, text: str | None, also: str = "'earliest', 'latest', "
-) -> Time | None:
-    """Return the value of an option for a start: "earliest", "latest" or a time, evaluated once."""
-    return None if text is None else moment_or_end(parameter.opts[0], text, also)
-
-
-def output_option(command: F) -> F:
-    """Add `--output` to a command that prints a table."""
-    choice = click.Choice(("table", "json"))
-    return option("--output", type=choice, default="table", show_default=True, help="Format of the result.")(command)
 
 
 def confirm(question: Callable[[], str], *, yes: bool) -> None:

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from minimq.cli.base import option, output_option, show
-from minimq.cli.completion import complete_topics
-from minimq.operations.operation import Row, Table, columns
+from minimq.cli.base import show
+from minimq.cli.commands import Output, declared
+from minimq.operations.operation import Param, Row, Table, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.receiving.pull_consumer import PullConsumer
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _RATE = Table(
     "nothing was measured",
@@ -41,62 +39,32 @@ _POLL_S = 1.0
 #: Without a message for this long, something is wrong.
 _PATIENCE_S = 30.0
 
-_read_topic_option = option(
-    "--topic",
-    metavar="TOPIC",
-    shell_complete=complete_topics,
-    help="An existing topic; by default a new one that is deleted at the end.",
-)
-_write_topic_option = option(
-    "--topic",
-    metavar="TOPIC",
-    shell_complete=complete_topics,
-    help="An existing topic to send to, which needs --force; by default a new one that is deleted at the end.",
-)
-_force_option = option("--force", is_flag=True, help="Send to --topic even if others read it.")
-_queues_option = option(
-    "--queues", type=int, default=4, show_default=True, help="Queues on each broker of a new topic."
-)
-_size_option = option(
-    "--size", type=click.IntRange(min=1), default=100, show_default=True, metavar="BYTES", help="Size of a body."
-)
-_batch_option = option(
-    "--batch",
-    type=click.IntRange(min=1),
-    default=4096,
-    show_default=True,
-    metavar="N",
-    help="Maximum number of messages in a batch.",
-)
+Count = Annotated[int, Param(low=1, metavar="N", help="Number of messages.")]
+Size = Annotated[int, Param(low=1, metavar="BYTES", help="Size of a body.")]
+Batch = Annotated[int, Param(low=1, metavar="N", help="Maximum number of messages in a batch.")]
+Queues = Annotated[int, Param(metavar="N", help="Queues on each broker of a new topic.")]
+Topic = Annotated[
+    str | None,
+    Param(
+        metavar="TOPIC",
+        complete="topics",
+        help="An existing topic; sending to it needs --force. By default a new one that is deleted at the end.",
+    ),
+]
+Force = Annotated[bool, Param(help="Send to --topic even if others read it.")]
 
 
-def _count_option(default: int) -> Callable[[F], F]:
-    return option(
-        "--count",
-        type=click.IntRange(min=1),
-        default=default,
-        show_default=True,
-        metavar="N",
-        help="Number of messages.",
-    )
-
-
-@click.group(short_help="Measure throughput and latency.")
-def bench() -> None:
-    """Measure throughput and latency; CPU time is that of the client process alone."""
-
-
-@bench.command("produce", short_help="Measure sending in batches.")
-@_count_option(1_000_000)
-@_size_option
-@_batch_option
-@_queues_option
-@_write_topic_option
-@_force_option
-@output_option
-@click.pass_obj
+@declared("produce", "Measure sending in batches.")
 def bench_produce(
-    nameserver: str, *, count: int, size: int, batch: int, queues: int, topic: str | None, force: bool, output: str
+    nameserver: str,
+    *,
+    count: Count = 1_000_000,
+    size: Size = 100,
+    batch: Batch = 4096,
+    queues: Queues = 4,
+    topic: Topic = None,
+    force: Force = False,
+    output: Output = "table",
 ) -> None:
     """Send messages in batches, each acknowledged when it is on disk.
 
@@ -107,16 +75,16 @@ def bench_produce(
         _show_rate(output, "produce", count, size, *_fill(nameserver, name, count, size, batch))
 
 
-@bench.command("consume", short_help="Measure reading.")
-@_count_option(1_000_000)
-@_size_option
-@_batch_option
-@_queues_option
-@_read_topic_option
-@output_option
-@click.pass_obj
+@declared("consume", "Measure reading.")
 def bench_consume(
-    nameserver: str, count: int, size: int, batch: int, queues: int, topic: str | None, output: str
+    nameserver: str,
+    *,
+    count: Count = 1_000_000,
+    size: Size = 100,
+    batch: Batch = 4096,
+    queues: Queues = 4,
+    topic: Topic = None,
+    output: Output = "table",
 ) -> None:
     """Read messages of --topic, or of a new topic that is filled first; filling is not measured.
 
@@ -147,16 +115,16 @@ def bench_consume(
         _show_rate(output, "consume", received, read_bytes / max(received, 1), seconds, cpu)
 
 
-@bench.command("latency", short_help="Measure the time until a receipt, and until delivery.")
-@_count_option(1_000)
-@_size_option
-@_queues_option
-@_write_topic_option
-@_force_option
-@output_option
-@click.pass_obj
+@declared("latency", "Measure the time until a receipt, and until delivery.")
 def bench_latency(
-    nameserver: str, *, count: int, size: int, queues: int, topic: str | None, force: bool, output: str
+    nameserver: str,
+    *,
+    count: Count = 1_000,
+    size: Size = 100,
+    queues: Queues = 4,
+    topic: Topic = None,
+    force: Force = False,
+    output: Output = "table",
 ) -> None:
     """Send one message after the other, and measure the time until its receipt and until a waiting consumer has it.
 
@@ -190,6 +158,14 @@ def bench_latency(
             delivered.append(time.perf_counter() - began)
     rows = [_percentiles("acknowledged", acknowledged), _percentiles("delivered", delivered)]
     show(output, _LATENCY, rows)
+
+
+bench = click.Group(
+    "bench",
+    [bench_produce, bench_consume, bench_latency],
+    help="Measure throughput and latency; CPU time is that of the client process alone.",
+    short_help="Measure throughput and latency.",
+)
 
 
 def _refuse_unforced(topic: str | None, count: int, *, force: bool) -> None:

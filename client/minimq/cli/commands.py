@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
 from minimq.cli.base import confirm, option, show_json, tell
-from minimq.cli.completion import complete
-from minimq.cli.progress import progress_bar, progress_line
 from minimq.cli.table import show_table
-from minimq.operations.operation import Operation, Parameter, Plan, Rows, View, operations_of
+from minimq.operations.operation import Operation, Param, Parameter, Plan, Rows, View, operations_of
 from minimq.operations.rows import json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
 
 _FORMATS = ("table", "json", "jsonl")
+#: The option for the format of what is not printed by lines.
+Output = Annotated[str, Param(choices={"table": "table", "json": "json"}, help="Format of the result.")]
 _METAVARS = {int: "N", float: "NUMBER"}
 
 
 def add_operations(group: click.Group, owner: type, noun: str) -> None:
     """Add a command for each operation on a noun that a class declares."""
     for each in operations_of(owner):
-        first, _, verb = each.name.partition(" ")
+        first, _, verb = each.name.rpartition(" ")
         if first == noun and verb:
             group.add_command(command_of(each), verb)
 
@@ -61,6 +63,26 @@ def command_of(operation: Operation) -> click.Command:
     )
 
 
+def declared(name: str, short: str, **about: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of a function of the name servers, with the options that its signature declares."""
+
+    def command(function: Callable[..., None]) -> click.Command:
+        declared = Operation(name, example="", view=lambda *_: View(json=None), function=function, **about)
+
+        @click.pass_obj
+        def run(nameserver: str, /, **typed: Any) -> None:
+            values = {each.name: value for each, value in values_of(declared.shown, typed)}
+            given = vars(declared.given(**values))
+            absent = [each.name for each in declared.parameters if each.is_keyword and given[each.name] is None]
+            function(nameserver, **{name: value for name, value in given.items() if name not in absent})
+
+        return click.Command(
+            name, callback=run, params=options_of(declared.shown), help=declared.help, short_help=short
+        )
+
+    return command
+
+
 def _params(operation: Operation) -> list[click.Parameter]:
     params = options_of(operation.shown)
     for param in params:
@@ -75,18 +97,23 @@ def _params(operation: Operation) -> list[click.Parameter]:
         interval = click.FloatRange(0.2, 3600)
         text = "Seconds between two looks of --watch."
         params.append(_option("--interval", type=interval, default=2.0, show_default=True, help=text))
+    if operation.has_folder:
+        text = (
+            "Work on access.toml in this folder of `minimq secure init`, without a server; by default on the cluster."
+        )
+        folder = click.Path(path_type=Path, file_okay=False)
+        params.append(_option("--secrets", type=folder, metavar="DIR", help=text))
     choice = click.Choice(_FORMATS)
     params.append(_option("--output", type=choice, default="table", show_default=True, help="Format of the result."))
     return params
 
 
 def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears: bool = False) -> None:
-    from minimq.admin import Admin
-
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
+    secrets = typed.pop("secrets", None)
     try:
         given = operation.given(**{each.name: value for each, value in values_of(operation.shown, typed)})
-        with Admin(nameserver) as admin:
+        with _opened(nameserver, secrets) as admin:
             plan = None
             if dry_run:
                 plan = operation.planned(admin, given)
@@ -105,6 +132,22 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
         raise error.with_message(_with_flags(operation, error.message)) from None
     if not view.is_complete:
         sys.exit(1)
+
+
+@contextmanager
+def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
+    """Open the cluster, or a folder of secrets in its place."""
+    if secrets is None:
+        from minimq.admin import Admin
+
+        with Admin(nameserver) as admin:
+            yield admin
+        return
+    from minimq.operations.access_folder import AccessFolder
+    from minimq.options import nameserver_addresses
+
+    is_given = click.get_current_context().meta.get("nameserver")
+    yield AccessFolder(secrets, nameserver_addresses(nameserver) if is_given else ())
 
 
 def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan | None:
@@ -128,8 +171,14 @@ def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan
 def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iterator[tuple[Parameter, Any]]:
     """Yield the parameters that were given, or have a default in commands, with their values."""
     for each in parameters:
-        text = typed[each.key]
-        if each.parts:
+        text = typed.get(each.key)
+        if each.about.made is not None:
+            given = {part.name: part.default for part in each.parts}
+            given |= {part.name: value for part, value in values_of(each.parts, typed)}
+            yield each, each.about.made(**given)
+        elif each.about.is_file:
+            yield each, _content(Path(typed[each.key]))
+        elif each.parts:
             parts = {part.name: part.read(part.flag, typed[part.key]) for part in each.parts}
             try:
                 yield each, each.kind(**parts) if text else None
@@ -145,9 +194,16 @@ def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iter
             yield each, each.read(each.flag if not each.is_argument else each.name.upper(), text)
 
 
+def _content(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
+
+
 def _with_flags(operation: Operation, message: str) -> str:
     """Return an error that names options instead of parameters."""
-    flags = {each.name: each.flag for each in operation.shown if not each.is_argument}
+    flags = {each.name: each.flag for each in operation.shown if not (each.is_argument or each.about.made)}
     if not message.startswith("nothing to change: "):  # else words such as "topic" may be meant
         flags = {name: flag for name, flag in flags.items() if "_" in name or message.startswith(f"{name} ")}
     return re.sub(r"(?<![\w-])\w+(?![\w-])", lambda match: flags.get(match[0], match[0]), message)
@@ -169,14 +225,22 @@ def _argument(parameter: Parameter) -> click.Argument:
         [parameter.name],
         required=parameter.is_required,
         metavar=parameter.about.metavar or None,
-        shell_complete=complete(parameter.about.complete),
+        shell_complete=_COMPLETE.get(parameter.about.complete),
     )
 
 
 def _options(parameter: Parameter) -> list[click.Parameter]:
-    about, names = parameter.about, [parameter.flag, parameter.key]
+    about = parameter.about
+    flag = parameter.flag
+    if parameter.kind is bool and parameter.default is True:
+        flag += f"/--no-{flag.removeprefix('--')}"
+    names = [*filter(None, [about.letter]), flag, parameter.key]
+    if parameter.kind is bool and parameter.default is True:
+        return [_option(*names, is_flag=True, default=True, show_default=True, help=parameter.help)]
     if parameter.kind is bool:
         return [_flag(*names, help_text=parameter.help)]
+    if about.options:
+        return options_of(about.options)
     if parameter.parts:
         found = [_flag(*names, help_text=parameter.help)]
         return [*found, *(each for part in parameter.parts for each in _options(part))]
@@ -194,7 +258,7 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
             show_default=shown,
             metavar=about.metavar or _METAVARS.get(parameter.kind),
             type=click.Choice(list(about.choices)) if about.choices else str,
-            shell_complete=complete(about.complete),
+            shell_complete=_COMPLETE.get(about.complete),
             help=parameter.help,
             **({} if default is None else {"default": default}),
         )
@@ -261,3 +325,69 @@ def _progress(operation: Operation) -> Iterator[dict[str, Callable[..., None]]]:
                 yield {each.name: progress}
             return
     yield {}
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """Show each sentence within the block: in place of the one before on a terminal, else as a line."""
+    if not sys.stderr.isatty():
+        yield lambda sentence: click.echo(sentence, err=True)
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("") as status:
+        yield lambda sentence: status.update(escape(sentence))
+
+
+@contextmanager
+def progress_bar(
+    total: int | None = None, *, of_bytes: bool = False, is_shown: bool = True
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how many messages or bytes of how many are done, on a terminal alone; the bar is gone at the end."""
+    if not is_shown or not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich import progress
+    from rich.console import Console
+
+    columns = [progress.BarColumn(), progress.MofNCompleteColumn(), progress.TimeElapsedColumn()]
+    if of_bytes:
+        columns = [progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn()]
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        bar = bars.add_task("", total=total)
+        yield lambda done, of: bars.update(bar, completed=done, total=of)
+
+
+# ---- Completion of names, by the name servers ---------------------------------------------------------
+
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+#: Time limit of one query: the shell waits for the answer.
+_ANSWER_S = 0.5
+
+
+def _completion(list_names: Callable[[Admin], list[str]]) -> Complete:
+    def completed(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
+        logging.getLogger("minimq").setLevel(logging.CRITICAL)  # brokers that do not answer do not matter here
+        from minimq.admin import Admin
+
+        given = context.find_root().params
+        nameserver = context.obj or given["nameserver"]
+        try:
+            with Admin(nameserver, timeout_s=_ANSWER_S, credentials=given["credentials"]) as admin:
+                names = list_names(admin)
+        except MiniMQError:  # a shell cannot show an error
+            return []
+        # Topics of minimq itself only after a %.
+        return [name for name in names if name.startswith(begun) and name.startswith("%") == begun.startswith("%")]
+
+    return completed
+
+
+_COMPLETE = {
+    "topics": _completion(lambda admin: admin.list_topics()),
+    "groups": _completion(lambda admin: admin.list_groups()),
+    "brokers": _completion(lambda admin: sorted({each.broker_name for each in admin.cluster()})),
+    "users": _completion(lambda admin: sorted(admin.access().users)),
+}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from minimq.cli.base import option, stop_on_signal
+from minimq.cli.base import stop_on_signal
+from minimq.cli.commands import declared
+from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.serving.daemon import open_more_files
 from minimq_common.serving.logs import SummingHandler, formatter
@@ -22,73 +24,50 @@ DEFAULT_PORT = 8088
 _LOOK_S = 0.5
 
 
-@click.command(short_help="Show the cluster in a browser.")
-@option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Name or IP address to listen on.")
-@option(
-    "--port",
-    type=int,
-    default=DEFAULT_PORT,
-    show_default=True,
-    metavar="PORT",
-    help="Port to listen on; 0 chooses a free port.",
-)
-@option(
-    "--interval",
-    "interval_s",
-    envvar="MINIMQ_CONSOLE_INTERVAL",
-    type=click.FloatRange(0.2, 3600),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two looks at the whole cluster.",
-)
-@option(
-    "--allowed-host",
-    "allowed_hosts",
-    multiple=True,
+_PORT = Param(metavar="PORT", help="Port to listen on; 0 chooses a free port.")
+_INTERVAL = Param(flag="--interval", low=0.2, high=3600, help="Seconds between two looks at the whole cluster.")
+_HOSTS = Param(
+    flag="--allowed-host",
     metavar="HOST",
-    envvar="MINIMQ_CONSOLE_ALLOWED_HOST",
     help="Name by which browsers call the console, besides --host and localhost; repeatable. Others are refused.",
 )
-@option(
-    "--allow-changes",
-    is_flag=True,
-    help="Offer actions that change the cluster, such as resetting offsets; otherwise the console only reads.",
+_CHANGES = Param(
+    help="Offer actions that change the cluster, such as resetting offsets; otherwise the console only reads."
 )
-@option(
-    "--allow-anyone",
-    is_flag=True,
-    help="With --allow-changes and another --host: also if the cluster asks nobody for a key.",
+_ANYONE = Param(help="With --allow-changes and another --host: also if the cluster asks nobody for a key.")
+_CERTIFICATE = Param(
+    metavar="FILE", help="Serve HTTPS with this certificate, in PEM, and those that lead to its authority."
 )
-@option(
-    "--tls-certificate",
-    default="",
-    metavar="FILE",
-    help="Serve HTTPS with this certificate, in PEM, and those that lead to its authority.",
-)
-@option("--tls-key", default="", metavar="FILE", help="The private key of --tls-certificate, in PEM.")
-@option(
-    "--root-path",
-    default="",
-    metavar="PATH",
-    help="Path of the console at a reverse proxy in front of it, such as /console.",
-)
-@option(
-    "--trusted-proxy",
-    "trusted_proxies",
-    envvar="MINIMQ_CONSOLE_TRUSTED_PROXY",
-    multiple=True,
+_KEY = Param(metavar="FILE", help="The private key of --tls-certificate, in PEM.")
+_ROOT = Param(metavar="PATH", help="Path of the console at a reverse proxy in front of it, such as /console.")
+_PROXIES = Param(
+    flag="--trusted-proxy",
     metavar="ADDRESS",
     help="IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix count; repeatable.",
 )
-@option(
-    "--registry",
-    default="",
+_REGISTRY = Param(
     metavar="URL",
     help="Schema registry by which Avro, Protobuf and JSON bodies are decoded. Give a user and a password, "
     "http://USER:PASSWORD@HOST:PORT, in the variable, where others do not see them.",
 )
-@click.pass_obj
-def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:
+
+
+@declared("console", "Show the cluster in a browser.")
+def console(  # noqa: PLR0913 - the options of the command
+    nameserver: str,
+    *,
+    host: Annotated[str, Param(metavar="HOST", help="Name or IP address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _PORT] = DEFAULT_PORT,
+    interval_s: Annotated[float, _INTERVAL] = 2.0,
+    allowed_hosts: Annotated[Sequence[str], _HOSTS] = (),
+    allow_changes: Annotated[bool, _CHANGES] = False,
+    allow_anyone: Annotated[bool, _ANYONE] = False,
+    tls_certificate: Annotated[str, _CERTIFICATE] = "",
+    tls_key: Annotated[str, _KEY] = "",
+    root_path: Annotated[str, _ROOT] = "",
+    trusted_proxies: Annotated[Sequence[str], _PROXIES] = (),
+    registry: Annotated[str, _REGISTRY] = "",
+) -> None:
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and what is wrong.
 
     It keeps the figures of the last hour in memory, and stores nothing. Every page is also there as JSON, with
@@ -108,6 +87,17 @@ def console(nameserver: str, /, host: str, port: int, **options: Any) -> None:
       curl -s 'http://127.0.0.1:8088/?format=json'
     """
     open_more_files()
+    options: dict[str, Any] = {
+        "interval_s": interval_s,
+        "allowed_hosts": allowed_hosts,
+        "allow_changes": allow_changes,
+        "allow_anyone": allow_anyone,
+        "tls_certificate": tls_certificate,
+        "tls_key": tls_key,
+        "root_path": root_path,
+        "trusted_proxies": trusted_proxies,
+        "registry": registry,
+    }
     with audit_lines(), stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")

@@ -5,34 +5,34 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from minimq.cli.base import check_allowed, option, start_of, stop_on_signal, tell
-from minimq.cli.completion import complete_groups, complete_topics
-from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
+from minimq.cli.base import check_allowed, stop_on_signal, tell
+from minimq.cli.commands import declared
+from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
 from minimq.cli.stored_ends import StoredEnds
-from minimq.operations.values import TIME_HELP
+from minimq.operations import values
+from minimq.operations.operation import Param
 from minimq.operations.words import missing
 from minimq.options import START_TIMEOUT_S
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Permission
+from minimq_common.moments import Time
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.receiving.received import ReceivedMessage
-    from minimq_common.moments import Time
 
+_GROUP = "Consumer group, whose offsets the brokers keep.  [required]"
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
-#: Default time for which --exit-at-end waits for a broker that disappears.
-_WAIT_FOR_BROKERS_S = 30.0
 
 
 class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -44,124 +44,55 @@ class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newes
         return [rv]
 
 
-def _group(context: click.Context, _option: click.Parameter, group: str | None) -> str | None:
-    """Return the group. Raises `click.UsageError` when there is none."""
-    if not group and not context.resilient_parsing:
-        raise click.UsageError(
-            "Missing option '--group': messages are committed for a group. `minimq peek` shows messages without one."
-        )
-    return group
-
-
-def _tag_expression(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> str:
-    """Return the tag expression of all --tags options. Raises `InvalidArgument`."""
-    from minimq.filtering.tag_filter import Spelling, TagFilter
-
-    expression = " || ".join(given) or "*"
-    TagFilter(expression, Spelling("--tags ", "--where "))
-    return expression
-
-
 def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
     if value is not None:
         raise click.UsageError("there is no --output: use --format json, which writes one JSON object for each message")
 
 
-@click.command(short_help="Write the messages of a topic to stdout.")
-@click.argument("topic", shell_complete=complete_topics)
-@option(
-    "--group",
-    metavar="GROUP",
-    callback=_group,
-    shell_complete=complete_groups,
-    help="Consumer group, whose offsets the brokers keep.  [required]",
-)
-@option(
-    "--from",
-    "start",
-    envvar="MINIMQ_CONSUME_FROM",
-    default="earliest",
-    show_default=True,
+_FROM = Param(
+    flag="--from",
     metavar="earliest|latest|TIME",
-    callback=start_of,
-    help=f"Where the group begins if it is new. {TIME_HELP}",
+    read=values.moment_or_end,
+    help="Where the group begins if it is new. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, "
+    "-90m, -7d; or 1769846400000ms since 1970.",
 )
-@option(
-    "--max",
-    "limit",
-    envvar="MINIMQ_CONSUME_MAX",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="End after that many messages.",
+_AT_END = Param(
+    help="End after the messages that were stored at the start; with status 1 if it could not read the queues of a "
+    "broker that was away at the start or has left since.",
 )
-@option(
-    "--exit-at-end",
-    is_flag=True,
-    help="Exit when the group has read all messages that were stored at the start; with status 1 if it could not "
-    "read the queues of a broker that was away at the start or has left since.",
-)
-@option(
-    "--wait-for-brokers",
-    envvar="MINIMQ_CONSUME_WAIT_FOR_BROKERS",
-    type=click.FloatRange(min=0),
-    default=_WAIT_FOR_BROKERS_S,
-    show_default=True,
+_WAIT = Param(
+    low=0,
     metavar="SECONDS",
     help="Time that --exit-at-end waits for a broker that disappears or stops answering meanwhile.",
 )
-@option(
-    "--tags",
-    type=_Whole(),
-    multiple=True,
-    callback=_tag_expression,
-    metavar="EXPRESSION",
-    help='Only these tags: "paid || refunded", or --tags paid --tags refunded.',
+_START = Param(
+    low=0, metavar="SECONDS", help="Time to wait at the start for a name server and the brokers of the topic."
 )
-@option(
-    "--where",
-    envvar="MINIMQ_CONSUME_WHERE",
+_SLAVES = Param(
+    help="Read from a slave while a broker has no master that answers; the same for all members of the group."
+)
+_TAGS = Param(metavar="EXPRESSION", help='Only these tags: "paid || refunded", or --tags paid --tags refunded.')
+_WHERE = Param(
     metavar="EXPRESSION",
     help="Only messages with such properties, tag (TAGS) or keys (KEYS): \"region = 'eu' AND amount > 10\".",
 )
-@option(
-    "--format",
-    "shape",
-    envvar="MINIMQ_CONSUME_FORMAT",
-    type=click.Choice(list(FORMATS)),
-    default="body",
-    show_default=True,
-    help="The body alone, or one JSON object with everything for each message.",
-)
-@option(
-    "--start-timeout",
-    envvar="MINIMQ_CONSUME_START_TIMEOUT",
-    type=click.FloatRange(min=0),
-    default=START_TIMEOUT_S,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time to wait at the start for a name server and the brokers of the topic.",
-)
-@option(
-    "--read-from-slaves/--no-read-from-slaves",
-    default=True,
-    show_default=True,
-    help="Read from a slave while a broker has no master that answers; the same for all members of the group.",
-)
-@click.option("--output", hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Other commands'.")
-@click.pass_obj
-def consume(  # noqa: PLR0913, PLR0917 - click passes each option
+
+
+@declared("consume", "Write the messages of a topic to stdout.")
+def consume(  # noqa: PLR0913 - the options of the command
     nameserver: str,
-    topic: str,
-    group: str,
-    start: Time,
-    limit: int | None,
-    exit_at_end: bool,
-    wait_for_brokers: float,
-    tags: str,
-    where: str | None,
-    shape: str,
-    start_timeout: float,
-    read_from_slaves: bool,
+    topic: values.TopicName,
+    *,
+    group: Annotated[str, Param(complete="groups", metavar="GROUP", help=_GROUP)] = "",
+    start: Annotated[Time, _FROM] = "earliest",
+    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N", help="End after N messages.")] = None,
+    exit_at_end: Annotated[bool, _AT_END] = False,
+    wait_for_brokers: Annotated[float, _WAIT] = 30.0,
+    tags: Annotated[Sequence[str], _TAGS] = (),
+    where: Annotated[str | None, _WHERE] = None,
+    shape: Format = "body",
+    start_timeout: Annotated[float, _START] = START_TIMEOUT_S,
+    read_from_slaves: Annotated[bool, _SLAVES] = True,
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
@@ -180,14 +111,21 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
       minimq consume orders --group debug --from latest --format json | jq .body
       minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
     """
+    from minimq.filtering.tag_filter import Spelling, TagFilter
     from minimq.receiving.consumer import AWAY_LOG
     from minimq.receiving.pull_consumer import PullConsumer
 
+    if not group:
+        raise click.UsageError(
+            "Missing option '--group': messages are committed for a group. `minimq peek` shows messages without one."
+        )
+    expression = " || ".join(tags) or "*"
+    TagFilter(expression, Spelling("--tags ", "--where "))
     made = PullConsumer(
         nameserver, group=group, start=start, start_timeout_s=start_timeout, read_from_slaves=read_from_slaves
     )
     with stop_on_signal() as told, _last_commit(made) as consumer:
-        consumer.subscribe(topic, tags, where=where)
+        consumer.subscribe(topic, expression, where=where)
         route = check_allowed(
             nameserver,
             topic,
@@ -219,6 +157,12 @@ def consume(  # noqa: PLR0913, PLR0917 - click passes each option
         click.echo(f"{count_of(writer.count, 'message')}{said}", err=True)
     if unread:
         sys.exit(1)
+
+
+next(each for each in consume.params if each.name == "tags").type = _Whole()
+consume.params.append(
+    click.Option(["--output"], hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Others'.")
+)
 
 
 @contextlib.contextmanager

@@ -1,64 +1,110 @@
-"""`minimq dlq`: show, resend and drop dead letters."""
+"""`minimq dlq show`: dead letters as lines of stdout."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import click
+import msgspec
 
-from minimq.cli.base import option, stop_on_signal
-from minimq.cli.commands import add_operations, options_of, values_of
-from minimq.cli.completion import complete_groups
-from minimq.cli.dead_letter_lines import SHAPES
-from minimq.cli.message_output import MessageOutput, OutputHalted
-from minimq.operations.letters import CHOICE, LetterOperations, away_with_letters, check_known, damage_notes
-from minimq.operations.operation import operations_of
-from minimq.operations.words import missing
+from minimq.cli.base import stop_on_signal
+from minimq.cli.commands import declared
+from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
+from minimq.dead_letters.choice import Chosen
+from minimq.operations import values
+from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
+from minimq.operations.message_text import body_fields
+from minimq.operations.operation import Param
+from minimq.operations.words import missing, printable
 
 if TYPE_CHECKING:
+    from minimq.receiving.received import ReceivedMessage
     from minimq_common.errors import DamagedMessages
 
+#: Bytes of a body that are shown as text.
+_SHOWN_BYTES = 200
 #: Messages that are written at a time.
 _AT_ONCE = 500
 
 
-@click.group(short_help="Show, resend or drop dead letters.")
-def dlq() -> None:
-    """Show, resend or drop the messages that groups could not process.
+def _as_text(message: ReceivedMessage) -> bytes:
+    """Return the place, the reason and the beginning of the body of a dead letter; control characters as escapes."""
+    from minimq.dead_letters.dead_letter import DeadLetter
 
-    A dead letter is open until it is resent or dropped.
-    """
+    letter = DeadLetter(message)
+    origin = f"{letter.origin_queue or letter.topic or '-'}"
+    origin += "" if letter.origin_offset is None else f", offset {letter.origin_offset}"
+    lines = [
+        f"{letter.place}  {_in_utc(letter.died_at)}  {letter.reason}  tries {letter.tries}",
+        f"  from {origin}, id {letter.message_id}",
+    ]
+    if letter.tag is not None:
+        lines.append(f"  tag {letter.tag}")
+    if letter.keys:
+        lines.append(f"  keys {', '.join(letter.keys)}")
+    lines += [f"  {name} = {value}" for name, value in sorted(letter.properties.items())]
+    body = letter.body[:_SHOWN_BYTES].decode(errors="backslashreplace")
+    more = f" ... {len(letter.body):,} bytes" if len(letter.body) > _SHOWN_BYTES else ""
+    lines.append(f"  {body}{more}")
+    return "\n".join(map(printable, lines)).encode(errors="backslashreplace")
 
 
-add_operations(dlq, LetterOperations, "dlq")
-_DROP = next(each for each in operations_of(LetterOperations) if each.name == "dlq drop")
-#: The parameters that choose dead letters.
-_CHOICE = [each for each in _DROP.shown if each.name in CHOICE]
+def _as_json(message: ReceivedMessage) -> bytes:
+    """Return everything as a JSON object; a body that is not UTF-8 as `body_base64`."""
+    from minimq.dead_letters.dead_letter import DeadLetter
+
+    letter = DeadLetter(message)
+    origin = letter.origin_queue
+    return msgspec.json.encode(
+        {
+            "group": letter.group,
+            "place": letter.place,
+            "reason": letter.reason,
+            "tries": letter.tries,
+            "died_at": letter.died_at,
+            "topic": letter.topic,
+            "broker": origin.broker_name if origin else None,
+            "queue": origin.queue_id if origin else None,
+            "offset": letter.origin_offset,
+            "stored_at": letter.origin_stored_at,
+            "message_id": letter.message_id,
+            "tag": letter.tag,
+            "keys": list(letter.keys),
+            "properties": dict(letter.properties),
+            "born_at": letter.born_at,
+            **body_fields(letter.body),
+        }
+    )
 
 
-@dlq.command("show", short_help="Show the open dead letters of a group.")
-@click.argument("group", shell_complete=complete_groups)
-@option(
-    "--max",
-    "limit",
-    envvar="MINIMQ_DLQ_SHOW_MAX",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="End after N dead letters.",
-)
-@option(
-    "--format",
-    "shape",
-    envvar="MINIMQ_DLQ_SHOW_FORMAT",
-    type=click.Choice(list(SHAPES)),
-    default="text",
-    show_default=True,
+#: The formats of lines, by their names for `--format`.
+SHAPES: Mapping[str, LineOf] = {"text": _as_text, "body": as_body, "json": _as_json}
+
+
+def _in_utc(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+_SHAPE = Param(
+    flag="--format",
+    choices={name: name for name in SHAPES},
     help="Several lines for each dead letter, the body alone, or one JSON object with everything.",
 )
-@click.pass_obj
-def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shape: str, **chosen: Any) -> None:
+
+
+@declared("show", "Show the open dead letters of a group.", abouts=CHOICE)
+def show(
+    nameserver: str,
+    group: values.GroupName,
+    *,
+    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N", help="End after N dead letters.")] = None,
+    shape: Annotated[str, _SHAPE] = "text",
+    **chosen: Unpack[Chosen],
+) -> None:
     """Show the open dead letters of a GROUP, and leave no trace.
 
     \b
@@ -72,8 +118,7 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
 
     with Admin(nameserver) as admin, stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
-        wanted = {each.name: value for each, value in values_of(_CHOICE, chosen)}
-        letters = itertools.islice(admin.dead_letters(group, on_damage=damages.append, **wanted), limit)
+        letters = itertools.islice(admin.dead_letters(group, on_damage=damages.append, **chosen), limit)
         try:
             while not told.is_set() and (part := list(itertools.islice(letters, _AT_ONCE))):
                 output.write([letter.received for letter in part])
@@ -91,6 +136,3 @@ def show_dead_letters(nameserver: str, /, *, group: str, limit: int | None, shap
         click.echo("no open dead letters", err=True)
     if damages:
         sys.exit(1)
-
-
-show_dead_letters.params[1:1] = options_of(_CHOICE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -50,10 +51,14 @@ class LineDelay(NamedTuple):
     recallable: bool = False
 
 
+_NO_DELAY: Final = LineDelay()
+
+
+@dataclass(frozen=True, slots=True)
 class LineFormat:
     """Converts lines to messages.
 
-    Args:
+    Attributes:
         topic: of the messages.
         key_field: the field of a JSON object whose value is the key.
         tag_field: the field whose value is the tag.
@@ -63,39 +68,23 @@ class LineFormat:
         group_field: the field whose value is the message group.
         delay: of messages without one of their own.
         is_json: whether lines are whole messages.
-
-    Attributes:
-        is_decoded: whether lines are JSON, whole messages or objects with fields.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        key_field: str | None,
-        tag_field: str | None,
-        tag: str | None,
-        properties: Mapping[str, str],
-        *,
-        message_group: str | None = None,
-        group_field: str | None = None,
-        delay: LineDelay | None = None,
-        is_json: bool,
-    ) -> None:
-        self.is_json = is_json
-        self._topic = topic
-        self._key_field = key_field
-        self._tag_field = tag_field
-        self._tag = tag
-        self._properties = properties
-        self._message_group = message_group
-        self._group_field = group_field
-        self._delay = delay or LineDelay()
-        self._make: Callable[[bytes, int], Message] = self._of_body
-        if is_json:
-            self._make = self._of_message
-        elif key_field is not None or tag_field is not None or group_field is not None:
-            self._make = self._of_fields
-        self.is_decoded = self._make != self._of_body
+    topic: str
+    key_field: str | None
+    tag_field: str | None
+    tag: str | None
+    properties: Mapping[str, str]
+    _: KW_ONLY
+    message_group: str | None = None
+    group_field: str | None = None
+    delay: LineDelay = _NO_DELAY
+    is_json: bool
+
+    @property
+    def is_decoded(self) -> bool:
+        """True if lines are JSON, whole messages or objects with fields."""
+        return self.is_json or any(name is not None for name in (self.key_field, self.tag_field, self.group_field))
 
     def messages(self, lines: Sequence[bytes], first: int) -> list[tuple[int, Message]]:
         """Return the messages of lines, without the empty ones, each with the number of its line.
@@ -110,22 +99,23 @@ class LineFormat:
             InvalidArgument: a line is not a valid message; the text has its number.
         """
         if not self.is_decoded:
-            return [(number, self._of_body(line, number)) for number, line in enumerate(lines, first) if line]
+            return [(number, self._of_body(line)) for number, line in enumerate(lines, first) if line]
         if first == 1 and lines:
             lines = [lines[0].removeprefix(_BYTE_ORDER_MARK), *lines[1:]]
-        return [(number, self._make(line, number)) for number, line in enumerate(lines, first) if line.strip()]
+        make = self._of_message if self.is_json else self._of_fields
+        return [(number, make(line, number)) for number, line in enumerate(lines, first) if line.strip()]
 
-    def _of_body(self, line: bytes, _number: int) -> Message:
-        return Message(self._topic, line, self._tag, (), self._properties, self._message_group, *self._delay)
+    def _of_body(self, line: bytes) -> Message:
+        return Message(self.topic, line, self.tag, (), self.properties, self.message_group, *self.delay)
 
     def _of_fields(self, line: bytes, number: int) -> Message:
         fields = _decoded(line, number, Any)
         if not isinstance(fields, dict):
             raise InvalidArgument(f"line {number} is not a JSON object, so it has no fields")
-        key = _text(fields, self._key_field, number)
-        tag = _text(fields, self._tag_field, number) or self._tag
-        group = _text(fields, self._group_field, number) or self._message_group
-        return Message(self._topic, line, tag, () if key is None else (key,), self._properties, group, *self._delay)
+        key = _text(fields, self.key_field, number)
+        tag = _text(fields, self.tag_field, number) or self.tag
+        group = _text(fields, self.group_field, number) or self.message_group
+        return Message(self.topic, line, tag, () if key is None else (key,), self.properties, group, *self.delay)
 
     def _of_message(self, line: bytes, number: int) -> Message:
         found: _Line = _decoded(line, number, _Line)
@@ -139,22 +129,22 @@ class LineFormat:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
-        properties = {**self._properties, **found.properties}
-        group = found.message_group or self._message_group
+        properties = {**self.properties, **found.properties}
+        group = found.message_group or self.message_group
         delay = self._delay_of(found, number)
-        tag = found.tag or self._tag
-        return Message(self._topic, body, tag, found.keys, properties, group, *delay, is_tombstone=found.is_tombstone)
+        tag = found.tag or self.tag
+        return Message(self.topic, body, tag, found.keys, properties, group, *delay, is_tombstone=found.is_tombstone)
 
     def _delay_of(self, found: _Line, number: int) -> LineDelay:
         if found.deliver_after_s is None and found.deliver_at is None and not found.recallable:
-            return self._delay
+            return self.delay
         try:
             at = moment_of(found.deliver_at, "deliver_at") if isinstance(found.deliver_at, str) else found.deliver_at
             after_s = found.deliver_after_s
             if after_s is None and at is None:
-                after_s, at, _ = self._delay
-            delay = LineDelay(after_s, at, found.recallable or self._delay.recallable)
-            due_time(Message(self._topic, b"x", None, (), {}, None, *delay), 1.0, 0.0, time.time())  # is it right?
+                after_s, at, _ = self.delay
+            delay = LineDelay(after_s, at, found.recallable or self.delay.recallable)
+            due_time(Message(self.topic, b"x", None, (), {}, None, *delay), 1.0, 0.0, time.time())  # is it right?
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
         return delay

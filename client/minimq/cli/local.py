@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from minimq.cli.base import option, stop_on_signal
-from minimq.cli.console import DEFAULT_PORT as _CONSOLE_PORT
-from minimq.cli.console import audit_lines, serving_console
+from minimq.cli.base import stop_on_signal
+from minimq.cli.commands import declared
+from minimq.cli.console import DEFAULT_PORT, audit_lines, serving_console
+from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
@@ -26,67 +26,39 @@ _LOOK_S = 0.5
 _NAMESERVER_PORT = 9876
 
 
-class _Folder(click.Path):
-    def convert(
-        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> str | bytes | os.PathLike[str]:
-        """Return the path; refuse an empty one, which would be the current folder."""
-        if not str(value):
-            self.fail("the name of the folder is empty", param, ctx)
-        return super().convert(value, param, ctx)
+def _folder(what: str, text: str) -> Path:
+    if not text:
+        raise InvalidArgument(f"{what}: the name of the folder is empty")
+    if (path := Path(text)).is_file():
+        raise InvalidArgument(f"{what} is {text!r}: it is a file")
+    return path
 
 
-@click.command()
-@option("--brokers", type=int, default=2, show_default=True, metavar="N", help="Number of brokers.")
-@option("--slaves", type=int, default=0, show_default=True, metavar="N", help="Number of slaves of each broker.")
-@option("--sync", is_flag=True, help="Acknowledge a message once the in-sync slaves have it, too (sync-master).")
-@option(
-    "--port",
-    type=int,
-    default=_NAMESERVER_PORT,
-    show_default=True,
-    metavar="PORT",
-    help="Port of the name server; 0 chooses a free port.",
-)
-@option(
-    "--data-dir",
-    type=_Folder(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Folder for data and logs; by default they are removed at the end.",
-)
-@option(
-    "--restart/--no-restart",
-    default=True,
-    show_default=True,
-    help="Restart a server that has died, after a second, and after a longer pause if it dies again soon.",
-)
-@option(
-    "--secure",
-    is_flag=True,
-    help="Use TLS and user keys: clients need the credentials file that the command prints.",
-)
-@option("--console", is_flag=True, help="Serve the console of the cluster, too: see `minimq console`.")
-@option(
-    "--console-port",
-    type=int,
-    default=_CONSOLE_PORT,
-    show_default=True,
-    metavar="PORT",
-    help="Port of the console; 0 chooses a free port.",
-)
-@option("--allow-changes", is_flag=True, help="With --console: offer actions that change the cluster.")
+_SYNC = Param(help="Acknowledge a message once the in-sync slaves have it, too (sync-master).")
+_PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
+_DATA_DIR = Param(metavar="DIR", read=_folder, help="Folder for data and logs; by default they are removed at the end.")
+_RESTART = Param(help="Restart a server that has died, after a second, and after a longer pause if it dies again soon.")
+_SECURE = Param(help="Use TLS and user keys: clients need the credentials file that the command prints.")
+_CONSOLE = Param(help="Serve the console of the cluster, too: see `minimq console`.")
+_ALLOW = Param(help="With --console: offer actions that change the cluster.")
+
+
+@declared("local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM.")
 def local(
+    _nameserver: str,
     *,
-    brokers: int,
-    slaves: int,
-    sync: bool,
-    port: int,
-    data_dir: Path | None,
-    restart: bool,
-    secure: bool,
-    console: bool,
-    console_port: int,
-    allow_changes: bool,
+    brokers: Annotated[int, Param(metavar="N", help="Number of brokers.")] = 2,
+    slaves: Annotated[int, Param(metavar="N", help="Number of slaves of each broker.")] = 0,
+    sync: Annotated[bool, _SYNC] = False,
+    port: Annotated[int, _PORT] = _NAMESERVER_PORT,
+    data_dir: Annotated[Path | None, _DATA_DIR] = None,
+    restart: Annotated[bool, _RESTART] = True,
+    secure: Annotated[bool, _SECURE] = False,
+    console: Annotated[bool, _CONSOLE] = False,
+    console_port: Annotated[
+        int, Param(metavar="PORT", help="Port of the console; 0 chooses a free port.")
+    ] = DEFAULT_PORT,
+    allow_changes: Annotated[bool, _ALLOW] = False,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C or SIGTERM.
 

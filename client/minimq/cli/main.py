@@ -35,16 +35,16 @@ _COMMANDS = {
     "produce": ("minimq.cli.produce:produce", "Send the lines of a file or of stdin as messages."),
     "consume": ("minimq.cli.consume:consume", "Write the messages of a topic to stdout."),
     "request": ("minimq.cli.request:request", "Send a request, and print the reply."),
-    "message": ("minimq.cli.message:message", "Show, find and trace single messages."),
+    "message": ("minimq.cli.nouns:message", "Show, find and trace single messages."),
     "peek": ("minimq.cli.peek:peek", "Show the messages of a topic, without a group."),
-    "delayed": ("minimq.cli.delayed:delayed", "List or recall delayed messages."),
+    "delayed": ("minimq.cli.nouns:delayed", "List or recall delayed messages."),
     "transaction": ("minimq.cli.nouns:transaction", "List open half messages, or end some by hand."),
-    "dlq": ("minimq.cli.dlq:dlq", "Show, resend or drop dead letters."),
+    "dlq": ("minimq.cli.nouns:dlq", "Show, resend or drop dead letters."),
     "bench": ("minimq.cli.bench:bench", "Measure throughput and latency."),
     "secure": ("minimq.cli.secure:secure", "Make certificates and credentials."),
-    "user": ("minimq.cli.user:user", "Add users, grant rights, and rotate or revoke keys."),
-    "access": ("minimq.cli.access:access", "Show or replace the document of users and rules."),
-    "can": ("minimq.cli.access:can", "Show whether a USER may do something, and by which rule."),
+    "user": ("minimq.cli.nouns:user", "Add users, grant rights, and rotate or revoke keys."),
+    "access": ("minimq.cli.nouns:access", "Show or replace the document of users and rules."),
+    "can": ("minimq.cli.nouns:can", "Show whether a USER may do something, and by which rule."),
 }
 
 

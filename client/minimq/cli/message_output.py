@@ -11,11 +11,12 @@ import termios
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
-from minimq.operations.message_text import body_fields, due_field
+from minimq.operations.message_text import message_row
+from minimq.operations.operation import Param
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
@@ -47,28 +48,19 @@ def as_body(message: ReceivedMessage) -> bytes:
 
 def as_json(message: ReceivedMessage) -> bytes:
     """Return everything as a JSON object; a body that is not UTF-8 as `body_base64`."""
-    return msgspec.json.encode(
-        {
-            "topic": message.topic,
-            "broker": message.queue.broker_name,
-            "queue": message.queue.queue_id,
-            "offset": message.queue_offset,
-            "message_id": message.message_id,
-            "tag": message.tag,
-            "keys": list(message.keys),
-            "message_group": message.message_group,
-            "properties": dict(message.properties),
-            "born_at": message.born_at,
-            "stored_at": message.stored_at,
-            **due_field(message),
-            **body_fields(message.body),
-            **({"is_tombstone": True} if message.is_tombstone else {}),
-        }
-    )
+    return msgspec.json.encode(message_row(message, body=True))
 
 
 #: The formats of lines, by their names for `--format`.
 FORMATS: Mapping[str, LineOf] = {"body": as_body, "json": as_json}
+Format = Annotated[
+    str,
+    Param(
+        flag="--format",
+        choices={name: name for name in FORMATS},
+        help="The body alone, or one JSON object with everything for each message.",
+    ),
+]
 
 
 class OutputFailed(MiniMQError):

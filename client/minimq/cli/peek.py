@@ -1,72 +1,56 @@
-"""`minimq peek`: messages of a topic to stdout, without a group."""
+"""`minimq peek` and `minimq message tail`: messages of a topic without a group, what is stored and what arrives."""
 
 from __future__ import annotations
 
+import heapq
 import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from minimq.cli.base import check_allowed, option, start_of, stop_on_signal, tell
-from minimq.cli.completion import complete_topics
-from minimq.cli.message_output import FORMATS, MessageOutput, OutputHalted
-from minimq.cli.reading import chosen_queues, read_parts, starts_of
-from minimq.operations.values import TIME_HELP
-from minimq.operations.values import queue as parse_queue
+from minimq.cli.base import check_allowed, stop_on_signal, tell
+from minimq.cli.commands import declared
+from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted, as_json
+from minimq.operations import values
+from minimq.operations.message_text import as_line
+from minimq.operations.operation import Param
 from minimq.operations.words import missing
-from minimq_common.model import Permission
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
+from minimq_common.model import MessageQueue, Permission
+from minimq_common.moments import Time
 
 if TYPE_CHECKING:
-    from minimq_common.moments import Time
+    from minimq.admin import Admin
+    from minimq.administration.descriptions import QueueDescription, TopicDescription
+    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.receiving.received import ReceivedMessage
 
 _DEFAULT_LAST = 10
+_MOST_LAST = 10_000
+_POLL_S = 0.2
+#: Without a message for this long, queues with more messages count as unreachable.
+_PATIENCE_S = 10.0
+
+_QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
+_FROM = Param(flag="--from", metavar="earliest|TIME", read=partial(values.moment_or_end, also="'earliest', "))
 
 
-@click.command(short_help="Show the messages of a topic, without a group.")
-@click.argument("topic", shell_complete=complete_topics)
-@option("--queue", "queues", multiple=True, metavar="BROKER:ID", help="Only this queue; may be given several times.")
-@option("--offset", type=click.IntRange(min=0), metavar="N", help="Begin at this offset, which each queue must have.")
-@option(
-    "--from",
-    "start",
-    envvar="MINIMQ_PEEK_FROM",
-    metavar="earliest|TIME",
-    callback=partial(start_of, also="'earliest', "),
-    help=f"Begin at this time. {TIME_HELP}",
-)
-@option(
-    "--last",
-    type=click.IntRange(1, 10_000),
-    metavar="N",
-    help=f"The last N messages of all these queues, in the order of their store time; {_DEFAULT_LAST} unless a start "
-    "is given.",
-)
-@option(
-    "--max", "limit", envvar="MINIMQ_PEEK_MAX", type=click.IntRange(min=1), metavar="N", help="End after N messages."
-)
-@option("-f", "--follow", is_flag=True, help="Wait for new messages after that, until Ctrl-C.")
-@option(
-    "--format",
-    "shape",
-    envvar="MINIMQ_PEEK_FORMAT",
-    type=click.Choice(list(FORMATS)),
-    default="body",
-    show_default=True,
-    help="The body alone, or one JSON object with everything for each message.",
-)
-@click.pass_obj
+@declared("peek", "Show the messages of a topic, without a group.")
 def peek(
     nameserver: str,
+    topic: values.TopicName,
     *,
-    topic: str,
-    queues: tuple[str, ...],
-    offset: int | None,
-    start: Time | None,
-    last: int | None,
-    limit: int | None,
-    follow: bool,
-    shape: str,
+    queues: Annotated[Sequence[MessageQueue], _QUEUE] = (),
+    offset: Annotated[int | None, Param(low=0, metavar="N")] = None,
+    start: Annotated[Time | None, _FROM] = None,
+    last: Annotated[int | None, Param(low=1, high=_MOST_LAST, metavar="N")] = None,
+    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N")] = None,
+    follow: Annotated[bool, Param(letter="-f")] = False,
+    shape: Format = "body",
 ) -> None:
     """Write messages of a topic to stdout, one on a line, and leave no trace.
 
@@ -81,28 +65,29 @@ def peek(
       minimq peek orders --queue broker-a:0 --offset 4711 --max 1 --format json
       minimq peek orders --from -15m
       minimq peek orders --last 100 --follow
-    """
-    from minimq.admin import Admin
-    from minimq.receiving.pull_consumer import PullConsumer
 
+    Args:
+        nameserver: of the cluster.
+        topic: its name.
+        queues: only this queue; may be given several times.
+        offset: begin at this offset, which each queue must have.
+        start: begin at this time. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or
+            1769846400000ms since 1970.
+        last: the last N messages of all these queues, in the order of their store time; 10 unless a start is given.
+        limit: end after N messages.
+        follow: wait for new messages after that, until Ctrl-C.
+        shape: the body alone, or one JSON object with everything for each message.
+    """
     if sum(given is not None for given in (offset, start, last)) > 1:
         raise click.UsageError("--offset, --from and --last exclude each other")
     if offset is None and start is None:
         last = last or _DEFAULT_LAST
-    chosen = [parse_queue("--queue", text, topic) for text in queues]
-    check_allowed(nameserver, topic, Permission.READ)
-    with Admin(nameserver) as admin:
-        described = admin.describe_topic(topic)
-        found = chosen_queues(described.queues, chosen)
-        starts = starts_of(admin, found, offset, start, last)
-    ends = {item.queue: item.max_offset for item in found}
-    with stop_on_signal() as told, PullConsumer(nameserver) as consumer:
+    chosen = [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in queues]
+    described, found, starts = _look(nameserver, topic, chosen, offset, start, last)
+    with stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), FORMATS[shape], told)
-        consumer.assign(starts)
-        for queue, first in starts.items():
-            consumer.seek(queue, first)
         try:
-            for messages in read_parts(consumer, starts, ends, told, last=last, follow=follow):
+            for messages in _read(nameserver, found, starts, told, last=last, follow=follow):
                 output.write(messages[: None if limit is None else limit - output.count])
                 if limit is not None and output.count >= limit:
                     break
@@ -113,3 +98,139 @@ def peek(
     if (described.away or described.unanswered) and not chosen:
         tell(missing(described.away, described.unanswered, "not read"))
         sys.exit(1)
+
+
+@declared("tail", "Show the messages of TOPIC as they arrive, until Ctrl-C.")
+def tail(
+    nameserver: str,
+    topic: values.TopicName,
+    *,
+    last: Annotated[int, Param(low=0, high=_MOST_LAST, metavar="N")] = _DEFAULT_LAST,
+    tags: Annotated[str, Param(metavar="EXPRESSION")] = "*",
+    where: Annotated[str | None, Param(metavar="EXPRESSION")] = None,
+    output: Annotated[str, Param(choices={"text": "text", "json": "json"})] = "text",
+) -> None:
+    """Show the messages of TOPIC as they arrive, until Ctrl-C.
+
+    It needs no group and commits nothing. Control characters are shown as escapes; `peek` writes bodies as they are.
+
+    \b
+    Examples:
+      minimq message tail orders
+      minimq message tail orders --last 0 --tags paid --where "region = 'eu'"
+
+    Args:
+        nameserver: of the cluster.
+        topic: its name.
+        last: begin with the last N.
+        tags: only messages with these tags: 'paid || refunded'.
+        where: only messages for which it is true: "region = 'eu'".
+        output: a readable line, or one JSON object with everything for each message.
+    """
+    from minimq.filtering.message_filter import MessageFilter
+
+    wanted = MessageFilter(tags, where)
+    described, found, starts = _look(nameserver, topic, [], None, None, last)
+    tell(missing(described.away, described.unanswered, "not read"))
+    with stop_on_signal() as told:
+        lines = MessageOutput(sys.stdout.fileno(), as_json if output == "json" else as_line, told)
+        try:
+            for messages in _read(nameserver, found, starts, told, last=last, follow=True):
+                lines.write(wanted.apply(messages))
+        except (BrokenPipeError, OutputHalted):  # nobody reads any more
+            return
+
+
+def _look(
+    nameserver: str,
+    topic: str,
+    chosen: Sequence[MessageQueue],
+    offset: int | None,
+    start: Time | None,
+    last: int | None,
+) -> tuple[TopicDescription, Sequence[QueueDescription], dict[MessageQueue, int]]:
+    """Return the topic, the chosen queues, all if none are, and where to begin in each. Raises `MiniMQError`."""
+    from minimq.admin import Admin
+
+    check_allowed(nameserver, topic, Permission.READ)
+    with Admin(nameserver) as admin:
+        described = admin.describe_topic(topic)
+        known = {item.queue: item for item in described.queues}
+        for queue in chosen:
+            if queue not in known:
+                raise QueueNotFound(f"there is no queue {queue}: `minimq topic describe {topic}` lists the queues")
+        found = [known[queue] for queue in chosen] or described.queues
+        return described, found, _starts(admin, found, offset, start, last)
+
+
+def _starts(
+    admin: Admin, found: Sequence[QueueDescription], offset: int | None, start: Time | None, last: int | None
+) -> dict[MessageQueue, int]:
+    if offset is not None:
+        for item in found:
+            if not item.min_offset <= offset <= item.max_offset:
+                raise OffsetOutOfRange(
+                    f"queue {item.queue} has the offsets {item.min_offset} to {item.max_offset}, not {offset}: choose "
+                    "another queue with --queue BROKER:ID; "
+                    f"`minimq topic describe {item.queue.topic}` shows where each ends"
+                )
+        return {item.queue: offset for item in found}
+    if last is not None:
+        return {item.queue: max(item.min_offset, item.max_offset - last) for item in found}
+    if start == "earliest":
+        return {item.queue: item.min_offset for item in found}
+    if start is None or start == "latest":
+        raise InvalidArgument("--from latest would show nothing: use --last, or --last 1 --follow")
+    return admin.offsets_at((item.queue for item in found), start)
+
+
+def _read(
+    nameserver: str,
+    found: Sequence[QueueDescription],
+    starts: Mapping[MessageQueue, int],
+    told: threading.Event,
+    *,
+    last: int | None,
+    follow: bool,
+) -> Iterator[list[ReceivedMessage]]:
+    """Yield the stored messages, all or the last ones; then, to follow, new messages, until the stop event."""
+    from minimq.receiving.pull_consumer import PullConsumer
+
+    with PullConsumer(nameserver) as consumer:
+        consumer.assign(starts)
+        for queue, first in starts.items():
+            consumer.seek(queue, first)
+        stored = _to_the_ends(consumer, starts, {item.queue: item.max_offset for item in found}, told)
+        if last is None:
+            yield from stored
+        else:
+            latest: list[ReceivedMessage] = []
+            for messages in stored:
+                latest = heapq.nlargest(last, latest + messages, key=_place)
+            yield latest[::-1]
+        while follow and not told.is_set():
+            yield consumer.poll(_POLL_S)
+
+
+def _to_the_ends(
+    consumer: PullConsumer, starts: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], told: threading.Event
+) -> Iterator[list[ReceivedMessage]]:
+    left = {queue for queue, first in starts.items() if first < ends[queue]}
+    heard_at = time.monotonic()
+    while left and not told.is_set():
+        messages = consumer.poll(_POLL_S)
+        if messages:
+            heard_at = time.monotonic()
+            end = ends[messages[0].queue]
+            if messages[-1].queue_offset >= end:  # later messages are only for --follow
+                consumer.seek(messages[0].queue, end)
+                messages = [message for message in messages if message.queue_offset < end]
+            yield messages
+        left = {queue for queue in left if consumer.position(queue) < ends[queue]}
+        if left and time.monotonic() - heard_at > _PATIENCE_S:
+            brokers = ", ".join(sorted({queue.broker_name for queue in left}))
+            raise Unavailable(f"{len(left)} of the queues were not read to their ends: {brokers} does not answer")
+
+
+def _place(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
+    return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset

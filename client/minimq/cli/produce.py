@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import select
 import stat
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, get_args
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO, get_args
 
 import click
 
-from minimq.cli.base import check_allowed, interrupt_later, option
-from minimq.cli.completion import complete_topics
-from minimq.cli.delay_options import delay_options
-from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, properties_of
+from minimq.cli.base import check_allowed, interrupt_later, show_json
+from minimq.cli.commands import declared, progress_bar
+from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, moment_of, properties_of
+from minimq.cli.table import show_table
+from minimq.operations import values
+from minimq.operations.operation import Param, Row, Table, columns
 from minimq.operations.words import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
-from minimq_common.words import count_of
+from minimq_common.words import count_of, seconds_of
 
 if TYPE_CHECKING:
     from minimq.sending.producer import Producer
@@ -35,91 +39,92 @@ _READ_BYTES = 1 << 20
 
 _DEFAULTS = ProducerOptions()
 
-#: Called with the number of bytes sent.
-Advance = Callable[[int], None]
+_QUANTILES = (0.5, 0.9, 0.99, 0.999)
+_COUNTS = Table("nothing was counted", columns("acknowledged failed batches bytes retries already_stored"))
+_LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
+_AVOIDED = Table("no brokers", columns("broker seconds reason", seconds="For seconds"))
 
 
-@click.command(short_help="Send the lines of a file or of stdin as messages.")
-@click.argument("topic", shell_complete=complete_topics)
-@click.argument("file", type=click.File("rb", lazy=False), default="-")
-@option("--key-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
-@option("--tag-field", metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
-@option("--tag", metavar="TAG", help="Tag of all messages.")
-@option(
-    "--property",
-    "properties",
-    envvar="MINIMQ_PRODUCE_PROPERTY",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Property of all messages; may be given several times.",
+def _opened(text: str) -> BinaryIO:
+    if text == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(text).open("rb")
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {text}: {error.strerror}") from None
+
+
+def _duration(what: str, text: str) -> float:
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise InvalidArgument(f"{what} {text!r} is no duration: write 30m, 90s, 1h30m or 500ms")
+    return seconds
+
+
+def _choice(names: Sequence[str], text: str, option_name: str = "") -> Param:
+    return Param(flag=option_name, choices={name: name for name in names}, help=text)
+
+
+_KEY_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
+_TAG_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
+_TAG = Param(metavar="TAG", help="Tag of all messages.")
+_PROPERTY = Param(flag="--property", metavar="NAME=VALUE", help="Property of all messages; may be given several times.")
+_SHAPE = _choice(
+    ("body", "json"), "Lines are bodies, or JSON objects as `minimq consume --format json` writes them.", "--format"
 )
-@option(
-    "--format",
-    "shape",
-    envvar="MINIMQ_PRODUCE_FORMAT",
-    type=click.Choice(("body", "json")),
-    default="body",
-    show_default=True,
-    help="Lines are bodies, or JSON objects as `minimq consume --format json` writes them.",
-)
-@option(
-    "--max-body-bytes",
-    "limit",
-    envvar="MINIMQ_PRODUCE_MAX_BODY_BYTES",
-    type=click.IntRange(1, 32 << 20),
-    default=_DEFAULTS.max_body_bytes,
-    show_default=True,
+_LIMIT = Param(
+    flag="--max-body-bytes",
+    low=1,
+    high=32 << 20,
     metavar="BYTES",
     help="Maximum size of a body; brokers have the same option and must allow it as well.",
 )
-@option("--message-group", metavar="NAME", help="Message group, for a FIFO topic.")
-@option(
-    "--message-group-field",
+_GROUP = Param(metavar="NAME", help="Message group, for a FIFO topic.")
+_GROUP_FIELD = Param(
     metavar="FIELD",
     help="Lines are JSON objects; the value of this field is the message group, before that of --message-group.",
 )
-@delay_options
-@option("--by-key", is_flag=True, help="Send all lines of one key to one queue, in their order; needs --key-field.")
-@option(
-    "--compression",
-    type=click.Choice(get_args(CompressionName)),
-    default=_DEFAULTS.compression,
-    show_default=True,
-    help="Compression of batches.",
+_AFTER = Param(metavar="DURATION", read=_duration, help="Deliver the messages so much later: 90s, 1h30m.")
+_AT = Param(
+    metavar="TIME",
+    read=lambda what, text: moment_of(text, what),
+    help="Deliver the messages at this time, for example 2026-12-24T18:00Z.",
 )
-@option(
-    "--send-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_DEFAULTS.send_timeout_s,
-    show_default=True,
+_RECALLABLE = Param(help="The messages can be recalled until then; `minimq delayed list` shows their handles.")
+_BY_KEY = Param(help="Send all lines of one key to one queue, in their order; needs --key-field.")
+_TIMEOUT = Param(
+    low=0.001,
     metavar="SECONDS",
     help="Time for all tries of a batch, and to wait for servers at the start. The default outlasts a fail-over; use "
     "more to outlast a restart.",
 )
-@option(
-    "--statistics",
-    type=click.Choice(("table", "json")),
-    help="Print counters, latencies and avoided brokers at the end, even after a failure.",
+_STATISTICS = _choice(
+    ("table", "json"), "Print counters, latencies and avoided brokers at the end, even after a failure."
 )
-@click.pass_obj
-def produce(  # noqa: PLR0913 - the flags of the command
+_COMPRESSION = _choice(get_args(CompressionName), "Compression of batches.")
+
+
+@declared("produce", "Send the lines of a file or of stdin as messages.")
+def produce(  # noqa: PLR0913 - the options of the command
     nameserver: str,
-    topic: str,
-    file: BinaryIO,
+    topic: values.TopicName,
+    file: Annotated[str, Param(is_argument=True)] = "-",
     *,
-    key_field: str | None,
-    tag_field: str | None,
-    tag: str | None,
-    properties: tuple[str, ...],
-    shape: str,
-    limit: int,
-    message_group: str | None,
-    message_group_field: str | None,
-    delay: LineDelay,
-    by_key: bool,
-    compression: CompressionName,
-    send_timeout: float,
-    statistics: str | None,
+    key_field: Annotated[str | None, _KEY_FIELD] = None,
+    tag_field: Annotated[str | None, _TAG_FIELD] = None,
+    tag: Annotated[str | None, _TAG] = None,
+    properties: Annotated[Sequence[str], _PROPERTY] = (),
+    shape: Annotated[str, _SHAPE] = "body",
+    limit: Annotated[int, _LIMIT] = _DEFAULTS.max_body_bytes,
+    message_group: Annotated[str | None, _GROUP] = None,
+    message_group_field: Annotated[str | None, _GROUP_FIELD] = None,
+    after: Annotated[float | None, _AFTER] = None,
+    at: Annotated[datetime | None, _AT] = None,
+    recallable: Annotated[bool, _RECALLABLE] = False,
+    by_key: Annotated[bool, _BY_KEY] = False,
+    compression: Annotated[CompressionName, _COMPRESSION] = _DEFAULTS.compression,
+    send_timeout: Annotated[float, _TIMEOUT] = _DEFAULTS.send_timeout_s,
+    statistics: Annotated[str | None, _STATISTICS] = None,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; skip empty lines.
 
@@ -139,30 +144,44 @@ def produce(  # noqa: PLR0913 - the flags of the command
       minimq produce orders orders.csv --property source=import --property day=2026-01-31
       minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
     """
-    from minimq.cli.producer_statistics import show_statistics
     from minimq.sending.producer import Producer
     from minimq.sending.selectors import by_hash
 
-    selector = by_hash() if by_key else None
-    groups = message_group, message_group_field
-    lines = _line_format(topic, key_field, tag_field, tag, properties, groups, delay, is_json=shape == "json")
+    source = _opened(file)
+    if after is not None and at is not None:
+        raise click.UsageError("--after and --at exclude each other")
+    common = properties_of(properties)
+    lines = _check(
+        LineFormat(
+            topic,
+            key_field,
+            tag_field,
+            tag,
+            common,
+            message_group=message_group,
+            group_field=message_group_field,
+            delay=LineDelay(after, at, recallable),
+            is_json=shape == "json",
+        )
+    )
     if by_key and not (key_field or lines.is_json):
         raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --format json")
     parse = _InputParser(lines, limit, needs_key=by_key)
     began = time.monotonic()
-    done = _Done()
+    done, read, total = _Done(), 0, _total(source)
     try:
         check_allowed(nameserver, topic, Permission.WRITE, patience_s=send_timeout, option_name="--send-timeout")
         with (
             Producer(
                 nameserver, max_body_bytes=limit, compression=compression, send_timeout_s=send_timeout
             ) as producer,
-            _progress(file) as advance,
+            progress_bar(total, of_bytes=True, is_shown=not source.isatty()) as advance,
         ):
             try:
-                for block in _blocks(file.fileno(), parse.line_limit):
-                    _send_block(producer, block, parse, selector, done)
-                    advance(len(block))
+                for block in _blocks(source.fileno(), parse.line_limit):
+                    _send_block(producer, block, parse, by_hash() if by_key else None, done)
+                    read += len(block)
+                    advance(read, total)
             finally:
                 done.counted = producer.statistics()
     except MiniMQError as error:
@@ -179,48 +198,27 @@ def produce(  # noqa: PLR0913 - the flags of the command
         click.echo(done.report(topic, seconds))
     finally:
         if statistics and done.counted is not None:
-            show_statistics(statistics, done.counted)
+            _show_statistics(statistics, done.counted)
 
 
-def _line_format(
-    topic: str,
-    key_field: str | None,
-    tag_field: str | None,
-    tag: str | None,
-    properties: Iterable[str],
-    groups: tuple[str | None, str | None],
-    delay: LineDelay,
-    *,
-    is_json: bool,
-) -> LineFormat:
-    """Return the converter of lines to messages. Raises `click.UsageError` or `InvalidArgument`."""
+def _check(lines: LineFormat) -> LineFormat:
+    """Return the format if any line can be a message. Raises `click.UsageError` or `InvalidArgument`."""
     from minimq.sending.due_times import due_time
     from minimq_common.batch.single import check_message
 
-    if tag and tag_field:
+    if lines.tag and lines.tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
-    message_group, group_field = groups
-    if is_json and (key_field or tag_field or group_field):
+    if lines.is_json and (lines.key_field or lines.tag_field or lines.group_field):
         raise click.UsageError(
             "--format json has keys, tag and message group in each line: leave out --key-field, --tag-field and "
             "--message-group-field"
         )
-    common = properties_of(properties)
     any_body = b"x"
-    message = Message(check_topic(topic), any_body, tag, (), common, message_group, *delay)
+    topic, group = check_topic(lines.topic), lines.message_group
+    message = Message(topic, any_body, lines.tag, (), lines.properties, group, *lines.delay)
     check_message(message, len(any_body))
     due_time(message, 1.0, 0.0, time.time())
-    return LineFormat(
-        topic,
-        key_field,
-        tag_field,
-        tag,
-        common,
-        message_group=message_group,
-        group_field=group_field,
-        delay=delay,
-        is_json=is_json,
-    )
+    return lines
 
 
 @dataclass(slots=True)
@@ -403,29 +401,31 @@ def _available(fd: int) -> tuple[bytes, bool]:
     return b"".join(parts), False
 
 
-def _progress(file: BinaryIO) -> AbstractContextManager[Advance]:
-    """Return a progress bar on stderr if that is a terminal and stdin is not; otherwise an invisible one."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal or file.isatty():
-        return nullcontext(lambda _: None)
-    return _bar(console, file)
-
-
-def _bar(console: Any, file: BinaryIO) -> AbstractContextManager[Advance]:
-    from contextlib import contextmanager
-
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
+def _total(file: BinaryIO) -> int | None:
     about = os.fstat(file.fileno())
-    total = about.st_size if stat.S_ISREG(about.st_mode) else None
+    return about.st_size if stat.S_ISREG(about.st_mode) else None
 
-    @contextmanager
-    def showing() -> Iterator[Advance]:
-        columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("sending", total=total)
-            yield lambda size: progress.advance(task, size)
 
-    return showing()
+def _show_statistics(output: str, told: ProducerStatistics) -> None:
+    """Print what a producer counted, as a table or as JSON; latencies in milliseconds."""
+    now = time.monotonic()
+    latencies = {f"p{share * 100:g}_ms": round(told.latency.quantile_s(share) * 1000, 3) for share in _QUANTILES}
+    avoided: list[Row] = [
+        {
+            "broker": broker.broker_name,
+            "seconds": None if broker.unreachable else round(broker.until - now, 1),  # until it answers
+            "reason": broker.reason,
+        }
+        for broker in told.avoided
+    ]
+    counts: dict[str, object] = {name: getattr(told, name) for name in _COUNTS.headings}
+    if output == "json":
+        latency = {"mean_ms": round(told.latency.mean_s * 1000, 3), **latencies}
+        show_json({**counts, "latency": latency, "avoided": avoided})
+        return
+    show_table(_COUNTS, [{**counts, "bytes": size_of(told.bytes)}])
+    click.echo()
+    show_table(_LATENCIES, [latencies])
+    if avoided:
+        click.echo("\nAvoided brokers:")
+        show_table(_AVOIDED, avoided)

@@ -2,62 +2,39 @@
 
 from __future__ import annotations
 
-import base64
 import sys
+from collections.abc import Sequence
+from typing import Annotated
 
-import click
-
-from minimq.cli.base import option, show_json
-from minimq.cli.completion import complete_topics
+from minimq.cli.base import show_json
+from minimq.cli.commands import declared
 from minimq.cli.line_format import properties_of
+from minimq.operations.message_text import body_fields
+from minimq.operations.operation import Param
+from minimq.operations.values import TopicName
 
-
-@click.command(short_help="Send a request, and print the reply.")
-@click.argument("topic", shell_complete=complete_topics)
-@click.argument("body")
-@option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True, max=86_400),
-    default=3.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time in which the reply has to come.",
+_TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Time in which the reply has to come.")
+_KEYS = Param(flag="--key", metavar="KEY", help="Key of the request; may be given several times.")
+_PROPERTIES = Param(
+    flag="--property", metavar="NAME=VALUE", help="Property of the request; may be given several times."
 )
-@option("--tag", metavar="TAG", help="Tag of the request.")
-@option(
-    "--key",
-    "keys",
-    envvar="MINIMQ_REQUEST_KEY",
-    multiple=True,
-    metavar="KEY",
-    help="Key of the request; may be given several times.",
-)
-@option(
-    "--property",
-    "properties",
-    envvar="MINIMQ_REQUEST_PROPERTY",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="Property of the request; may be given several times.",
-)
-@option(
-    "--output",
-    type=click.Choice(("body", "json")),
-    default="body",
-    show_default=True,
+_OUTPUT = Param(
+    choices={"body": "body", "json": "json"},
     help="Print the body of the reply as it is, or body and properties as JSON.",
 )
-@click.pass_obj
+
+
+@declared("request", "Send a request, and print the reply.")
 def request(
     nameserver: str,
-    topic: str,
+    topic: TopicName,
     body: str,
     *,
-    timeout: float,
-    tag: str | None,
-    keys: tuple[str, ...],
-    properties: tuple[str, ...],
-    output: str,
+    timeout: Annotated[float, _TIMEOUT] = 3.0,
+    tag: Annotated[str | None, Param(metavar="TAG", help="Tag of the request.")] = None,
+    keys: Annotated[Sequence[str], _KEYS] = (),
+    properties: Annotated[Sequence[str], _PROPERTIES] = (),
+    output: Annotated[str, _OUTPUT] = "body",
 ) -> None:
     """Send BODY, or stdin if that is -, as a request to a topic, and print the body of the reply.
 
@@ -76,11 +53,7 @@ def request(
         message = Message(topic, data, tag, keys, properties_of(properties))
         reply = producer.request(message, timeout=timeout)
     if output == "json":
-        try:
-            shown = {"body": reply.body.decode()}
-        except UnicodeDecodeError:
-            shown = {"body_base64": base64.b64encode(reply.body).decode()}
-        show_json({**shown, "properties": dict(reply.properties)})
+        show_json({**body_fields(reply.body), "properties": dict(reply.properties)})
         return
     out = sys.stdout.buffer
     out.write(reply.body)

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import click
 
-from minimq.cli.base import confirm, option, output_option, show
-from minimq.operations.operation import Row, Table, columns
+from minimq.cli.base import confirm, show
+from minimq.cli.commands import Output, declared
+from minimq.operations.operation import Param, Row, Table, columns
 from minimq.operations.words import duration_of
+from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.issuer import issuer_of
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
-
-_FOLDER = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
 
@@ -37,39 +38,38 @@ _CUT_OFF = {
 }
 
 
-def _hosts_option(command: Any) -> Any:
-    return option(
-        "--host",
-        "hosts",
-        multiple=True,
+Directory = Annotated[Path, Param(metavar="DIR", read=lambda _what, text: Path(text))]
+Hosts = Annotated[
+    Sequence[str],
+    Param(
+        flag="--host",
         metavar="HOST[,HOST]",
         help="Names and addresses at which clients and servers reach the servers; localhost is always included. A "
         "name may begin with *., which stands for one label.",
-    )(command)
-
-
-@click.group(short_help="Make certificates and credentials.")
-def secure() -> None:
-    """Make certificates for the servers of a cluster, and credentials for its users.
-
-    Start servers with --secrets DIR/server. DIR/authority signs the certificates: keep it where no server runs.
-    """
-
-
-@secure.command(short_help="Make an authority, certificates, and the user admin.")
-@_FOLDER
-@_hosts_option
-@option(
-    "-n",
-    "--nameserver",
-    "nameservers",
-    default="127.0.0.1:9876",
-    show_default=True,
+    ),
+]
+_NAMESERVERS = Param(
+    letter="-n",
+    flag="--nameserver",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="Name servers of the cluster, for the credentials.",
+    help="Name servers of the cluster, for the credentials; by default those of the former file, or of admin.",
 )
-@option("--if-absent", is_flag=True, help="Do nothing if DIR already has an authority.")
-def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: bool) -> None:
+_CA = Param(
+    choices={name: name for name in _STEPS},
+    help="Replace the authority in three steps: with add, everyone trusts a second one; with use, that one signs for "
+    "servers and users; with retire, nobody trusts the former one.",
+)
+
+
+@declared("init", "Make an authority, certificates, and the user admin.")
+def _init(
+    _nameserver: str,
+    directory: Directory,
+    *,
+    hosts: Hosts = (),
+    nameservers: Annotated[str, _NAMESERVERS] = DEFAULT_NAMESERVER,
+    if_absent: Annotated[bool, Param(help="Do nothing if DIR already has an authority.")] = False,
+) -> None:
     """Make an authority in DIR, a certificate for all servers, and the user admin with its credentials.
 
     Servers with that folder require a key from every caller; `minimq user add NAME --secrets DIR` adds users. The
@@ -93,17 +93,15 @@ def init(directory: Path, hosts: tuple[str, ...], nameservers: str, if_absent: b
     click.echo(f"  minimq user add alice --write 'orders*' --secrets {directory} --to alice.minimq")
 
 
-@secure.command(short_help="Make a new certificate for the servers.")
-@_FOLDER
-@_hosts_option
-@option(
-    "--ca",
-    type=click.Choice(list(_STEPS)),
-    help="Replace the authority in three steps: with add, everyone trusts a second one; with use, that one signs for "
-    "servers and users; with retire, nobody trusts the former one.",
-)
-@option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def renew(directory: Path, hosts: tuple[str, ...], ca: str | None, yes: bool) -> None:
+@declared("renew", "Make a new certificate for the servers.")
+def _renew(
+    _nameserver: str,
+    directory: Directory,
+    *,
+    hosts: Hosts = (),
+    ca: Annotated[str | None, _CA] = None,
+    yes: Annotated[bool, Param(help="Do not ask for confirmation.")] = False,
+) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
     Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
@@ -144,19 +142,15 @@ def renew(directory: Path, hosts: tuple[str, ...], ca: str | None, yes: bool) ->
     click.echo(f"made a certificate for {', '.join(made.names)}, valid until {_moment(made.ends_at)}")
 
 
-@secure.command(short_help="Write the credentials of a USER with a certificate.")
-@_FOLDER
-@click.argument("user")
-@option(
-    "-n",
-    "--nameserver",
-    "nameservers",
-    show_default="those of the former file, or of admin",
-    metavar="HOST:PORT[,HOST:PORT]",
-    help="Name servers of the cluster, for the credentials.",
-)
-@option("--force", is_flag=True, help="Replace an existing credentials file; its key stays.")
-def issue(directory: Path, user: str, nameservers: str | None, force: bool) -> None:
+@declared("issue", "Write the credentials of a USER with a certificate.")
+def _issue(
+    _nameserver: str,
+    directory: Directory,
+    user: str,
+    *,
+    nameservers: Annotated[str | None, _NAMESERVERS] = None,
+    force: Annotated[bool, Param(help="Replace an existing credentials file; its key stays.")] = False,
+) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
     Give the file to the user, who needs nothing else; anyone who has it can act as the user.
@@ -164,7 +158,7 @@ def issue(directory: Path, user: str, nameservers: str | None, force: bool) -> N
     Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
     from minimq.local.certificate_authority import CertificateAuthority
-    from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+    from minimq.options import nameserver_addresses
 
     authority = CertificateAuthority(directory)
     if (directory / f"{user}.minimq").exists() and not force:
@@ -184,21 +178,19 @@ def issue(directory: Path, user: str, nameservers: str | None, force: bool) -> N
         )
 
 
-@secure.command(short_help="Print a new key for cluster.key.")
-def new_key() -> None:
+@declared("new-key", "Print a new key for cluster.key.")
+def _new_key(_nameserver: str) -> None:
     """Print a new key, for another line of cluster.key: servers send the first one, and accept all of them.
 
     Example: minimq secure new-key >> secrets/server/cluster.key
     """
-    from minimq.administration.issued_key import issue_key
+    from minimq.local.certificate_authority import issue_key
 
-    click.echo(issue_key().key.text)
+    click.echo(issue_key()[0].text)
 
 
-@secure.command("show", short_help="Show the certificates in DIR, and the users.")
-@_FOLDER
-@output_option
-def show_certificates(directory: Path, output: str) -> None:
+@declared("show", "Show the certificates in DIR, and the users.")
+def _show_certificates(_nameserver: str, directory: Directory, *, output: Output = "table") -> None:
     """Show the certificates in DIR with their names and expiry dates, and the users.
 
     Example: minimq secure show secrets
@@ -224,6 +216,15 @@ def show_certificates(directory: Path, output: str) -> None:
         if left < EXPIRES_SOON_S:
             ends = f"ends in {duration_of(left)}" if left > 0 else "has ended"
             click.echo(f"warning: the certificate of {name} {ends}: {_remedy(directory, name)}", err=True)
+
+
+secure = click.Group(
+    "secure",
+    [_init, _renew, _issue, _new_key, _show_certificates],
+    help="Make certificates for the servers of a cluster, and credentials for its users.\n\nStart servers with "
+    "--secrets DIR/server. DIR/authority signs the certificates: keep it where no server runs.",
+    short_help="Make certificates and credentials.",
+)
 
 
 def _not_changed(directory: Path) -> str:
@@ -259,9 +260,9 @@ def _access_document(directory: Path) -> AccessDocument | None:
     """Return the users and rules of access.toml; None if there is no such file."""
     if not (directory / "server" / ACCESS).exists():
         return None
-    from minimq.local.access_file import AccessFile
+    from minimq.operations.access_folder import AccessFolder
 
-    return AccessFile(directory).read()
+    return AccessFolder(directory).access()
 
 
 def _remedy(directory: Path, name: str) -> str:
@@ -270,7 +271,7 @@ def _remedy(directory: Path, name: str) -> str:
     return f"`minimq secure renew {directory}{' --ca add' if 'authority' in name else ''}` makes a new one"
 
 
-def _split(hosts: tuple[str, ...]) -> list[str]:
+def _split(hosts: Sequence[str]) -> list[str]:
     return [host.strip() for given in hosts for host in given.split(",") if host.strip()]
 
 

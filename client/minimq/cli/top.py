@@ -3,48 +3,66 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import signal
 import sys
+import termios
 import time
-from collections.abc import Iterator
+import tty
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table as Grid
+from rich.text import Text
 
-from minimq.cli.base import option
+from minimq.cli.commands import declared
+from minimq.operations.operation import Param
+from minimq.operations.words import duration_of, printable, size_of
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
-    from minimq.administration.activity import ClusterActivity
-    from minimq.administration.activity_reader import ActivityReader
-    from minimq.cli.keyboard import Keyboard
-    from minimq.cli.top_screen import View
+    from minimq.administration.activity import (
+        ActivityReader,
+        BrokerActivity,
+        ClusterActivity,
+        GroupActivity,
+        TopicActivity,
+    )
 
 #: A server that hangs holds one look up for that long, in seconds.
 _TIMEOUT_S = 2.0
 #: Exit status of a command that SIGTERM ended, as in shells.
 _TERMINATED = 143
-#: Seconds between two looks at the keyboard.
-_KEY_S = 0.1
+#: Seconds between two looks at the keyboard, and within which the rest of a key follows.
+_KEY_S, _ESCAPE_S = 0.1, 0.02
+#: The keys of the arrows, as terminals send them.
+_UP, _DOWN = "\x1b[A", "\x1b[B"
+#: Lines of the screen below title and problems that are no rows of tables: headings, keys, and one to spare.
+_FRAME = 5
+_MOST_PROBLEMS = 4
+_HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
+
+Item = TypeVar("Item")
+_INTERVAL = Param(low=0.2, high=3600, metavar="SECONDS", help="Seconds between two looks.")
+_OUTPUT = Param(choices={"screen": "screen", "json": "json"}, help="json: a line each time.")
 
 
-@click.command(short_help="Show the activity of the cluster, live.")
-@option(
-    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="Seconds between two looks."
-)
-@option("--once", is_flag=True, help="Look twice, print what was found, and exit.")
-@option(
-    "--output",
-    type=click.Choice(("screen", "json")),
-    default="screen",
-    show_default=True,
-    help="json: a line each time.",
-)
-@click.pass_obj
-def top(nameserver: str, interval: float, once: bool, output: str) -> None:
+@declared("top", "Show the activity of the cluster, live.")
+def top(
+    nameserver: str,
+    *,
+    interval: Annotated[float, _INTERVAL] = 2.0,
+    once: Annotated[bool, Param(help="Look twice, print what was found, and exit.")] = False,
+    output: Annotated[str, _OUTPUT] = "screen",
+) -> None:
     """Show brokers, topics and groups with their rates, what is wrong first, and refresh it again and again.
 
     The busiest topics are looked at each time, and the others in turn. A server that hangs is waited for 2 s at most.
@@ -57,108 +75,82 @@ def top(nameserver: str, interval: float, once: bool, output: str) -> None:
       minimq top --once --output json | jq '.groups[0]'
     """
     from minimq.admin import Admin
-    from minimq.administration.activity_reader import ActivityReader
+    from minimq.administration.activity import ActivityReader
 
     with Admin(nameserver, timeout_s=_TIMEOUT_S) as admin:
         reader = ActivityReader(admin)
-        if output == "json" or once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            _print(nameserver, _looks(reader, interval, once=once), output)
-        else:
+        if output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty():
             _show(nameserver, reader, interval)
-
-
-def _looks(reader: ActivityReader, interval: float, *, once: bool) -> Iterator[ClusterActivity]:
-    """Yield what is there again and again; rates are known from the second look on."""
-    reader.read()
-    while True:
-        time.sleep(interval)
-        yield reader.read()
-        if once:
             return
-
-
-def _print(nameserver: str, looks: Iterator[ClusterActivity], output: str) -> None:
-    from rich.console import Console
-
-    from minimq.cli.top_screen import View, screen
-
-    for activity in looks:
-        if output == "json":
-            click.echo(json.dumps(_to_json(activity)))
-        else:
-            rows = len(activity.brokers) + len(activity.topics) + len(activity.groups)
-            Console().print(screen(nameserver, activity, "", View(has_keys=False), 3 * rows + 20))
+        reader.read()  # rates are known from the second look on
+        while True:
+            time.sleep(interval)
+            activity = reader.read()
+            if output == "json":
+                click.echo(json.dumps(_to_json(activity)))
+            else:
+                rows = len(activity.brokers) + len(activity.topics) + len(activity.groups)
+                Console().print(screen(nameserver, activity, "", View(has_keys=False), 3 * rows + 20))
+            if once:
+                return
 
 
 def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
-    from rich.console import Console
-    from rich.live import Live
-
-    from minimq.cli.keyboard import keyboard
-    from minimq.cli.top_screen import View
-
+    """Show what there is until the user quits. Another thread reads, so that keys work while a server hangs."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that the terminal is as it was
-    console = Console()
-    with (
-        ThreadPoolExecutor(1) as thread,
-        keyboard() as keys,
-        Live(console=console, screen=True, auto_refresh=False) as live,
-    ):
-        _Session(nameserver, reader, interval, thread).run(live, keys, View())
-
-
-class _Session:
-    """One run on a terminal: another thread reads, so that keys work while a server hangs."""
-
-    def __init__(self, nameserver: str, reader: ActivityReader, interval: float, thread: ThreadPoolExecutor) -> None:
-        self._nameserver = nameserver
-        self._reader, self._interval, self._thread = reader, interval, thread
-        self._reading: Future[ClusterActivity] | None = None
-        self._next_at = 0.0
-        self._activity: ClusterActivity | None = None
-        self._trouble = ""
-
-    def run(self, live: Live, keys: Keyboard, view: View) -> None:
-        """Show what there is until the user quits."""
-        from minimq.cli.top_screen import rows_of, screen
-
+    activity, trouble, view = None, "", View()
+    reading: Future[ClusterActivity] | None = None
+    next_at = 0.0
+    with ThreadPoolExecutor(1) as thread, _single_keys(), Live(screen=True, auto_refresh=False) as live:
         while True:
-            self._read(view)
-            shown = screen(self._nameserver, self._activity, self._trouble, view, live.console.size.height)
-            live.update(shown, refresh=True)
-            key = keys.key(_KEY_S)
+            if reading is not None and reading.done():
+                try:
+                    activity, trouble = reading.result(), ""
+                except MiniMQError as error:  # it may come back
+                    trouble = str(error)
+                reading, next_at = None, time.monotonic() + interval
+            if reading is None and not view.is_paused and time.monotonic() >= next_at:
+                reading = thread.submit(reader.read)
+            live.update(screen(nameserver, activity, trouble, view, live.console.size.height), refresh=True)
+            key = _key()
             if key in ("q", "Q", "\x03", "\x04"):
                 return
             if key is not None:
-                _press(view, key, 0 if self._activity is None else rows_of(self._activity))
-
-    def _read(self, view: View) -> None:
-        if self._reading is not None and self._reading.done():
-            try:
-                self._activity, self._trouble = self._reading.result(), ""
-            except MiniMQError as error:  # it may come back
-                self._trouble = str(error)
-            self._reading, self._next_at = None, time.monotonic() + self._interval
-        if self._reading is None and not view.is_paused and time.monotonic() >= self._next_at:
-            self._reading = self._thread.submit(self._reader.read)
+                _press(view, key, activity)
 
 
-def _press(view: View, key: str, rows: int) -> None:
-    """Change what is shown; there are so many rows to scroll over."""
-    from minimq.cli.keyboard import DOWN, UP
-    from minimq.cli.top_screen import Order
-
+def _press(view: View, key: str, activity: ClusterActivity | None) -> None:
+    rows = 0 if activity is None else max(len(activity.topics), len(activity.groups))
     match key:
         case "p":
             view.is_paused = not view.is_paused
-        case "r":
-            view.order, view.first = Order.BUSIEST, 0
-        case "n":
-            view.order, view.first = Order.NAME, 0
-        case _ if key == DOWN:
-            view.first = min(view.first + 1, max(rows - 1, 0))
-        case _ if key == UP:
-            view.first = max(view.first - 1, 0)
+        case "r" | "n":
+            view.order, view.first = Order.BUSIEST if key == "r" else Order.NAME, 0
+        case _ if key in (_UP, _DOWN):
+            view.first = max(min(view.first + (1 if key == _DOWN else -1), rows - 1), 0)
+
+
+def _key() -> str | None:
+    """Return the next key; None when none is pressed in a short time, or stdin has ended."""
+    fd = sys.stdin.fileno()
+    if not select.select([fd], [], [], _KEY_S)[0]:
+        return None
+    data = os.read(fd, 1)
+    while data.startswith(b"\x1b") and len(data) < len(_UP) and select.select([fd], [], [], _ESCAPE_S)[0]:
+        data += os.read(fd, 1)
+    return data.decode(errors="replace") or None
+
+
+@contextmanager
+def _single_keys() -> Iterator[None]:
+    """Have the terminal hand out keys one by one, without showing them, within the block."""
+    fd = sys.stdin.fileno()
+    former = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, former)
 
 
 def _to_json(activity: ClusterActivity) -> dict[str, object]:
@@ -190,3 +182,120 @@ def _to_json(activity: ClusterActivity) -> dict[str, object]:
             for each in activity.groups
         ],
     }
+
+
+class Order(Enum):
+    """The order of topics and groups."""
+
+    BUSIEST = "rate"
+    NAME = "name"
+
+
+@dataclass
+class View:
+    """The choices of the user.
+
+    Attributes:
+        order: of topics and groups.
+        first: number of the first row of topics and groups.
+        is_paused: nothing new is read.
+        has_keys: there is a user who may press keys.
+    """
+
+    order: Order = Order.BUSIEST
+    first: int = 0
+    is_paused: bool = False
+    has_keys: bool = True
+
+
+def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: View, height: int) -> RenderableType:
+    """Return what is shown.
+
+    Args:
+        cluster: addresses of the name servers.
+        activity: what was read last; None before the first time.
+        trouble: why it could not be read anew; empty if it could.
+        view: what the user has chosen.
+        height: lines of the terminal.
+    """
+    parts: list[RenderableType] = [_title(cluster, activity, view)]
+    if trouble:
+        parts.append(Text(printable(trouble), style="bold red"))
+    if activity is None:
+        return Group(*parts, Text("" if trouble else "reading..."))
+    problems = activity.problems[:_MOST_PROBLEMS]
+    parts += [Text(printable(each.text), style="red", no_wrap=True, overflow="ellipsis") for each in problems]
+    if len(activity.problems) > len(problems):
+        parts.append(Text(f"and {len(activity.problems) - len(problems)} other problems", style="red"))
+    room = max(height - _FRAME - len(parts), 3)
+    brokers = activity.brokers[: max(room // 3, 1)]
+    left = room - len(brokers)
+    # Half for each, and what one of them does not need for the other.
+    group_rows = max(min(len(activity.groups), max(left // 2, left - len(activity.topics))), 1)
+    topic_rows = max(left - group_rows, 1)
+    topics: Sequence[TopicActivity] = activity.topics
+    groups: Sequence[GroupActivity] = activity.groups
+    if view.order is Order.NAME:
+        topics = sorted(topics, key=lambda item: item.topic)
+        groups = sorted(groups, key=lambda item: item.group.group)
+    parts += [
+        _table(("Broker", "Role", "In/s", "Out/s", "Disk", "Full"), brokers, _broker_row),
+        _table(("Topic", "In/s", "Messages"), _from(topics, view.first, topic_rows), _topic_row),
+        _table(("Group", "Members", "Out/s", "Lag", "Behind"), _from(groups, view.first, group_rows), _group_row),
+    ]
+    if view.has_keys:
+        parts.append(Text(_HELP, style="dim"))
+    return Group(*parts)
+
+
+def _from(items: Sequence[Item], first: int, count: int) -> Sequence[Item]:
+    """Return so many items from the first one on, or the last ones."""
+    first = max(min(first, len(items) - count), 0)
+    return items[first : first + count]
+
+
+def _title(cluster: str, activity: ClusterActivity | None, view: View) -> Text:
+    words = [f"minimq {cluster}", "PAUSED" if view.is_paused else ""]
+    if activity is not None:
+        come = sum(each.in_per_s or 0.0 for each in activity.brokers)
+        go = sum(each.out_per_s or 0.0 for each in activity.brokers)
+        words.append(
+            f"brokers {len(activity.brokers)}  topics {activity.topic_count:,}  groups {len(activity.groups):,}"
+        )
+        words.append(f"in {come:,.0f}/s  out {go:,.0f}/s")
+    return Text("   ".join(filter(None, words)), style="bold", no_wrap=True, overflow="ellipsis")
+
+
+def _table(headings: Sequence[str], items: Sequence[object], row: Callable[..., Sequence[str]]) -> Grid:
+    table = Grid(box=None, pad_edge=False, header_style="bold cyan", expand=True)
+    for number, heading in enumerate(headings):
+        table.add_column(
+            heading, justify="right" if number else "left", no_wrap=True, overflow="ellipsis", ratio=1 if number else 3
+        )
+    for item in items:
+        table.add_row(*map(printable, row(item)))
+    return table
+
+
+def _broker_row(item: BrokerActivity) -> Sequence[str]:
+    status, report = item.status, item.status.report
+    name = f"{status.broker_name} {status.broker_id}" if status.broker_id else status.broker_name
+    if report is None:
+        return name, "away" if status.away_since else "silent", "", "", "", ""
+    role = report.replication.role
+    rates = _rate(item.in_per_s), _rate(item.out_per_s)
+    return name, "" if role == "alone" else role, *rates, size_of(report.disk_bytes), f"{report.disk_used:.0%}"
+
+
+def _topic_row(item: TopicActivity) -> Sequence[str]:
+    return item.topic, _rate(item.in_per_s), f"{item.messages:,}"
+
+
+def _group_row(item: GroupActivity) -> Sequence[str]:
+    group = item.group
+    behind = duration_of(group.lag_s) if group.lag else ""
+    return group.group, f"{len(group.members)}", _rate(item.out_per_s), f"{group.lag:,}", behind
+
+
+def _rate(per_s: float | None) -> str:
+    return "" if per_s is None else f"{per_s:,.0f}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import ipaddress
 import re
+import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
@@ -12,17 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from minimq.administration.issued_key import issue_key
 from minimq.local.secret_files import lock_folder, make_folder, put_files
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.security.access_document import ADMIN, AccessDocument, User, to_toml
+from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User, to_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import ABOUT_TOKEN, CredentialsFile, about_user, written
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
 from minimq_common.security.tokens import UserToken
-from minimq_common.security.user_key import UserKey
+from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
 from minimq_common.security.watched import read_bounded
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ _OF_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?({_LABEL}\.)*{_LABEL}")
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def issue_key(lifetime_s: float | None = None) -> tuple[UserKey, StoredKey]:
+    """Return a new key, and what servers store of it."""
+    key, now_ms = new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES)), round(time.time() * 1000)
+    return key, StoredKey(key.hash, 0 if lifetime_s is None else now_ms + round(lifetime_s * 1000), now_ms)
 
 
 class CertificateAuthority:
@@ -68,13 +75,13 @@ class CertificateAuthority:
                 )
             for folder in (self._authority, self.server):
                 make_folder(folder)
-            certificate, key = signer.pair.certificate, issue_key()
-            user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key.key), about_user(ADMIN))
-            access = AccessDocument(1, {ADMIN: User(dict([key.named]), (ADMIN,))})
+            certificate, (key, stored) = signer.pair.certificate, issue_key()
+            user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key), about_user(ADMIN))
+            access = AccessDocument(1, {ADMIN: User({key.id: stored}, (ADMIN,))})
             put_files(
                 {
                     self._authority / _OWN_KEY: signer.pair.key,
-                    self.server / CLUSTER_KEY: f"{issue_key().key.text}\n".encode(),
+                    self.server / CLUSTER_KEY: f"{issue_key()[0].text}\n".encode(),
                     self.server / ACCESS: to_toml(access).encode(),
                     **self._server_files(signer.sign_server(names), certificate),
                     self.admin: user.encode(),

@@ -65,6 +65,32 @@ def files_ready(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> It
             Path(name).unlink(missing_ok=True)
 
 
+@contextmanager
+def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[None]:
+    """Write credentials to a file when the block has ended without an error. Raises `InvalidArgument`.
+
+    All but its name is written before the block.
+    """
+    if to is None:
+        yield
+        return
+    try:
+        if not replaces:
+            os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            with files_ready({to.resolve(): text.encode()}):
+                yield
+        except BaseException:
+            if not replaces:
+                to.unlink()
+            raise
+    except OSError as error:
+        reason = error.strerror
+        if isinstance(error, FileExistsError):  # and with it perhaps the only copy of a key that is in use
+            reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"
+        raise InvalidArgument(f"cannot write {to}: {reason}") from None
+
+
 def make_folder(path: Path) -> None:
     """Make a folder that its owner alone may read. Raises `InvalidArgument` when somebody else has made one there."""
     path.mkdir(exist_ok=True, mode=0o700)

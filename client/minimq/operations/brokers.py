@@ -27,7 +27,7 @@ from minimq.operations.operation import (
 )
 from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
 from minimq.operations.rows import row_of
-from minimq.operations.words import duration_of, listing, say_permission, size_of
+from minimq.operations.words import duration_of, say_permission, size_of
 from minimq.routes.away import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
@@ -161,16 +161,31 @@ def _view_permission(_admin: Admin, given: Given, _result: None, _plan: Plan | N
     return View(json=row, lines=[f"broker {row['broker']}: permission {row['permission']}"])
 
 
-def _replicas(admin: Admin, given: Given) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
+def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
+    """Return the replicas of a broker that answer, by their numbers. Raises `InvalidArgument`."""
+    statuses = admin.broker_status()
+    if name not in (names := sorted({each.broker_name for each in statuses})):
+        raise InvalidArgument(f"there is no broker {name!r}: the name server knows {', '.join(names) or 'none'}")
+    own = [each for each in statuses if each.broker_name == name]
+    found = {
+        each.report.replication.replica_id: each
+        for each in own
+        if each.report and each.report.replication.role != "alone"
+    }
+    if wanted is not None and wanted not in found:
+        known = ", ".join(map(str, sorted(found))) or "none"
+        raise InvalidArgument(f"broker {name!r} has no replica {wanted} that answers: there are {known}")
+    return found
+
+
+def _replicas(
+    admin: Admin, given: Given, wanted: int | None = None
+) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
     """Return the master of a broker and its other replicas, of those that answer."""
-    statuses, name = admin.broker_status(), given.broker_name
-    own = [each.report.replication for each in statuses if each.broker_name == name and each.report is not None]
+    found = _replicas_of(admin, given.broker_name, wanted).values()
+    own = [each.report.replication for each in found if each.report is not None]
     master = next((each for each in own if each.role == "master"), None)
-    others = [each for each in own if each.role in ("slave", "undecided")]
-    if not others and master is None and not own:
-        known = listing(sorted({each.broker_name for each in statuses})) or "none"
-        raise InvalidArgument(f"there is no broker {name!r}: the name server knows {known}")
-    return master, others
+    return master, [each for each in own if each.role in ("slave", "undecided")]
 
 
 def _is_in_sync(replica: ReplicationReport, master: ReplicationReport | None) -> bool:
@@ -190,14 +205,9 @@ def _replica_choices(admin: Admin, given: Given) -> dict[str, Sequence[tuple[str
 
 
 def _plan_promotion(admin: Admin, given: Given) -> Plan:
-    master, others = _replicas(admin, given)
     name, number = given.broker_name, given.replica_id
+    master, others = _replicas(admin, given, number)
     chosen = next((each for each in others if each.replica_id == number), None)
-    known = sorted(each.replica_id for each in (*others, *((master,) if master else ())))
-    if number not in known:
-        raise InvalidArgument(
-            f"broker {name!r} has no replica {number} that answers: there are {', '.join(map(str, known)) or 'none'}"
-        )
     sentences = [f"Replica {number} becomes the master of {name}, for a new term."]
     if master is not None and master.replica_id == number:
         sentences = [f"Replica {number} is the master of {name} already, in term {master.term}."]
@@ -443,25 +453,12 @@ class BrokerOperations(Operations):
             DeadlineExceeded: it took too long, and may still happen.
             MiniMQError: another one was elected, or the replica failed.
         """
-        statuses = self.broker_status()
-        names = sorted({status.broker_name for status in statuses})
-        if broker_name not in names:
-            raise InvalidArgument(
-                f"there is no broker {broker_name!r}: the name server knows {', '.join(names) or 'none'}"
-            )
-        replicas = {
-            status.report.replication.replica_id: status.address
-            for status in statuses
-            if status.broker_name == broker_name and status.report is not None
-        }
-        if replica_id not in replicas:
-            known = ", ".join(map(str, sorted(replicas))) or "none"
-            raise InvalidArgument(f"broker {broker_name!r} has no replica {replica_id} that answers: there are {known}")
+        replicas = _replicas_of(self, broker_name, replica_id)
         request = broker_pb2.PromoteRequest(unclean=unclean)
         give_up = time.monotonic() + _PROMOTION_S
         while True:
             try:
-                return self._masters.calls.call(replicas[replica_id], lambda stub: stub.Promote, request).term
+                return self._masters.calls.call(replicas[replica_id].address, lambda stub: stub.Promote, request).term
             except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
                 if time.monotonic() >= give_up:
                     raise

@@ -1,21 +1,111 @@
-"""Delayed messages: recall them."""
+"""Delayed messages: list and recall them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import merge
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from minimq.administration.delayed_admin import DelayedAdmin
+from minimq.administration.failures import raise_failures
+from minimq.administration.masters import Masters
 from minimq.administration.recall_handle import RecallHandle
-from minimq.operations.operation import AsyncOperations, Form, Given, Operation, Param, Plan, View, asynchronous, listed
-from minimq_common.errors import InvalidArgument
-from minimq_common.moments import moment
+from minimq.operations import values
+from minimq.operations.operation import (
+    AsyncOperations,
+    Form,
+    Given,
+    Operation,
+    Operations,
+    Param,
+    Plan,
+    Rows,
+    Table,
+    View,
+    asynchronous,
+    columns,
+    listed,
+)
+from minimq.operations.rows import row_of
+from minimq.operations.words import duration_of, size_of
+from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.model import MessageQueue
+from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_proto.v1 import delay_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.recalls import RecallResult
+
+#: Batches that a broker lists at a time.
+_PAGE = 1_000
+_TOTALS = Table("no delayed messages", columns("topic messages batches next_due_at", next_due_at="Next due"))
+_WAITING = Table(
+    "no delayed messages", columns("due_at due_in broker queue messages size recall_handle", due_at="Due", due_in="In")
+)
+_FROM = Param(flag="--from", read=values.any_moment, metavar="TIME")
+_BEFORE = Param(flag="--before", read=values.any_moment, metavar="TIME")
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedMessages:
+    """Messages that wait together until they are due; recallable ones wait alone.
+
+    Attributes:
+        queue: into which they come.
+        due_at: when they are due, by the clock of their broker.
+        stored_at: when the broker stored them.
+        messages: how many there are.
+        bytes: size of the batch.
+        recall_handle: by which the message is recalled; None if it cannot be recalled.
+    """
+
+    queue: MessageQueue
+    due_at: datetime
+    stored_at: datetime
+    messages: int
+    bytes: int
+    recall_handle: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedTotals:
+    """The delayed messages of one topic.
+
+    Attributes:
+        topic: its name.
+        messages: how many wait.
+        batches: in so many batches.
+        next_due_at: when the first of them is due; None if none waits.
+    """
+
+    topic: str
+    messages: int
+    batches: int
+    next_due_at: datetime | None
+
+
+def _view_list(
+    _admin: Admin, given: Given, found: Sequence[DelayedMessages | DelayedTotals], _plan: Plan | None
+) -> View:
+    if given.topic is None:
+        rows = [row_of(each) for each in found]
+        return View(json=rows, lines=[Rows(_TOTALS, rows)])
+    keep = ("due_at", "stored_at", "queue", "messages", "bytes", "recall_handle")
+    rows, now = [row_of(each, keep=keep) for each in found[: given.limit]], datetime.now(UTC)
+    shown = [
+        {**row, "due_in": duration_of((row["due_at"] - now).total_seconds()), "size": size_of(row["bytes"])}
+        for row in rows
+    ]
+    without = frozenset() if any(row["recall_handle"] for row in rows) else frozenset({"recall_handle"})
+    is_cut = len(found) > given.limit
+    notes = [f"only the first {given.limit:,} are shown: see --limit, --from and --before"] if is_cut else []
+    return View(json=rows, lines=[Rows(_WAITING, shown, without)], notes=notes)
 
 
 def _handle(given: Given) -> RecallHandle:
@@ -48,8 +138,103 @@ def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan 
     return View(json=row, lines=[result.value] if result else [], notes=too_late, is_complete=bool(result))
 
 
-class DelayedOperations(DelayedAdmin):
+class DelayedOperations(Operations):
     """Lists and recalls delayed messages; users have it as `Admin`."""
+
+    @Operation(
+        "delayed list",
+        example="delayed list --topic reminders --before 2026-12-24T18:00Z",
+        view=_view_list,
+        short="List the delayed messages of a topic, or count those of all.",
+    )
+    def _list_delayed(
+        self,
+        *,
+        topic: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
+        due_from: Annotated[Time | None, _FROM] = None,
+        due_before: Annotated[Time | None, _BEFORE] = None,
+        limit: Annotated[int, Param(low=1, metavar="COUNT")] = 100,
+    ) -> Sequence[DelayedMessages | DelayedTotals]:
+        """List the delayed messages of a topic in the order in which they are due; or how many each topic has.
+
+        Messages that were sent together and are due together are one line. "Recall handle" is what `minimq delayed
+        recall` takes; messages that were sent without --recallable have none.
+
+        Args:
+            topic: list the messages of this topic.
+            due_from: only messages due from then on: 2026-12-24T18:00Z.
+            due_before: only messages due before that time.
+            limit: show so many lines at most: the first to become due.
+        """
+        if topic is not None:
+            found = self.delayed_messages(topic, due_from=due_from, due_before=due_before)
+            return [*islice(found, limit + 1)]
+        if due_from or due_before:
+            raise InvalidArgument("--from and --before need --topic")
+        return [each for each in self.delayed_totals() if each.messages]
+
+    def delayed_messages(
+        self, topic: str, *, due_from: Time | None = None, due_before: Time | None = None
+    ) -> Iterator[DelayedMessages]:
+        """Return the batches of a topic that wait, in the order in which they are due, a page at a time.
+
+        Args:
+            topic: its name.
+            due_from: only those that are due at this time or later.
+            due_before: only those that are due before this time.
+
+        Raises:
+            TopicNotFound: no broker carries the topic.
+            InvalidArgument: a time is none.
+            MiniMQError: a broker failed; the text says which.
+        """
+        now = time.time()
+        from_ms, before_ms = (
+            0 if given is None else timestamp_ms(given, now, name)
+            for given, name in ((due_from, "due_from"), (due_before, "due_before"))
+        )
+        request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
+        found = (_of_broker(self._masters, broker, request) for broker in _carrying(self._masters, topic))
+        return (about for about, _ in merge(*found, key=lambda batch: batch[0].due_at))
+
+    def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
+        """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
+
+        All brokers are asked at once. Raises as `delayed_messages`.
+        """
+        calls = self._masters.calls
+        given = sorted(set(topics)) or calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
+        names, masters = list(map(check_topic, given)), self._masters.find_all()
+        asked = self._masters.call_about(
+            names,
+            masters,
+            lambda stub: stub.ListDelayed,
+            lambda name: delay_pb2.ListDelayedRequest(topic=name, max_batches=1),
+        )
+        found = []
+        for name, (pages, failures) in asked.items():
+            failed = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+            raise_failures(f"the delayed messages of topic {name} are not known", failed, masters, "try again")
+            if not pages:
+                self._masters.route(name)  # which has the words for a topic that is away, or nowhere
+            found.append(self._totals(name, pages))
+        return found
+
+    def _totals(self, topic: str, pages: Mapping[str, delay_pb2.ListDelayedResponse]) -> DelayedTotals:
+        dues = []
+        for broker, page in pages.items():
+            first = page
+            if not page.batches and page.HasField("next"):
+                request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1, after=page.next)
+                first = next((each for each in _pages(self._masters, broker, request) if each.batches), page)
+            if first.batches:
+                dues.append(first.batches[0].key.due_ms)
+        return DelayedTotals(
+            topic,
+            sum(page.waiting_messages for page in pages.values()),
+            sum(page.waiting_batches for page in pages.values()),
+            moment(min(dues)) if dues else None,
+        )
 
     @Operation(
         "delayed recall",
@@ -84,6 +269,60 @@ class DelayedOperations(DelayedAdmin):
 
         calls = self._masters.calls
         return calls.wait(lambda: recall(calls, handle, calls.timeout_s))
+
+
+def delayed_batches(masters: Masters, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
+    """Yield what waits for a topic, or was recalled, with the batches themselves; broker by broker.
+
+    Raises as `DelayedOperations.delayed_messages`.
+    """
+    request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
+    for broker in _carrying(masters, topic):
+        yield from _of_broker(masters, broker, request)
+
+
+def _carrying(masters: Masters, topic: str) -> list[str]:
+    return sorted(data.broker_name for data in masters.route(check_topic(topic)).queues)
+
+
+def _of_broker(
+    masters: Masters, broker: str, asked: delay_pb2.ListDelayedRequest
+) -> Iterator[tuple[DelayedMessages, bytes]]:
+    request = delay_pb2.ListDelayedRequest()
+    request.CopyFrom(asked)  # it goes on from page to page
+    for page in _pages(masters, broker, request):
+        for batch in page.batches:
+            yield _from_wire(request.topic, broker, batch), batch.batch
+
+
+def _pages(
+    masters: Masters, broker: str, request: delay_pb2.ListDelayedRequest
+) -> Iterator[delay_pb2.ListDelayedResponse]:
+    while True:
+        try:
+            page = masters.call(broker, lambda stub: stub.ListDelayed, request)
+        except MiniMQError as error:
+            what = f"the delayed messages of topic {request.topic} are not known"
+            raise error.with_message(f"{what}: broker {broker}: {error.message}") from None
+        yield page
+        if not page.HasField("next"):
+            return
+        behind = (page.next.due_ms, page.next.recall_id)
+        if request.HasField("after") and behind <= (request.after.due_ms, request.after.recall_id):
+            raise InternalError(f"broker {broker} lists its delayed messages in a circle")
+        request.after.CopyFrom(page.next)
+
+
+def _from_wire(topic: str, broker: str, batch: delay_pb2.DelayedBatch) -> DelayedMessages:
+    handle = RecallHandle(topic, broker, batch.key.due_ms, batch.key.recall_id)
+    return DelayedMessages(
+        MessageQueue(topic, broker, batch.queue_id),
+        moment(batch.key.due_ms),
+        moment(batch.store_timestamp_ms),
+        batch.count,
+        batch.size,
+        str(handle) if batch.recallable else None,
+    )
 
 
 class AsyncDelayedOperations(AsyncOperations):

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from minimq.operations.operation import Row
-from minimq.operations.printable import printable
+from minimq.operations.words import printable
 
 if TYPE_CHECKING:
-    from minimq.administration.delayed_admin import DelayedMessages
-    from minimq.finding.message_trace import GroupTrace, MessageTrace
+    from minimq.operations.delayed import DelayedMessages
+    from minimq.operations.message_trace import GroupTrace, MessageTrace
     from minimq.receiving.received import ReceivedMessage
 
 #: Bytes of a body that are shown in a line.

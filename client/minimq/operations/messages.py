@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
-from minimq.finding.message_address import MessageAddress, parse_address
-from minimq.finding.search_range import DEFAULT_SINCE, SearchRange
 from minimq.operations import values
 from minimq.operations.message_text import message_lines, message_row, trace_lines, trace_row
 from minimq.operations.operation import (
@@ -23,14 +21,15 @@ from minimq.operations.operation import (
     asynchronous,
     columns,
 )
+from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
 from minimq.operations.words import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
 
 if TYPE_CHECKING:  # other administration does not need to load receiving
     from minimq.admin import Admin
-    from minimq.finding.found_messages import FoundMessages
-    from minimq.finding.message_trace import MessageTrace
+    from minimq.operations.message_search import FoundMessages
+    from minimq.operations.message_trace import MessageTrace
     from minimq.receiving.received import ReceivedMessage
 
 Progress = Callable[[int, int], None]
@@ -160,9 +159,12 @@ class MessageOperations(Operations):
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
             MiniMQError: no name server answers.
         """
-        from minimq.finding.criterion import by_id, by_key  # as above
-        from minimq.finding.message_search import MessageSearch  # as above
-        from minimq.finding.search_range import bounds_of  # as above
+        from minimq.operations.message_search import (  # as above
+            MessageSearch,  # as above
+            by_id,
+            by_key,
+        )
+        from minimq.operations.places import bounds_of  # as above
 
         if (key is None) == (message_id is None):
             raise InvalidArgument("key and message_id: give one of them")
@@ -201,9 +203,9 @@ class MessageOperations(Operations):
             OffsetOutOfRange: no message is stored at the address.
             MiniMQError: as of `message_at` and `find_messages`.
         """
-        from minimq.finding.criterion import is_id  # as above
-        from minimq.finding.search_range import bounds_of  # as above
-        from minimq.finding.tracer import Tracer  # as above
+        from minimq.operations.message_search import is_id  # as above
+        from minimq.operations.message_trace import Tracer  # as above
+        from minimq.operations.places import bounds_of  # as above
 
         tracer = Tracer(self._masters, bounds_of(within, self._masters.calls.timeout_s), progress)
         if is_id(message):

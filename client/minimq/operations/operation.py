@@ -31,6 +31,8 @@ Row = Mapping[str, object]
 #: The arguments of a call, by parameter; all of them have a value.
 Given = SimpleNamespace
 _OPERATIONS = "__operations__"
+#: The default of what has to be given.
+REQUIRED: Any = inspect.Parameter.empty
 #: Values that an int takes if its `Param` has no bounds.
 _INT = (-(1 << 63), (1 << 63) - 1)
 
@@ -40,13 +42,14 @@ class Param:
     """Facts about a parameter that a signature does not have.
 
     Attributes:
+        letter: the short option of the command, such as "-f".
         flag: the option of the command; by default the name of the parameter.
         metavar: stands for the value in the help of the command.
         read: returns the value of a text, given the name of the option or field; raises `InvalidArgument`.
         choices: the values by their texts.
         low: least number.
         high: largest number.
-        complete: names that a shell completes: "topics", "groups" or "brokers".
+        complete: names that a shell completes: "topics", "groups", "brokers" or "users".
         default: in commands and forms, if it is not that of the method; read as a text.
         is_argument: the command takes it without an option although it has a default.
         is_option: the command takes it as an option although it is required.
@@ -54,9 +57,15 @@ class Param:
         is_hidden: commands and forms do not have it.
         progress: the method calls it: "line" with a sentence, "bar" with two numbers. Faces show that.
         parts: the fields of a dataclass that are options of their own.
+        options: options of the command that stand for the value together; `made` gets their values by name.
+        made: returns the value that the options stand for.
+        help: if the docstring says nothing about it.
+        is_local: only commands have it.
+        is_file: the command takes the name of a file that has it.
         is_collected: the method calls it with what is wrong with a part; views find that in `given.collected`.
     """
 
+    letter: str = ""
     flag: str = ""
     metavar: str = ""
     read: Callable[[str, str], object] | None = None
@@ -72,6 +81,11 @@ class Param:
     progress: str = ""
     parts: Mapping[str, Param] = field(default_factory=dict)
     is_collected: bool = False
+    options: Sequence[Parameter] = ()
+    made: Callable[..., object] | None = None
+    help: str = ""
+    is_local: bool = False
+    is_file: bool = False
 
 
 HIDDEN = Param(is_hidden=True)
@@ -118,7 +132,9 @@ class Parameter:
 
     @property
     def parts(self) -> list[Parameter]:
-        """The fields of a dataclass that are options of their own."""
+        """The options of its own that a command has for it."""
+        if self.about.options:
+            return list(self.about.options)
         helps = _parse((inspect.getdoc(self.kind) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
         by_name = {each.name: each for each in (fields(self.kind) if is_dataclass(self.kind) else ())}
         return [
@@ -308,6 +324,8 @@ class Operation:
         abouts: facts about the fields of a `TypedDict` that are its keyword arguments.
         fixed: arguments that it always has: a method may be several operations.
         can_watch: a command can repeat it until Ctrl-C.
+        has_folder: a command can do it in a folder of secrets, where no server need run.
+        text: the help, if it is not that of the docstring.
         short: one sentence for lists of commands, if the first line of the docstring is too long.
         function: the method.
     """
@@ -326,6 +344,8 @@ class Operation:
     abouts: Mapping[str, Param] = field(default_factory=dict)
     fixed: Mapping[str, object] = field(default_factory=dict)
     can_watch: bool = False
+    has_folder: bool = False
+    text: str = ""
     short: str = ""
     function: Callable[..., Any] = len
 
@@ -334,11 +354,6 @@ class Operation:
         setattr(function, _OPERATIONS, [replace(self, function=function), *getattr(function, _OPERATIONS, [])])
         return function
 
-    @property
-    def method(self) -> str:
-        """The name of the method."""
-        return self.function.__name__
-
     @cached_property
     def _doc(self) -> tuple[str, str, Mapping[str, str]]:
         return _parse(inspect.getdoc(self.function) or "")
@@ -346,12 +361,12 @@ class Operation:
     @property
     def summary(self) -> str:
         """One sentence."""
-        return self.short or self._doc[0].partition(". ")[0].rstrip(".") + "."
+        return self.short or re.split(r"\.\s", self.text or self._doc[0])[0].rstrip(".") + "."
 
     @property
     def help(self) -> str:
         """The whole help: parameters in backticks are options."""
-        return self.with_flags("\n\n".join(filter(None, self._doc[:2])))
+        return self.text or self.with_flags("\n\n".join(filter(None, self._doc[:2])))
 
     def with_flags(self, text: str) -> str:
         """Return a text in which options stand for parameters in backticks."""
@@ -402,12 +417,19 @@ class Operation:
                 setattr(given, each.name, given.collected.append)
         values = {each.name: getattr(given, each.name) for each in self.parameters}
         absent = [each.name for each in self.parameters if each.is_keyword and values[each.name] is None]
-        return getattr(admin, self.method)(**{name: value for name, value in values.items() if name not in absent})
+        return getattr(admin, self.function.__name__)(
+            **{name: value for name, value in values.items() if name not in absent}
+        )
 
 
 def flag(name: str, text: str, option: str = "") -> Parameter:
     """Return an option that the plan and the view know, and the method does not."""
     return Parameter(name, bool, False, False, False, text, Param(flag=option))
+
+
+def text_option(name: str, metavar: str, text: str, default: Any = "", option: str = "") -> Parameter:
+    """Return an option with a text, or with several if that is its default, which stands for a value with others."""
+    return Parameter(name, str, default == (), False, default, text, Param(flag=option, metavar=metavar))
 
 
 def operations_of(owner: type) -> list[Operation]:
@@ -432,7 +454,13 @@ def _parameter(
     kind = get_args(annotation)[0] if is_many else annotation
     kind = kind if inspect.isclass(kind) else str
     return Parameter(
-        name, kind, is_many, (is_argument or about.is_argument) and not about.is_option, default, _capital(text), about
+        name,
+        kind,
+        is_many,
+        (is_argument or about.is_argument) and not about.is_option,
+        default,
+        _capital(text or about.help),
+        about,
     )
 
 
@@ -454,7 +482,7 @@ def _capital(text: str) -> str:
 
 def _parse(doc: str) -> tuple[str, str, Mapping[str, str]]:
     """Return the first line of a docstring, what follows it, and the help of each parameter."""
-    head, _, rest = doc.partition("\nArgs:\n")
+    head, _, rest = re.sub(r" Raises as `\w+`\.", "", doc).partition("\nArgs:\n")
     summary, _, more = head.partition("\n\n")
     helps: dict[str, str] = {}
     name = ""

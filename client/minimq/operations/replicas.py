@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from minimq.operations.operation import Row
+from minimq.operations.rows import name_in_rows, row_of
 from minimq.operations.words import duration_of, size_of
 from minimq_common.model import MASTER_ID
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
     from minimq.administration.descriptions import BrokerReport, BrokerStatus, ReplicationReport, SlaveStatus
 
 _KEYS = (
-    *("role", "replica", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
-    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes", "behind_s", "replicas", "problem"),
+    *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
+    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes", "replicas"),
 )
 
 #: A controller that is silent for longer is reported, in seconds.
@@ -28,36 +29,14 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
         status: of the broker.
         masters: of all masters; a master reports the lag of its slaves.
     """
+    problem = _problem(status.report) if status.report is not None else None
     if status.report is None or status.report.replication.role == "alone":
-        return {**dict.fromkeys(_KEYS), "problem": _problem(status.report) if status.report else None}
+        return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s"))), "problem": problem}
     about = status.report.replication
     seen = _as_its_master_sees_it(status.broker_name, about, masters)
-    return {
-        "role": about.role,
-        "replica": about.replica_id,
-        "term": about.term,
-        "sync": about.sync,
-        "min_in_sync": about.min_in_sync,
-        "in_sync": list(about.in_sync),
-        "confirmed": about.confirmed,
-        "lease_s": about.lease_s,
-        "controller_silent_s": about.controller_silent_s,
-        "by_replicas_s": about.by_replicas_s,
-        "behind_bytes": seen.behind_bytes if seen else about.behind_bytes,
-        "behind_s": seen.behind_s if seen else None,
-        "replicas": [
-            {
-                "replica": replica.replica_id,
-                "connected": replica.connected,
-                "in_sync": replica.replica_id in about.in_sync,
-                "position": replica.position,
-                "behind_bytes": replica.behind_bytes,
-                "behind_s": replica.behind_s,
-            }
-            for replica in about.replicas
-        ],
-        "problem": _problem(status.report),
-    }
+    row = row_of(about, keep=_KEYS, behind_s=seen.behind_s if seen else None, problem=problem)
+    row["replicas"] = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
+    return {**row, "behind_bytes": seen.behind_bytes} if seen else row
 
 
 def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
@@ -95,12 +74,13 @@ def _as_its_master_sees_it(
 ) -> SlaveStatus | None:
     if about.role != "slave":
         return None
-    for master in masters:
-        if master.report is not None and master.broker_name == broker_name:
-            for replica in master.report.replication.replicas:
-                if replica.replica_id == about.replica_id:
-                    return replica
-    return None
+    others = (
+        each
+        for master in masters
+        if master.broker_name == broker_name and master.report is not None
+        for each in master.report.replication.replicas
+    )
+    return next((each for each in others if each.replica_id == about.replica_id), None)
 
 
 def _problem(report: BrokerReport) -> str | None:

@@ -11,7 +11,13 @@ from typing import Any
 from minimq_common.model import AwayBroker, MessageQueue, Permission, permission_name
 
 #: The names of fields in rows.
-_NAMES = {"broker_name": "broker", "broker_id": "id", "queue_id": "queue", "is_published": "published"}
+_NAMES = {
+    "broker_name": "broker",
+    "broker_id": "id",
+    "queue_id": "queue",
+    "is_published": "published",
+    "replica_id": "replica",
+}
 
 
 def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: object) -> dict[str, Any]:
@@ -25,8 +31,13 @@ def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: obj
         if isinstance(value, MessageQueue):
             row |= {"topic": value.topic, "broker": value.broker_name, "queue": value.queue_id}
         else:
-            row[_NAMES.get(name, name)] = plain(value)
+            row[name_in_rows(name)] = plain(value)
     return {**row, **changes}
+
+
+def name_in_rows(name: str) -> str:
+    """Return the name of a field in rows."""
+    return _NAMES.get(name, name)
 
 
 def plain(value: Any) -> Any:

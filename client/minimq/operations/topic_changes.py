@@ -7,14 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from minimq.administration.descriptions import TopicDescription
 from minimq.administration.failures import raise_failures
-from minimq.administration.topic_settings import (
-    check_queue_counts,
-    check_retention_bytes,
-    retention_to_wire,
-)
 from minimq.arguments import check_permission
 from minimq.operations import values
-from minimq.operations.group_text import say_readers
+from minimq.operations.groups import say_readers
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, Plan, View
 from minimq.operations.rows import away_rows
 from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
@@ -33,7 +28,16 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin import Admin
 
-from minimq.operations.topic_creation import TopicCreation, manage_topic, say_retention, settings_lines, versions_of
+from minimq.operations.topic_creation import (
+    TopicCreation,
+    check_queue_counts,
+    check_retention_bytes,
+    manage_topic,
+    retention_to_wire,
+    say_retention,
+    settings_lines,
+    versions_of,
+)
 
 #: The fields of a request that change something.
 _CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
@@ -318,7 +322,7 @@ class TopicChanges(TopicCreation):
         timeout_s: float,
         progress: Callable[[str], None] | None,
     ) -> None:
-        from minimq.administration.resize import Resize
+        from minimq.operations.resizing import Resize
 
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.operations import values
-from minimq.operations.group_text import say_readers
+from minimq.operations.groups import say_readers
 from minimq.operations.operation import (
     HIDDEN,
     AsyncOperations,
@@ -264,21 +264,12 @@ class TopicOperations(TopicChanges):
         if not wanted:
             return []
         masters = self._masters.find_readable()
-        keys = [(name, broker) for name in wanted for broker in masters]
-        answers, failures = self._masters.call_all(
-            {key: masters[key[1]] for key in keys},
-            lambda stub: stub.DescribeTopic,
-            {key: broker_pb2.DescribeTopicRequest(topic=key[0]) for key in keys},
+        away, found = self._masters.away_lookup(), []
+        asked = self._masters.call_about(
+            wanted, masters, lambda stub: stub.DescribeTopic, lambda name: broker_pb2.DescribeTopicRequest(topic=name)
         )
-        away = self._masters.away_lookup()
-        found = []
-        for name in wanted:
-            told = {broker: answers[name, broker] for broker in masters if (name, broker) in answers}
-            unanswered = {
-                broker: failures[name, broker].message
-                for broker in masters
-                if (name, broker) in failures and not isinstance(failures[name, broker], TopicNotFound)
-            }
+        for name, (told, failed) in asked.items():
+            unanswered = {broker: e.message for broker, e in failed.items() if not isinstance(e, TopicNotFound)}
             gone = tuple(broker for broker in away(name) if broker.broker_name not in told)
             if told or unanswered or gone:
                 found.append(topic_from_wire(name, told, gone, unanswered))

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
-from minimq_common.moments import Time, moment, start_ms
+from minimq_common.moments import Time, moment, start_ms, timestamp_ms
 from minimq_common.words import bytes_of, seconds_of
 
 #: Stands for no rule of its own.
@@ -17,10 +17,6 @@ _AS_THE_BROKER = ("default", "0")
 
 #: No queue has a longer number.
 _MOST_DIGITS = 9
-#: Explanation of times in the help of options.
-TIME_HELP = (
-    "A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms since 1970."
-)
 
 
 def new_topic(_what: str, text: str) -> str:
@@ -64,6 +60,11 @@ def moment_or_end(what: str, text: str, also: str = "'earliest', 'latest', ") ->
     if also and text in {"earliest", "latest"}:
         return text
     return moment(start_ms(text, time.time(), what, also))
+
+
+def any_moment(what: str, text: str) -> Time:
+    """Return a time, which may be in the future."""
+    return moment(timestamp_ms(text, time.time(), what))
 
 
 def past(what: str, text: str) -> Time:

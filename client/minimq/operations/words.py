@@ -1,4 +1,4 @@
-"""Sentences that several operations tell."""
+"""Texts that several operations show."""
 
 from __future__ import annotations
 
@@ -56,3 +56,10 @@ def say_permission(permission: Permission, what: str, elsewhere: str) -> list[st
         f"Producers send to {what}." if sends else f"Producers cannot send to {what}{elsewhere}.",
         f"Consumers read {what}." if reads else f"Consumers cannot read {what}, and what they have not read waits.",
     ]
+
+
+def printable(line: str) -> str:
+    """Return a line in which control characters, which a terminal would obey, are escapes."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)

@@ -7,7 +7,7 @@ from itertools import islice
 
 import msgspec
 
-from minimq.administration.delayed_admin import DelayedMessages
+from minimq.operations.delayed import DelayedMessages
 from minimq_console.action import Offer
 from minimq_console.operation_actions import FORMS
 from minimq_console.page import Page, PageData, Visit

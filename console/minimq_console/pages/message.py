@@ -8,8 +8,8 @@ from datetime import datetime
 import msgspec
 
 from minimq import MessageQueue, ReceivedMessage
-from minimq.finding.message_address import MessageAddress
-from minimq.finding.message_trace import GroupTrace
+from minimq.operations.message_trace import GroupTrace
+from minimq.operations.places import MessageAddress
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.names import check_broker, check_topic
 from minimq_console.body_text import SHOWN_BYTES, WAYS, shown, visible

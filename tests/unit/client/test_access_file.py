@@ -16,11 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minimq import Credentials
-from minimq.administration.access_edits import add_rules
 from minimq.cli.main import main
-from minimq.local.access_file import AccessFile
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
+from minimq.operations.access_folder import AccessFolder
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import need_of
@@ -328,7 +327,7 @@ def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Pa
 
 def test_changes_at_once_are_all_made(folder: Path) -> None:
     def add(number: int) -> None:
-        AccessFile(folder).change(add_rules("admin", [f"allow read topic t{number}"]))
+        AccessFolder(folder).add_rules("admin", [f"allow read topic t{number}"])
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(add, range(16)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from minimq.administration.activity import ActivityProblem, problems_of
-from minimq.administration.activity_reader import ActivityReader
+from minimq.administration.activity import ActivityProblem, ActivityReader, problems_of
 from minimq.administration.descriptions import BrokerStatus, QueueDescription, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
 from minimq_common.model import MessageQueue
@@ -88,7 +88,8 @@ class OneTopic:
 
 def test_a_broker_that_comes_back_brings_no_rate_of_messages_that_nobody_stored() -> None:
     cluster, now = OneTopic(), [0.0]
-    reader = ActivityReader(cluster, lambda: now[0])
+    source: Any = cluster
+    reader = ActivityReader(source, lambda: now[0])
     rates: list[tuple[float | None, float | None]] = []
     for ends in (
         {"broker-a": 1_000, "broker-b": 5_000},

@@ -34,4 +34,4 @@ def test_a_variable_that_kubernetes_makes_of_a_service_is_no_port(
     value: str, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINIMQ_CONSOLE_PORT", value)
-    assert console.make_context("console", [], auto_envvar_prefix="MINIMQ_CONSOLE").params["port"] == port
+    assert console.make_context("console", [], auto_envvar_prefix="MINIMQ_CONSOLE").params["port"] == str(port)

@@ -68,7 +68,7 @@ OPEN, CLOSE = sorted(operations_of(Doors), key=lambda each: each.name, reverse=T
 
 
 def test_a_method_is_several_operations_with_fixed_arguments() -> None:
-    assert (OPEN.name, CLOSE.name, OPEN.method) == ("door open", "door close", "move")
+    assert (OPEN.name, CLOSE.name, OPEN.function.__name__) == ("door open", "door close", "move")
     doors: Any = Doors(None)  # type: ignore[arg-type]
     assert CLOSE.run(doors, CLOSE.given(name="a"))[4] is True
     assert OPEN.run(doors, OPEN.given(name="a", rooms=("hall",))) == ["a", 1, ("hall",), None, False, True]

@@ -7,8 +7,9 @@ import shlex
 
 import pytest
 
-from minimq.administration.access_edits import add_rules, edited, remove_rules
-from minimq.cli.user import _GRANTS
+from minimq.admin import Admin
+from minimq.operations.access import Rehearsal
+from minimq.operations.users import GRANTS
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.access_policy import Policy, refused
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
@@ -32,10 +33,10 @@ def follow(document: AccessDocument, text: str) -> AccessDocument:
     removes = "--remove" in options
     [option, given] = [each for each in options if each != "--remove"]
     if option == "--role":
-        return edited(document, remove_rules(name, (), [given]))
-    right = given if option == "--right" else f"{_GRANTS[option.removeprefix('--')]} {given}"
-    change = remove_rules if removes else add_rules
-    return edited(document, change(name, [f"{effect} {right}"]))
+        return Rehearsal(Admin, document).remove_rules(name, (), [given])
+    right = given if option == "--right" else f"{GRANTS[option.removeprefix('--')][0]} {given}"
+    changed: AccessDocument = Rehearsal(Admin, document).change_rights(name, [right], effect=effect, remove=removes)
+    return changed
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_a_refusal_says_what_was_wanted(what: str, said: str) -> None:
 
 
 def test_a_rule_of_a_role_is_named_with_the_role() -> None:
-    document = edited(document_of("allow read topic *"), add_rules("alice", (), ["readers"]))
+    document = Rehearsal(Admin, document_of("allow read topic *")).add_rules("alice", (), ["readers"])
     denied = Policy(document).decide("alice", need_of("read topic payroll"))
     text = refused("alice", denied)
     assert "the rule 'deny read topic pay*' of role readers denies it" in text

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from minimq.administration.access_edits import AccessEdit, edited
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.secret_files import lock_folder, put_files
+from minimq.operations.access import AccessEdit, edited
+from minimq.operations.users import UserOperations
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
+from minimq_common.security.credentials_file import written
 from minimq_common.security.server_secrets import ACCESS, ROOTS
 from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
@@ -20,44 +21,49 @@ from minimq_common.security.watched import read_bounded
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 
-class AccessFile:
-    """The file `access.toml`, which servers that have its folder follow."""
+class AccessFolder(UserOperations):
+    """Works on the file `access.toml`, which servers that have its folder follow.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: the folder of `minimq secure init`, or that of the servers in it.
+        nameservers: for credentials; by default those in the credentials of admin.
+    """
+
+    def __init__(self, directory: Path, nameservers: Sequence[str] = ()) -> None:
         inner = directory / "server"
         self._folder = inner if (inner / ACCESS).exists() else directory
+        self._file = self._folder / ACCESS
         self._authority = CertificateAuthority(directory) if self._folder is inner else None
-        if not (self._folder / ACCESS).exists():
+        self._nameservers = nameservers
+        if not self._file.exists():
             raise InvalidArgument(
                 f"{directory} has no {ACCESS}: `minimq secure init DIR` makes a folder that has, for --secrets DIR"
             )
 
-    def read(self) -> AccessDocument:
+    def access(self) -> AccessDocument:
         """Return the document. Raises `InvalidArgument`."""
         try:
-            return from_toml(read_bounded(self._folder / ACCESS, MAX_DOCUMENT_BYTES))
+            return from_toml(read_bounded(self._file, MAX_DOCUMENT_BYTES))
         except InvalidArgument as error:
-            raise InvalidArgument(f"{self._folder / ACCESS}: {error.message}") from None
+            raise InvalidArgument(f"{self._file}: {error.message}") from None
 
-    def change(self, edit: AccessEdit) -> AccessDocument:
+    def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
         """Change the document, and return it. Raises `InvalidArgument`, and changes nothing then."""
         with lock_folder(self._folder):
-            later = edited(self.read(), edit)
-            put_files({self._folder / ACCESS: to_toml(later).encode()})
+            later = edited(self.access(), edit)
+            put_files({self._file: to_toml(later).encode()})
         return later
 
-    def credentials(self, user: str, key: UserKey, nameservers: Sequence[str]) -> str:
+    def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return the text of the credentials of a user."""
-        addresses = self._addresses(nameservers)
-        if self._authority is not None:
-            return self._authority.credentials(user, addresses, key)
-        return written(addresses, Trust(read_bounded(self._folder / ROOTS), None, key), about_user(user))
+        if self._authority is None:
+            return super().credentials_of(name, key, nameservers)
+        return self._authority.credentials(name, self._addresses(nameservers), key)
 
-    def token_credentials(self, token_file: str, nameservers: Sequence[str]) -> str:
-        """Return the text of credentials for whoever has a token in a file. Raises as `credentials`."""
-        trust = Trust(read_bounded(self._folder / ROOTS), None, UserToken(token_file, ""))
-        return written(self._addresses(nameservers), trust, ABOUT_TOKEN)
+    def _written(self, bearer: UserKey | UserToken, nameservers: Sequence[str], about: str) -> str:
+        trust = Trust(read_bounded(self._folder / ROOTS), None, bearer)
+        return written(self._addresses(nameservers), trust, about)
 
     def _addresses(self, nameservers: Sequence[str]) -> tuple[str, ...]:
-        found = nameservers or (self._authority and self._authority.nameservers())
+        found = nameservers or self._nameservers or (self._authority and self._authority.nameservers())
         return nameserver_addresses(found or DEFAULT_NAMESERVER)

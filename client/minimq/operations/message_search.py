@@ -3,20 +3,140 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
-from minimq.finding.criterion import Criterion
-from minimq.finding.found_messages import FoundMessages, UnreadOffsets
-from minimq.finding.search_range import SearchBounds
+from minimq.operations.places import SearchBounds
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq_common.batch.header import MAX_METADATA, SEPARATOR
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MiniMQError, NoPermission
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_proto.v1 import find_pb2
+
+_ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
+_ID_PARTS = (16, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """The criterion of a search."""
+
+    request: find_pb2.FindRequest
+    matches: Callable[[RecordBatch], Sequence[int]]
+    #: At most one message has it, but for copies.
+    is_one: bool = False
+
+    def numbers_in(self, batch: ReceivedBatch) -> Iterator[int]:
+        """Yield the numbers of the wanted records of a batch. Raises `CorruptBatch` if any text of it is malformed."""
+        batch.check_texts()
+        yield from self.matches(batch.records)
+
+
+def by_key(key: object) -> Criterion:
+    """Return the criterion for messages with this key. Raises `InvalidArgument` for one that no message has."""
+    text = _text(key, "the key")
+    wanted, separator = text.encode(), SEPARATOR.encode()
+
+    def matches(records: RecordBatch) -> list[int]:
+        found = zip(records.numbers(), records.raw_keys(), strict=True)
+        return [number for number, keys in found if wanted in keys and wanted in keys.split(separator)]
+
+    return Criterion(find_pb2.FindRequest(key=text), matches)
+
+
+def by_id(message_id: object) -> Criterion:
+    """Return the criterion for the message with this id. Raises `InvalidArgument` for a text that is none."""
+    if not is_id(message_id):
+        raise InvalidArgument(f"{str(message_id)[:100]!r} is not the id of a message: ids have 40 hexadecimal digits")
+    wanted, (first, second) = str(message_id).lower(), _ID_PARTS
+    number = find_pb2.MessageNumber(producer_id=int(wanted[:first], 16), sequence=int(wanted[first:second], 16))
+
+    def matches(records: RecordBatch) -> list[int]:
+        if records.origins is None:  # the numbers in it are those in the ids
+            index = int(wanted[second:], 16)
+            return [index] if index < len(records) and records.message_id(index) == wanted else []
+        return [each for each in records.numbers() if records.message_id(each) == wanted]
+
+    return Criterion(find_pb2.FindRequest(message=number), matches, is_one=True)
+
+
+def by_property(name: str, value: str) -> Criterion:
+    """Return the criterion for messages that have a property with this value. Raises `InvalidArgument`."""
+    _text(value, "the value of the property")
+
+    def matches(records: RecordBatch) -> list[int]:
+        return [number for number in records.numbers() if records.properties(number).get(name) == value]
+
+    return Criterion(find_pb2.FindRequest(property_value=value), matches)
+
+
+def is_id(text: object) -> bool:
+    """Return whether this is the id of a message."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def _text(text: object, what: str) -> str:
+    if not isinstance(text, str) or not text:
+        raise InvalidArgument(f"{what} is {text!r}: give text")
+    if SEPARATOR in text:
+        raise InvalidArgument(f"{what} has a NUL character, which no message has there")
+    if len(text) > MAX_METADATA:
+        raise InvalidArgument(f"{what} has {len(text)} characters, which none has: the limit is {MAX_METADATA}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{what} has half of a surrogate pair, which no message has") from None
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadOffsets:
+    """Offsets of a queue at which nothing could be looked for: any message there may be one that was wanted.
+
+    Attributes:
+        queue: which queue.
+        offset: the first of them.
+        end_offset: the one behind the last.
+        reason: why: a batch is damaged, or its broker does not answer.
+    """
+
+    queue: MessageQueue
+    offset: int
+    end_offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """The messages that a search has found.
+
+    Attributes:
+        messages: in the order of their store times.
+        unread: offsets at which nothing could be looked for.
+        away: brokers that are away, with their queues of the topic: nothing was looked for there.
+        from_slaves: brokers of which a slave has answered, which may not have their latest messages.
+        searched: the number of offsets that were looked at.
+        is_cut: the search has ended at `max_messages`; there may be more.
+    """
+
+    messages: tuple[ReceivedMessage, ...]
+    unread: tuple[UnreadOffsets, ...] = ()
+    away: tuple[AwayBroker, ...] = ()
+    from_slaves: tuple[str, ...] = ()
+    searched: int = 0
+    is_cut: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing that is stored was left out."""
+        return not (self.unread or self.away or self.from_slaves or self.is_cut)
+
 
 #: Called with the number of offsets that were looked at, and of those that are known to be in the range by now.
 Progress = Callable[[int, int], None]

@@ -1,1 +1,0 @@
-"""Messages by their keys and ids, and the fate of one."""

@@ -1,0 +1,450 @@
+"""The document of users and rules: where it is kept, what it has, and what it allows."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param, Plan, Rows, Table, View, columns
+from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
+from minimq_common.security.access_document import (
+    NO_LIMITS,
+    AccessDocument,
+    User,
+    changes,
+    decode,
+    shown_limits,
+    to_toml,
+)
+from minimq_common.security.access_policy import AccessDecision, Policy
+from minimq_common.security.access_rule import Need, Resource, Verb, need_of
+from minimq_common.security.certificates import Trust
+from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
+from minimq_common.security.issuer import issuer_of
+from minimq_common.security.tokens import UserToken
+from minimq_common.security.user_key import UserKey
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+#: Takes a document, and returns the changed one.
+AccessEdit = Callable[[AccessDocument], AccessDocument]
+
+#: Seconds between checks of servers that do not have the document yet.
+_LOOK_AGAIN_S = 0.02
+#: Digits of a digest in a table.
+_SHOWN = 12
+MANAGE_ACCESS = Need(Verb.ACCESS, Resource.CLUSTER)
+
+_USERS = Table("no users", columns("user state keys roles rules limits"))
+_SERVERS = Table("no server", columns("server address version mode digest error", error="Not answering"))
+
+
+@dataclass(frozen=True, slots=True)
+class AccessStatus:
+    """The users and rules of one server.
+
+    Attributes:
+        server: "broker-a", "broker-a-1" for a slave, or "name server HOST:PORT".
+        address: HOST:PORT.
+        version: of its document; 0 if it has none, because it was started without a folder with `access.toml`.
+        digest: of its document, which distinguishes documents of the same version.
+        only_reports: it lets everybody in, and reports what it would refuse (`--access-mode report`).
+        error: the reason why it did not answer; None if it did.
+    """
+
+    server: str
+    address: str
+    version: int = 0
+    digest: str = ""
+    only_reports: bool = False
+    error: str | None = None
+
+
+def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
+    """Return a document after a change, under the next version, with the same checks as documents from elsewhere."""
+    changed = edit(document)
+    later = decode(msgspec.structs.replace(changed, version=max(changed.version, document.version + 1)).encoded())
+    if _has_administrator(document) and not _has_administrator(later):
+        raise InvalidArgument(
+            "no user would be left with the right to change users and rules: give another user the role admin first "
+            "(`minimq user allow NAME --role admin`)"
+        )
+    return later
+
+
+def _has_administrator(document: AccessDocument) -> bool:
+    """Return whether somebody may change users and rules whose key no issuer can take back."""
+    policy = Policy(document)
+    return any(not issuer_of(name) and policy.decide(name, MANAGE_ACCESS).allowed for name in document.users)
+
+
+class Rehearsal:
+    """Has the methods of a class of operations, which change a document that nobody else sees."""
+
+    def __init__(self, owner: type, document: AccessDocument) -> None:
+        self._owner = owner
+        self._document = document
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return functools.partial(getattr(self._owner, name), self)
+
+    def access(self) -> AccessDocument:
+        """Return the document as it is by now."""
+        return self._document
+
+    def change_access(self, edit: AccessEdit) -> AccessDocument:
+        """Change the document, and return it."""
+        self._document = edited(self._document, edit)
+        return self._document
+
+    def credentials_of(self, *_: object) -> str:
+        """Return none: the key is not kept."""
+        return ""
+
+
+def _needs(_given: Given) -> Sequence[Need]:
+    return (MANAGE_ACCESS,)
+
+
+@dataclass(frozen=True)
+class AccessChange(Operation):
+    """A change of the document, which is rehearsed to tell what it would do."""
+
+    has_folder: bool = True
+    needs: Callable[[Given], Sequence[Need]] | None = _needs
+    plan: Callable[[Admin, Given], Plan] | None = lambda *_: Plan(sentences=())
+    question: str = ""
+
+    def planned(self, admin: Admin, given: Given) -> Plan:
+        """Return what it would change. Raises `MiniMQError`."""
+        former = admin.access()
+        rehearsal: Any = Rehearsal(type(admin), former)
+        self.run(rehearsal, Given(**{**vars(given), "to": None}))
+        told = [*changes(former, rehearsal.access())]
+        return Plan(sentences=told or ["Nothing changes."], question=self.question.format(**vars(given)))
+
+
+def said(text: str) -> Callable[[Admin, Given, AccessDocument, Plan | None], View]:
+    """Return a view that says what was done with a name, and the limits of the user of that name."""
+
+    def view(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
+        limits = shown_limits(user.limits or NO_LIMITS) if (user := later.users.get(given.name)) else ""
+        done = text.format(given.name, limits)
+        return View(
+            json={"name": given.name, "version": later.version},
+            lines=[f"{done}; users and rules have version {later.version} now"],
+        )
+
+    return view
+
+
+# ---- Results ----------------------------------------------------------------------------------------
+
+
+def _view_users(_admin: Admin, _given: Given, document: AccessDocument, _plan: Plan | None) -> View:
+    policy, now_ms = Policy(document), time.time_ns() // 1_000_000
+    rows, shown = [], []
+    for name, user in sorted(document.users.items()):
+        refusal = policy.refusal(name, now_ms)
+        row = {"user": name, "state": "enabled" if refusal is None else refusal.value}
+        rows.append({**row, **_user_row(user, now_ms)})
+        keys = ", ".join(f"{key_id} {key.lifetime(now_ms)}".strip() for key_id, key in user.keys.items())
+        lists = {"keys": keys, "roles": ", ".join(user.roles), "rules": "; ".join(user.rules)}
+        limits = None if not user.limits or user.limits == NO_LIMITS else shown_limits(user.limits)
+        shown.append({**row, **{key: text or None for key, text in lists.items()}, "limits": limits})
+    return View(json=rows, lines=[Rows(_USERS, shown)])
+
+
+def _user_row(user: User, now_ms: int) -> dict[str, object]:
+    from minimq_common.moments import moment
+
+    keys = [
+        {
+            "id": key_id,
+            "created_at": moment(key.created_ms) if key.created_ms else None,
+            "expires_at": moment(key.expires_ms) if key.expires_ms else None,
+            "expired": key.is_over(now_ms),
+        }
+        for key_id, key in user.keys.items()
+    ]
+    limits = {name: rate or None for name, rate in msgspec.structs.asdict(user.limits or NO_LIMITS).items()}
+    return {"keys": keys, "roles": list(user.roles), "rules": list(user.rules), "limits": limits}
+
+
+def _view_document(_admin: Admin, _given: Given, document: AccessDocument, _plan: Plan | None) -> View:
+    return View(
+        json={**msgspec.to_builtins(document), "digest": document.digest},
+        lines=[to_toml(document, time.time_ns() // 1_000_000).removesuffix("\n")],
+    )
+
+
+def _view_status(_admin: Admin, _given: Given, found: list[AccessStatus], _plan: Plan | None) -> View:
+    rows: list[dict[str, Any]] = [
+        {
+            "server": each.server,
+            "address": each.address,
+            "version": each.version or None,
+            "mode": ("report" if each.only_reports else "enforce") if each.version else None,
+            "digest": each.digest or None,
+            "error": each.error,
+        }
+        for each in found
+    ]
+    versions = {(each.version, each.digest) for each in found if each.error is None}
+    has_failed = any(each.error for each in found)
+    notes = []
+    if len(versions) > 1:
+        remedy = (
+            "two documents have the same version: apply one with a larger version by `minimq access apply FILE`"
+            if len({version for version, _ in versions}) == 1
+            else "servers with an older document, or none, follow within seconds if they have a folder with "
+            "access.toml and reach a name server"
+        )
+        notes.append(f"warning: not all servers have the same users and rules: {remedy}")
+    if any(each.only_reports for each in found):
+        notes.append("warning: some servers refuse nobody: start them without --access-mode report")
+    shown = [{**row, "digest": (row["digest"] or "")[:_SHOWN]} for row in rows]
+    return View(
+        json=rows,
+        lines=[Rows(_SERVERS, shown, frozenset() if has_failed else frozenset({"error"}))],
+        notes=notes,
+        is_complete=len(versions) == 1 and not has_failed and (0, "") not in versions,
+    )
+
+
+def _view_decision(admin: Admin, _given: Given, decision: AccessDecision, _plan: Plan | None) -> View:
+    return View(
+        json={"allowed": decision.allowed, "reason": decision.reason, "version": admin.access().version},
+        lines=[f"{'yes' if decision.allowed else 'no'}: {decision.reason}"],
+        is_complete=decision.allowed,
+    )
+
+
+def _view_text(_admin: Admin, _given: Given, text: str, _plan: Plan | None) -> View:
+    return View(json={"credentials": text}, lines=[text.removesuffix("\n")])
+
+
+# ---- Operations -------------------------------------------------------------------------------------
+
+
+class AccessOperations(Operations):
+    """Keeps and reads the document of users and rules; a part of `Admin`. A folder of secrets keeps it elsewhere."""
+
+    @Operation(
+        "user list",
+        example="user list",
+        view=_view_users,
+        has_folder=True,
+        short="List the users with their keys, roles and rules.",
+        text="List the users with their roles and rules, and the ids of their keys; the keys themselves are not "
+        "stored.",
+    )
+    @Operation(
+        "access show",
+        example="access show > access.toml",
+        view=_view_document,
+        has_folder=True,
+        text="Show the whole document, as `minimq access apply` takes it. It contains hashes of keys, and no key.",
+    )
+    def access(self) -> AccessDocument:
+        """Return the document of users and rules that is in force. It contains hashes of keys, and no key.
+
+        Raises:
+            InvalidArgument: the cluster has no access control.
+            AccessDenied: you are not an administrator.
+            Unavailable: there is no master.
+        """
+        return self._read(self._master())
+
+    def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
+        """Change the document of users and rules, and return it.
+
+        Args:
+            edit: takes the document and returns the changed one; called again if others change it at the same time.
+            wait: return only when it is in force at every server that answers.
+
+        Raises:
+            InvalidArgument: the change cannot be made, or the cluster has no access control.
+            AccessDenied: you are not an administrator.
+            DeadlineExceeded: it is not yet in force at a server. It is in force at the others, and will be there.
+            Unavailable: there is no master.
+        """
+        give_up = time.monotonic() + self._masters.calls.timeout_s
+        while True:
+            try:
+                later = self._change(edit)
+            except AccessConflict:
+                if time.monotonic() >= give_up:
+                    raise
+                continue
+            if wait:
+                self._wait_until_in_force(later, give_up)
+            return later
+
+    @Operation("can", example="can alice write topic orders", view=_view_decision, has_folder=True)
+    def can(
+        self,
+        user: Annotated[str, Param(complete="users")],
+        verb: str,
+        resource: str,
+        name: Annotated[str, Param(is_argument=True)] = "",
+    ) -> AccessDecision:
+        """Show whether a USER may do something, and by which rule.
+
+        The exit status is 0 for yes, 1 for no.
+
+        VERB and RESOURCE are: write, read, manage or describe and topic; read, manage or describe and group; write or
+        describe and transaction; describe, manage, backup or access and cluster, which has no NAME.
+
+        Args:
+            user: the name.
+            verb: such as "read".
+            resource: "topic", "group", "transaction" or "cluster".
+            name: of the resource; empty for the cluster.
+
+        Raises:
+            MiniMQError: as of `access`.
+        """
+        need = need_of(verb, resource, name)
+        return Policy(self.access()).answer(user, need, time.time_ns() // 1_000_000)
+
+    def own_rights(self, needs: Iterable[Need]) -> tuple[str, frozenset[Need]]:
+        """Return whose credentials these are, and which of some rights they give.
+
+        A cluster without access control knows no user, "", and allows everything. A broker may know newer rules than
+        the name server that answers, for a moment.
+
+        Args:
+            needs: the rights, 1,000 at most, such as `need_of("read", "topic", "orders")`.
+
+        Raises:
+            InvalidArgument: there are too many rights.
+            NotAuthenticated: the key is not in force.
+            Unavailable: no name server answers.
+        """
+        calls, asked = self._masters.calls, list(dict.fromkeys(needs))
+        return calls.wait(lambda: calls.nameservers.rights(asked, calls.timeout_s))
+
+    def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
+        """Return the text of the credentials of a user of this cluster. Raises `InvalidArgument` without TLS.
+
+        Args:
+            name: of the user.
+            key: of the user.
+            nameservers: HOST:PORT of each; by default those of this `Admin`.
+        """
+        return self._written(key, nameservers, about_user(name))
+
+    @Operation(
+        "access credentials",
+        example="access credentials --token-file /var/run/secrets/minimq/token > token.minimq",
+        view=_view_text,
+        has_folder=True,
+        short="Write credentials for whoever has a token in a file.",
+    )
+    def token_credentials(
+        self,
+        token_file: Annotated[str, Param(is_option=True, metavar="PATH")],
+        nameservers: Annotated[Sequence[str], HIDDEN] = (),
+    ) -> str:
+        """Write credentials for whoever has a token in a file. They are the same for all, and contain nothing secret.
+
+        Clients read that file again when it changes.
+
+        Args:
+            token_file: the path of the token where the credentials are used.
+            nameservers: as of `credentials_of`.
+
+        Returns:
+            The text of the credentials.
+
+        Raises:
+            InvalidArgument: this `Admin` has no credentials.
+        """
+        return self._written(UserToken(token_file, ""), nameservers, ABOUT_TOKEN)
+
+    def _written(self, bearer: UserKey | UserToken, nameservers: Sequence[str], about: str) -> str:
+        calls = self._masters.calls
+        trust = calls.connection.security.trust()
+        if trust is None:
+            raise InvalidArgument(
+                "no credentials are given: --credentials FILE, or credentials=, names those of an administrator"
+            )
+        return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, bearer), about)
+
+    @Operation(
+        "access status",
+        example="access status",
+        view=_view_status,
+        short="Show the version of users and rules in force at each server.",
+    )
+    def access_status(self) -> list[AccessStatus]:
+        """Show the version of users and rules in force at each server, name servers first.
+
+        The exit status is 1 if a server does not answer, has none, or differs from the others.
+
+        Raises:
+            Unavailable: no name server answers.
+        """
+        calls = self._masters.calls
+        replicas = {
+            (broker.broker_name, broker_id): address
+            for broker in self._masters.brokers()
+            for broker_id, address in broker.addresses.items()
+        }
+        found = [
+            AccessStatus(f"name server {address}", address, *said) if isinstance(said, tuple)
+            else AccessStatus(f"name server {address}", address, error=said.message)
+            for address, said in calls.wait(calls.nameservers.access).items()
+        ]  # fmt: skip
+        answers, failures = calls.call_all(replicas, lambda stub: stub.GetStatus, broker_pb2.GetStatusRequest())
+        for (name, broker_id), address in sorted(replicas.items()):
+            server = f"{name}-{broker_id}" if broker_id else name
+            answer = answers.get((name, broker_id))
+            if answer is None:
+                found.append(AccessStatus(server, address, error=failures[name, broker_id].message))
+            else:
+                rank = answer.access_version, answer.access_digest
+                found.append(AccessStatus(server, address, *rank, only_reports=answer.access_only_reports))
+        return found
+
+    def _change(self, edit: AccessEdit) -> AccessDocument:
+        master = self._master()
+        former = self._read(master)
+        later = edited(former, edit)
+        request = broker_pb2.SetAccessRequest(expected_version=former.version, document=later.encoded())
+        try:
+            self._masters.call(master, lambda stub: stub.SetAccess, request)
+        except InvalidArgument:
+            raise
+        except MiniMQError:
+            if self._read(master) != later:  # the answer was lost, and the change was not
+                raise
+        return later
+
+    def _master(self) -> str:
+        return min(self._masters.find(to_change=True))
+
+    def _read(self, master: str) -> AccessDocument:
+        answer = self._masters.call(master, lambda stub: stub.GetAccess, broker_pb2.GetAccessRequest())
+        return decode(answer.document)
+
+    def _wait_until_in_force(self, document: AccessDocument, give_up: float) -> None:
+        while True:
+            behind = [each for each in self.access_status() if each.error is None and each.version < document.version]
+            if not behind:
+                return
+            if time.monotonic() >= give_up:
+                names = ", ".join(each.server for each in behind)
+                raise DeadlineExceeded(
+                    f"users and rules of version {document.version} are not in force yet at {names}: see "
+                    "`minimq access status`"
+                )
+            time.sleep(_LOOK_AGAIN_S)

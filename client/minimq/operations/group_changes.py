@@ -1,0 +1,497 @@
+"""Consumer groups: reset and delete them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+from minimq.administration.failures import raise_failures
+from minimq.administration.masters import Masters
+from minimq.operations import values
+from minimq.operations.operation import (
+    HIDDEN,
+    Form,
+    Given,
+    Operation,
+    Operations,
+    Param,
+    Plan,
+    Rows,
+    Table,
+    View,
+    columns,
+    flag,
+)
+from minimq.operations.rows import away_rows
+from minimq.operations.words import left_out, listing
+from minimq.transport.start_position import offset_or_start
+from minimq_common.errors import (
+    GroupConflict,
+    GroupNotFound,
+    InvalidArgument,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+    Unavailable,
+)
+from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.moments import LEAST_MS, Time
+from minimq_common.names import check_group, check_topic, dead_letter_topic
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.words import count_of
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+_RESET = Table("no queues", columns("broker queue before after"))
+_TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
+_QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
+_PAGE: Final = "/groups/{group}"
+
+#: Queues that a plan lists, and members and queues that an error does.
+_MOST_QUEUES, _NAMED = 20, 5
+
+
+def manage_group(given: Given) -> Sequence[Need]:
+    """Return the right to manage the group that is named."""
+    return (Need(Verb.MANAGE, Resource.GROUP, check_group(given.group)),)
+
+
+# ---- Plans and results ------------------------------------------------------------------------------
+
+
+def say_target(to: Time) -> str:
+    """Return where a reset leads, in words."""
+    if isinstance(to, int):
+        return f"offset {to:,}"
+    words = {"earliest": "the earliest message", "latest": "the end"}
+    return words.get(str(to), f"the first message stored since {to}")
+
+
+def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, int]) -> list[str]:
+    """Return sentences about how far a reset moves a group."""
+    moves = {queue: offset - now[queue] for queue, offset in new.items() if queue in now}
+    back, ahead = -sum(each for each in moves.values() if each < 0), sum(each for each in moves.values() if each > 0)
+    said = []
+    if back:
+        said.append(f"{count_of(back, 'message')} will be delivered again.")
+    if ahead:
+        said.append(f"{count_of(ahead, 'message')} will be passed over without being delivered.")
+    if not back and not ahead:
+        said.append("No queue moves: all are there already.")
+    changed = sorted((queue for queue in moves if moves[queue]), key=lambda queue: (-abs(moves[queue]), queue))
+    said += [
+        f"{queue.broker_name}:{queue.queue_id} from {now[queue]:,} to {new[queue]:,}: {abs(moves[queue]):,} "
+        f"{'back' if moves[queue] < 0 else 'ahead'}."
+        for queue in changed[:_MOST_QUEUES]
+    ]
+    if len(changed) > _MOST_QUEUES:
+        said.append(f"{len(changed) - _MOST_QUEUES:,} further queues move less far.")
+    if fresh := len(new) - len(moves):
+        said.append(f"In {count_of(fresh, 'queue')} the group has not begun, and will begin there.")
+    return said
+
+
+def _reset_needs(given: Given) -> Sequence[Need]:
+    read = (Need(Verb.READ, Resource.TOPIC, check_topic(given.topic)),) if given.topic else ()
+    return (*manage_group(given), *read)
+
+
+def _topic_choices(admin: Admin, given: Given) -> Mapping[str, Sequence[tuple[str, str]]]:
+    topics = sorted({queue.queue.topic for queue in admin.describe_group(given.group).queues})
+    if not topics:
+        raise InvalidArgument(f"group {given.group} reads no topic yet: there is nothing to reset")
+    return {"topic": [(each, each) for each in topics]}
+
+
+def _plan_reset(admin: Admin, given: Given) -> Plan:
+    group, topic, to = given.group, given.topic, given.to
+    is_new = group not in admin.list_groups()
+    if is_new and not given.new:
+        raise GroupNotFound(
+            f"there is no group {check_group(group)}: `minimq group list` shows the groups; add --new to set the "
+            "start of a future group"
+        )
+    before = admin.committed_offsets(group, topic)
+    described = None if is_new else admin.describe_group(group)
+    members = described.members if described is not None else ()
+    reads = {queue.queue.topic for queue in described.queues} if described is not None else set()
+    reads |= {read for member in members for read in member.topics}
+    if not (given.new or before or topic in reads):
+        raise GroupNotFound(
+            f"group {group} has not read topic {topic} so far: `minimq group describe {group}` shows its topics; "
+            "add --new to set its beginning in a new one"
+        )
+    after = admin.reset_offsets(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
+    sentences = [f"Group {group} goes on in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
+    sentences += say_distances(after, before)
+    warnings = []
+    if members:
+        names = listing([each.client_id for each in members])
+        warnings.append(f"{count_of(len(members), 'member')} connected: {names}. They go on at the new offsets.")
+    else:
+        sentences.append("No member is connected.")
+    for each in () if described is None else described.away:
+        warnings.append(f"Broker {each.broker_name} is away: its queues do not move.")
+    return Plan(
+        sentences=sentences,
+        warnings=warnings,
+        rows=_reset_rows(after, before),
+        table=_RESET,
+        # A time such as -2h is another one later.
+        carried={"to": f"{round(to.timestamp() * 1000)}ms"} if isinstance(to, datetime) else {},
+    )
+
+
+def _reset_rows(after: Mapping[MessageQueue, int], before: Mapping[MessageQueue, int]) -> list[dict[str, object]]:
+    return [
+        {"broker": queue.broker_name, "queue": queue.queue_id, "before": before.get(queue), "after": offset}
+        for queue, offset in after.items()
+    ]
+
+
+def _view_reset(admin: Admin, given: Given, after: Mapping[MessageQueue, int], plan: Plan | None) -> View:
+    group, topic = given.group, given.topic
+    before = {(row["broker"], row["queue"]): row["before"] for row in (plan.rows if plan else ())}
+    rows = [{**row, "before": before.get((row["broker"], row["queue"]))} for row in _reset_rows(after, {})]
+    is_new = bool(before) and not any(each is not None for each in before.values()) and given.new
+    said = f"group {group} continues from these offsets in topic {topic}"
+    if is_new:
+        said = f"group {group} is new: when it starts, it begins here in topic {topic}"
+    reset = {queue.broker_name for queue in after}
+    away = () if given.queues else [each for each in admin.route(topic).away if each.broker_name not in reset]
+    return View(json=rows, lines=[f"{said}\n", Rows(_RESET, rows)], notes=left_out(away, "not reset"))
+
+
+def _plan_deletion(admin: Admin, given: Given) -> Plan:
+    name = check_group(given.group)
+    group = admin.describe_group(name)
+    letters = count_of(group.dead_letters, "dead letter")
+    topics = count_of(len({queue.queue.topic for queue in group.queues}), "topic")
+    warnings = ["A group that uses the name later is a new one, and begins elsewhere. It cannot be taken back."]
+    if group.members:
+        fate = "they start over." if given.force else "it is refused until they have ended."
+        warnings.append(f"{count_of(len(group.members), 'member')} connected: {fate}")
+    return Plan(
+        sentences=[
+            f"Deletes group {name} with its offsets in {count_of(len(group.queues), 'queue')} of {topics}, and "
+            f"{count_of(group.retrying, 'message')} that wait for a retry.",
+            f"It has {count_of(group.lag, 'unread message')}, which stay in their topics.",
+            f"Its {letters} go as well." if given.dead_letters else f"Its {letters} stay.",
+        ],
+        warnings=warnings,
+        question=f"Delete group {name}?",
+    )
+
+
+def _view_deletion(admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
+    kept = dead_letter_topic(given.group)
+    is_kept = kept in admin.list_topics()
+    return View(
+        json={"group": given.group, "away": away_rows(away)},
+        lines=[f"group {given.group} deleted" + (f"; its dead letters are kept in topic {kept}" if is_kept else "")],
+        notes=left_out(away, "brings the group back when it starts, if it knows the group: then delete it again"),
+    )
+
+
+# ---- Operations -------------------------------------------------------------------------------------
+
+
+class GroupChanges(Operations):
+    """Resets and deletes consumer groups; a part of `Admin`."""
+
+    @Operation(
+        "group reset-offset",
+        example="group reset-offset billing orders --to earliest",
+        needs=_reset_needs,
+        plan=_plan_reset,
+        view=_view_reset,
+        plans_first=True,
+        flags=[flag("new", "Accept a group that does not exist yet, or has not read the topic so far.")],
+        forms=[
+            Form(
+                action="reset-offsets",
+                path="/groups/{group}/reset",
+                page=_PAGE,
+                title="Reset the offsets of group {group}",
+                label="Reset offsets",
+                fields={
+                    "topic": "Topic",
+                    "to": "Go on at",
+                    "queues": "Only these queues",
+                    "force": "Also while members are connected",
+                },
+                choices=_topic_choices,
+                defaults=lambda *_: {"to": "earliest"},
+                typed="group",
+            )
+        ],
+        short="Move a group to other offsets in a topic.",
+    )
+    def reset_offsets(
+        self,
+        group: values.GroupName,
+        topic: values.TopicName,
+        to: Annotated[Time, _TO] = "earliest",
+        *,
+        queues: Annotated[Iterable[MessageQueue] | None, _QUEUE] = None,
+        force: bool = False,
+        dry_run: Annotated[bool, HIDDEN] = False,
+    ) -> dict[MessageQueue, int]:
+        """Move a consumer group in a topic to the beginning, the end, a time or an offset.
+
+        It is refused while members of the group are connected, unless `force` is given: they then continue at the new
+        offset, and messages in flight may be redelivered. It is also refused while a broker of the topic is away;
+        `force`, or `queues`, resets the queues of the others.
+
+        Args:
+            group: its name.
+            topic: its name.
+            to: where the group continues: the beginning, the end, the first message stored at or after a time, or an
+                offset, which each queue must have. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h,
+                -90m, -7d; or 1769846400000ms since 1970.
+            queues: only this queue; may be given several times. None for all queues of the topic.
+            force: reset even while members are connected, queues are held, or a broker of the topic is away.
+            dry_run: check everything and return the new offsets, but change nothing.
+
+        Returns:
+            The new offsets by queue, sorted.
+
+        Raises:
+            GroupConflict: members are connected, or queues are held for some; the text names them.
+            TopicNotFound, QueueNotFound: there is no such topic or queue.
+            OffsetOutOfRange: one of the queues does not store the offset.
+            InvalidArgument: an argument is invalid.
+            Unavailable: a broker that carries the topic is away or has no master now; the text names it, and nothing
+                was changed.
+            SystemBusy: the name servers have just started, and do not know all brokers yet.
+            MiniMQError: a broker failed; the text names it, and the brokers that are done.
+        """
+        chosen = None if queues is None else _ids_by_broker(check_topic(topic), queues)
+        request = broker_pb2.ResetOffsetsRequest(group=check_group(group), topic=check_topic(topic), force=force)
+        target = offset_or_start(to, "to")
+        if isinstance(target, int):
+            request.offset = target
+        else:
+            request.start.CopyFrom(target)
+        return dict(sorted(self._reset(request, chosen, dry_run=dry_run).items()))
+
+    def _reset(
+        self, request: broker_pb2.ResetOffsetsRequest, chosen: Mapping[str, Sequence[int]] | None, *, dry_run: bool
+    ) -> dict[MessageQueue, int]:
+        """Reset all queues of a topic, or those chosen by broker; all brokers are looked at before one is changed."""
+        group, topic = request.group, request.topic
+        if chosen or not request.force:
+            what = f"group {group} was not reset in topic {topic}"
+            remedy = "choose queues of other brokers (--queue), or all of them with force (--force)"
+            self._masters.refuse_if_away(what, remedy, topic=topic, names=chosen or ())
+        masters, described = self._masters.with_retries(lambda: self._masters_of(topic, chosen))
+        ids = chosen or {broker: [] for broker in masters}
+        offset = request.offset if request.WhichOneof("to") == "offset" else None
+        found = _statuses(topic, ids, described, offset)
+        if not request.force:
+            _refuse_if_live(self._masters, group, masters, "reset", "they then continue at the new offset", topic, ids)
+        if dry_run and offset is not None:
+            return dict.fromkeys(found, offset)
+        if dry_run and request.start.at == broker_pb2.START_AT_EARLIEST:
+            return {queue: status.min_offset for queue, status in found.items()}
+        if dry_run and request.start.at == broker_pb2.START_AT_LATEST:
+            return {queue: status.max_offset for queue, status in found.items()}
+        if dry_run:
+            return self._masters.offsets_at(found, request.start.timestamp_ms, masters)
+        requests = {broker: broker_pb2.ResetOffsetsRequest(queue_ids=ids[broker]) for broker in masters}
+        for each in requests.values():
+            each.MergeFrom(request)
+        answers, failures = self._masters.call_all(masters, lambda stub: stub.ResetOffsets, requests)
+        done = f"done on {', '.join(answers)}: " if answers else ""
+        remedy = f"{done}repeat the call to complete it"
+        raise_failures(f"the offsets of group {group} were not reset", failures, masters, remedy)
+        return {
+            MessageQueue(item.topic, broker, item.queue_id): item.offset
+            for broker, answer in answers.items()
+            for item in answer.offsets
+        }
+
+    def _masters_of(
+        self, topic: str, chosen: Iterable[str] | None
+    ) -> tuple[dict[str, str], dict[str, broker_pb2.DescribeTopicResponse]]:
+        masters = self._masters.find(to_change=True)
+        asked = masters if chosen is None else {broker: masters[broker] for broker in chosen if broker in masters}
+        described = self._masters.describe(topic, asked)
+        # Slaves show the queues of a broker whose master is away.
+        carriers = sorted({*described, *self._routed(topic)})
+        if not carriers:
+            raise TopicNotFound.nowhere(topic)
+        wanted = carriers if chosen is None else list(chosen)
+        absent = [broker for broker in wanted if broker not in carriers]
+        if absent:
+            raise QueueNotFound(f"topic {topic} is not on {', '.join(absent)}: it is on {', '.join(carriers)}")
+        missing = [broker for broker in wanted if broker not in described]
+        if missing:
+            raise Unavailable(
+                f"topic {topic} is also on {', '.join(missing)}, which has no master now: nothing was changed; start "
+                "it, or choose queues of other brokers"
+            )
+        return {broker: masters[broker] for broker in wanted}, described
+
+    def _routed(self, topic: str) -> list[str]:
+        try:
+            return [data.broker_name for data in self._masters.route(topic).queues]
+        except TopicNotFound:
+            return []  # which masters may carry all the same: it was made a moment ago
+
+    @Operation(
+        "group delete",
+        example="group delete billing --yes",
+        needs=manage_group,
+        plan=_plan_deletion,
+        view=_view_deletion,
+        is_destructive=True,
+        forms=[
+            Form(
+                action="delete-group",
+                path="/groups/{group}/delete",
+                page=_PAGE,
+                to="/groups",
+                title="Delete group {group}",
+                label="Delete",
+                fields={"dead_letters": "Delete its dead letters as well"},
+                typed="group",
+            )
+        ],
+        short="Delete a group: its offsets, and messages that wait for a retry.",
+    )
+    def delete_group(
+        self,
+        group: values.GroupName,
+        *,
+        dead_letters: bool = False,
+        force: bool = False,
+        wait: Annotated[bool, HIDDEN] = True,
+    ) -> tuple[AwayBroker, ...]:
+        """Delete a consumer group: its offsets, and the messages that wait for a retry.
+
+        A group that later uses this name is a new group. It is refused, unless `force` is given, while members are
+        connected or a broker is away, which would bring the group back when it starts. Brokers automatically delete a
+        group that is unused for a week (--group-expiry).
+
+        Args:
+            group: its name.
+            dead_letters: delete its dead letters as well; by default they are kept.
+            force: delete even while members are connected, which will start over, or brokers are away, which will bring
+                the group back.
+            wait: return only when no reachable name server shows the topics of the group.
+
+        Returns:
+            The brokers that are away, and will bring the group back if they know it: then delete it again.
+
+        Raises:
+            GroupNotFound: no broker knows it.
+            GroupConflict: members are connected, or queues are held for some; the text names them.
+            Unavailable: a broker is away or has no master now; the text names it, and nothing was changed.
+            MiniMQError: a broker failed; the text says which. Repeat the call to complete the deletion.
+        """
+        request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
+        masters = self._masters.find_all()
+        if not force:
+            remedy = "delete it on the others with force (--force)"
+            self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
+            _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
+        answers, failures = self._masters.call_all(masters, lambda stub: stub.DeleteGroup, request)
+        raise_failures(f"group {group} was not deleted", failures, masters, "repeat the call to complete it")
+        versions = {broker: item.data_version for broker, item in answers.items() if item.deleted}
+        if not versions:
+            raise group_not_found(group)
+        if wait:
+            self._masters.wait_until_shown(versions, gone=True)
+        return tuple(each for each in self._masters.away() if each.broker_name not in versions)
+
+
+def _ids_by_broker(topic: str, queues: Iterable[MessageQueue]) -> dict[str, list[int]]:
+    ids: dict[str, list[int]] = {}
+    for queue in sorted(set(queues)):
+        if queue.topic not in ("", topic):
+            raise InvalidArgument(f"queue {queue} is not one of topic {topic}")
+        ids.setdefault(queue.broker_name, []).append(queue.queue_id)
+    if not ids:
+        raise InvalidArgument("queues is empty: name some, or leave it out for all")
+    return ids
+
+
+def _statuses(
+    topic: str,
+    ids: Mapping[str, Sequence[int]],
+    described: Mapping[str, broker_pb2.DescribeTopicResponse],
+    offset: int | None,
+) -> dict[MessageQueue, broker_pb2.QueueStatus]:
+    """Return the queues that are meant, which all have the offset."""
+    found, outside = {}, []
+    for broker, chosen in ids.items():
+        known = {status.queue_id: status for status in described[broker].queues}
+        for queue_id in chosen or known:
+            queue = MessageQueue(topic, broker, queue_id)
+            if queue_id not in known:
+                raise QueueNotFound(
+                    f"there is no queue {queue}: {broker} has {count_of(len(known), 'queue')} of the topic"
+                )
+            status = found[queue] = known[queue_id]
+            if offset is not None and not status.min_offset <= offset <= status.max_offset:
+                outside.append(f"{queue} ({status.min_offset} to {status.max_offset})")
+    if outside:
+        remedy = "choose the queues that have it (--queue)"
+        if offset is not None and offset >= LEAST_MS:
+            remedy = f"if it is a time, in milliseconds since 1970, write {offset}ms"
+        raise OffsetOutOfRange(f"offset {offset} is not in {_some_of(outside)}: nothing was changed; {remedy}")
+    return found
+
+
+def _refuse_if_live(
+    masters: Masters,
+    group: str,
+    addresses: Mapping[str, str],
+    action: str,
+    consequence: str,
+    topic: str = "",
+    ids: Mapping[str, Sequence[int]] | None = None,
+) -> None:
+    """Raise `GroupConflict` if members are connected, or queues are held for members that have left."""
+    request = broker_pb2.DescribeGroupRequest(group=group)
+    answers, failures = masters.call_all(addresses, lambda stub: stub.DescribeGroup, request)
+    raise_failures(f"group {group} cannot be looked up", failures, addresses, "nothing was changed")
+    if action == "reset" and any(answer.published for answer in answers.values()):
+        raise GroupConflict(
+            f"group {group} is the published progress of a Spark query (option consumerGroup), which never reads it: "
+            "to read elsewhere, start the query with startingOffsets and another checkpointLocation"
+        )
+    connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
+    if connected:
+        raise GroupConflict(
+            f"members of group {group} are connected: {_some_of(connected)}; stop them first, or {action} "
+            f"with force (--force): {consequence}"
+        )
+    held = [
+        f"{MessageQueue(item.topic, broker, item.queue_id)} for {item.holder}"
+        for broker, answer in answers.items()
+        for item in answer.queues
+        if item.holder and topic in ("", item.topic) and (not ids or not ids[broker] or item.queue_id in ids[broker])
+    ]
+    if held:
+        raise GroupConflict(
+            f"queues of group {group} are held for members that have left: {_some_of(held)}; wait until the hold ends, "
+            f"or {action} with force (--force)"
+        )
+
+
+def _some_of(names: Sequence[str]) -> str:
+    """Return the first few names, and how many more there are."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def group_not_found(group: str) -> GroupNotFound:
+    """Return the error about a group that no broker knows."""
+    return GroupNotFound(
+        f"there is no group {group}: `minimq group list` shows the groups; a group that only absent brokers know "
+        "comes back with them"
+    )

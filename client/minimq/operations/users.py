@@ -1,0 +1,487 @@
+"""Users, their keys and their rights, and the issuers of tokens: change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace as replaced
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from minimq.operations.access import AccessChange, said
+from minimq.operations.issuers import NO_ISSUER, IssuerOperations
+from minimq.operations.operation import (
+    AsyncOperations,
+    Given,
+    Param,
+    Plan,
+    View,
+    asynchronous,
+    text_option,
+)
+from minimq_common.errors import DeadlineExceeded, InvalidArgument
+from minimq_common.security.access_document import (
+    NO_LIMITS,
+    AccessDocument,
+    StoredKey,
+    User,
+)
+from minimq_common.security.access_policy import Policy, check_decides, denied_by
+from minimq_common.security.access_rule import parse_rule
+from minimq_common.security.issuer import is_token_user, issuer_of
+from minimq_common.security.user_key import UserKey
+from minimq_common.words import bytes_of, seconds_of
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+#: Maximum number of keys of a user: the one in use, and its replacement.
+_KEYS = 2
+OnLate = Callable[[DeadlineExceeded], None]
+_UNKNOWN = "there is no user {0}: `minimq user list` lists all, `minimq user add {0}` adds one"
+
+
+# ---- Options ----------------------------------------------------------------------------------------
+
+#: The rights of the options, and what they are about.
+GRANTS: Final = {
+    "write": ("write topic", "Send to these topics: a name, or a prefix followed by *."),
+    "read": ("read topic", "Read these topics."),
+    "manage": ("manage topic", "Create, change and delete these topics."),
+    "group": ("read group", "Consume as a member of these groups."),
+    "transaction": ("write transaction", "Send under transactions of these names."),
+}
+
+
+def _rights(*, rights: Sequence[str], **patterns: Sequence[str]) -> tuple[str, ...]:
+    return (*(f"{GRANTS[name][0]} {each}" for name, given in patterns.items() for each in given), *rights)
+
+
+_ANY = "Any other right, 'VERB RESOURCE [PATTERN]', such as 'manage group billing*' or 'backup cluster'."
+_RIGHT_OPTIONS = (
+    *(text_option(name, "PATTERN", text, ()) for name, (_, text) in GRANTS.items()),
+    text_option("rights", "RIGHT", _ANY, (), "--right"),
+)
+_RIGHTS = Param(options=_RIGHT_OPTIONS, made=_rights)
+_RULES = Param(
+    options=_RIGHT_OPTIONS, made=lambda **given: tuple(f"allow {right}" for right in _rights(**given))
+)  # fmt: skip
+
+
+def _lifetime(what: str, text: str) -> float:
+    if seconds := seconds_of(text):
+        return seconds
+    raise InvalidArgument(f"{what} is {text!r}: write a time with a unit, such as 90d")
+
+
+def _rate(what: str, text: str) -> int:
+    size = bytes_of(text)
+    if size is None:
+        raise InvalidArgument(f"{what} is {text!r}: write a size, such as 10MiB, or 0 for no limit")
+    return size
+
+
+UserName = Annotated[str, Param(complete="users", help="name of the user")]
+Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE")]
+Lifetime = Annotated[float | None, Param(flag="--expires", read=_lifetime, metavar="TIME")]
+Target = Annotated[str | Path | None, Param(flag="--to", metavar="FILE", is_local=True)]
+Late = Annotated[OnLate | None, Param(is_collected=True)]
+
+
+# ---- Plans and results ------------------------------------------------------------------------------
+
+
+def _view_credentials(_admin: Admin, given: Given, text: str, _plan: Plan | None) -> View:
+    own = [f"{given.to}: the credentials of user {given.name}; keep the file private"]
+    return View(
+        json={"user": given.name, **({"file": given.to} if given.to else {"credentials": text})},
+        lines=own if given.to else [text.removesuffix("\n")],
+        notes=[f"error: {late.message}" for late in given.collected],
+        is_complete=not given.collected,
+    )
+
+
+def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
+    name, user = given.name, later.users[given.name]
+    granted = [] if given.remove else [f"{given.effect} {right}" for right in given.rights]
+    granted += [] if given.remove else [rule for role in given.roles for rule in later.roles.get(role, ())]
+    overridden = Policy(later).overridden(name, map(parse_rule, granted))
+    left = "; ".join((*(f"role {role}" for role in user.roles), *user.rules)) or "no rules"
+    return View(
+        json={"user": name, "roles": list(user.roles), "rules": list(user.rules), "version": later.version},
+        lines=[f"user {name}: {left}"],
+        notes=[
+            f"warning: '{rule}' changes nothing: {denied_by(name, denial, source)}"
+            for rule, denial, source in overridden
+        ],
+    )
+
+
+# ---- Operations -------------------------------------------------------------------------------------
+
+
+class UserOperations(IssuerOperations):
+    """Changes users, rules and issuers; users have it as `Admin`. Each change returns the whole document after it."""
+
+    @AccessChange(
+        "user add",
+        example="user add alice --write 'orders*' --to alice.minimq",
+        view=_view_credentials,
+        short="Add a user, and write its credentials.",
+    )
+    def add_user(
+        self,
+        name: str,
+        rules: Annotated[Iterable[str], _RULES] = (),
+        roles: Roles = (),
+        *,
+        lifetime_s: Lifetime = None,
+        to: Target = None,
+        on_late: Late = None,
+    ) -> str:
+        """Add a user, and write its credentials to stdout or to a file: anyone who has them can act as the user.
+
+        They are not stored anywhere else. A consumer needs --read for its topics and --group for its group. A pattern
+        may contain ${user}, the name of the user.
+
+        Args:
+            name: letters, digits, '.', '_' and '-'.
+            rules: such as "allow read topic orders*".
+            roles: a role of the document, or admin, which may do everything; may be given several times.
+            lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
+            to: write the credentials to a FILE that only you can read, instead of to stdout.
+            on_late: called with the error if the change is not yet in force everywhere; by default it is raised.
+
+        Returns:
+            The text of the credentials.
+
+        Raises:
+            MiniMQError: as of `change_access`.
+        """
+        added = _added(rules)
+
+        def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
+            _check_has_keys(name)
+            if name in document.users:
+                raise InvalidArgument(
+                    f"user {name} exists already: `minimq user allow {name}` gives more rights, "
+                    f"`minimq user rotate {name}` another key"
+                )
+            return _with(document, name, User(dict([key]), tuple(roles), added))
+
+        return self._issue(name, edit, lifetime_s, to, on_late)
+
+    def add_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessDocument:
+        """Add rules and roles to a user; an equal deny is removed by an allow. Raises as `change_access`."""
+        added = _added(rules)
+        undone = {f"deny {rule.removeprefix('allow ')}" for rule in added if rule.startswith("allow ")}
+
+        def add(user: User) -> User:
+            # One that denies leaves the one that it overrules, which holds again when it is removed.
+            kept = [rule for rule in user.rules if rule not in undone]
+            every = tuple(dict.fromkeys((*user.roles, *roles)))
+            return replace(user, rules=tuple(dict.fromkeys((*kept, *added))), roles=every)
+
+        return self._change_user(name, add)
+
+    def remove_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessDocument:
+        """Remove rules and roles from a user, who must have all of them. Raises as `change_access`."""
+        gone, left = _normal(rules), set(roles)
+
+        def remove(user: User) -> User:
+            for lacking in (*(rule for rule in gone if rule not in user.rules), *sorted(left - set(user.roles))):
+                raise InvalidArgument(
+                    f"user {name} does not have {lacking!r}: `minimq user list` shows the roles and rules"
+                )
+            return replace(
+                user,
+                rules=tuple(rule for rule in user.rules if rule not in gone),
+                roles=tuple(role for role in user.roles if role not in left),
+            )
+
+        return self._change_user(name, remove)
+
+    @AccessChange(
+        "user allow",
+        example="user allow alice --read 'orders*' --group billing",
+        view=_view_rules,
+        fixed={"effect": "allow"},
+        text="Grant a user more rights.\n\nA rule that denies exactly the same is removed. A rule that denies more "
+        "stays and takes precedence, with a warning.",
+    )
+    @AccessChange(
+        "user deny",
+        example="user deny alice --write orders-archive",
+        view=_view_rules,
+        fixed={"effect": "deny", "roles": ()},
+        short="Deny a user something, whatever else is allowed.",
+        text="Deny a user something, whatever other rules and roles allow.\n\nA rule that allows exactly the same "
+        "stays, and holds again after --remove. Without any rule a user may do nothing: to revoke a right, `allow "
+        "--remove` is enough.",
+    )
+    def change_rights(
+        self,
+        name: UserName,
+        rights: Annotated[Iterable[str], _RIGHTS] = (),
+        roles: Roles = (),
+        *,
+        effect: str = "allow",
+        remove: bool = False,
+    ) -> AccessDocument:
+        """Add or remove rules that allow or deny rights. Raises as `change_access`.
+
+        Args:
+            name: of the user.
+            rights: such as "read topic orders*".
+            roles: a role of the document, or admin, which may do everything; may be given several times.
+            effect: "allow" or "deny".
+            remove: remove these rules instead of adding them.
+        """
+        rules = [f"{effect} {right}" for right in rights]
+        if not rules and not roles:
+            raise InvalidArgument("nothing to change: give --write, --read, --group or another right")
+        return (self.remove_rules if remove else self.add_rules)(name, rules, roles)
+
+    @AccessChange(
+        "user rotate",
+        example="user rotate alice --to alice.minimq",
+        view=_view_credentials,
+        short="Make a new key for a user.",
+    )
+    def rotate_key(
+        self,
+        name: UserName,
+        *,
+        drop_old: bool = False,
+        lifetime_s: Lifetime = None,
+        to: Target = None,
+        on_late: Late = None,
+    ) -> str:
+        """Make a new key for a user, and write the credentials with it to stdout or to a file.
+
+        The former key stays valid. Once nobody uses it, revoke it with `minimq user drop-old-keys`. FILE may be the
+        file in use: it is replaced in one step, and clients use it for new connections.
+
+        Args:
+            name: of the user.
+            drop_old: revoke all former keys at once, for example after a leak.
+            lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
+            to: write the credentials to a FILE that only you can read, instead of to stdout.
+            on_late: as of `add_user`.
+
+        Returns:
+            The text of the credentials.
+
+        Raises:
+            MiniMQError: as of `change_access`.
+        """
+
+        def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
+            _check_has_keys(name)
+            user = _user(document, name)
+            if not drop_old and len(user.keys) >= _KEYS:
+                raise InvalidArgument(
+                    f"user {name} has {len(user.keys)} keys already: once nobody uses the former ones, "
+                    f"`minimq user drop-old-keys {name}` ends them"
+                )
+            former = {} if drop_old else user.keys
+            return _with(document, name, replace(user, keys=dict([*former.items(), key])))
+
+        return self._issue(name, edit, lifetime_s, to, on_late, replaces=True)
+
+    @AccessChange("user drop-old-keys", example="user drop-old-keys alice", view=said("former keys of user {} revoked"))
+    def drop_old_keys(self, name: UserName) -> AccessDocument:
+        """Revoke all keys of a user except the latest. Raises as `change_access`."""
+
+        def drop(user: User) -> User:
+            _check_has_keys(name)
+            if len(user.keys) < _KEYS:
+                raise InvalidArgument(
+                    f"user {name} has no former key: `minimq user rotate {name}` makes a new one first"
+                )
+            latest = max(user.keys, key=lambda key_id: (user.keys[key_id].created_ms, key_id))
+            return replace(user, keys={latest: user.keys[latest]})
+
+        return self._change_user(name, drop)
+
+    @AccessChange(
+        "user disable", example="user disable alice", view=said("user {} is disabled"), short="Lock a user out."
+    )
+    def disable_user(self, name: UserName) -> AccessDocument:
+        """Lock a user out; its keys and rules are kept for `minimq user enable`. Raises as `change_access`."""
+        return self._change_user(name, lambda user: replace(user, disabled=True))
+
+    @AccessChange("user enable", example="user enable alice", view=said("user {} is enabled"))
+    def enable_user(self, name: UserName) -> AccessDocument:
+        """Admit a disabled user again. Raises as `change_access`."""
+        return self._change_user(name, lambda user: replace(user, disabled=False))
+
+    @AccessChange(
+        "user limit",
+        example="user limit alice --in 10MiB --out 50MiB",
+        view=said("user {}: limits {}"),
+        short="Limit the bytes that a user sends and reads in a second.",
+    )
+    def limit_user(
+        self,
+        name: UserName,
+        *,
+        in_bytes_per_s: Annotated[int | None, Param(flag="--in", read=_rate, metavar="SIZE")] = None,
+        out_bytes_per_s: Annotated[int | None, Param(flag="--out", read=_rate, metavar="SIZE")] = None,
+    ) -> AccessDocument:
+        """Limit the bytes of messages that a user sends to each broker, and reads from each, in a second.
+
+        Nothing is refused: a broker reads slower from all streams of the user together, and writes slower.
+
+        Args:
+            name: of the user.
+            in_bytes_per_s: bytes sent in a second, such as 10MiB; 0 for any number.
+            out_bytes_per_s: bytes read in a second; 0 for any number.
+
+        Raises:
+            MiniMQError: as of `change_access`.
+        """
+        given = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
+        rates = {name: rate for name, rate in given.items() if rate is not None}
+        if not rates:
+            raise InvalidArgument("nothing to change: give --in or --out, such as --in 10MiB; 0 removes a limit")
+
+        def limit(user: User) -> User:
+            limits = replace(user.limits or NO_LIMITS, **rates)
+            return replace(user, limits=UNSET if limits == NO_LIMITS else limits)
+
+        return self._change_user(name, limit)
+
+    @AccessChange(
+        "user remove",
+        example="user remove alice",
+        view=said("user {} removed"),
+        is_destructive=True,
+        question="Remove user {name} with its keys and rules?",
+    )
+    def remove_user(self, name: UserName) -> AccessDocument:
+        """Remove a user with its keys and rules. Raises as `change_access`."""
+
+        def edit(document: AccessDocument) -> AccessDocument:
+            if name not in document.users:
+                raise InvalidArgument(_UNKNOWN.format(name))
+            return replace(document, users={other: user for other, user in document.users.items() if other != name})
+
+        return self.change_access(edit)
+
+    def _change_user(self, name: str, change: Callable[[User], User]) -> AccessDocument:
+        return self.change_access(lambda document: _with(document, name, change(_user(document, name))))
+
+    def _issue(
+        self,
+        name: UserName,
+        edit: Callable[[AccessDocument, tuple[str, StoredKey]], AccessDocument],
+        lifetime_s: float | None,
+        to: str | Path | None,
+        on_late: OnLate | None,
+        *,
+        replaces: bool = False,
+    ) -> str:
+        """Change the document, and return the credentials, which were made before, and exist nowhere else."""
+        from minimq.local.certificate_authority import issue_key
+        from minimq.local.secret_files import new_file_ready
+
+        key, stored = issue_key(lifetime_s)
+        # Before there is a file: it may be in the folder of secrets, which reads all files there.
+        text, late = self.credentials_of(name, key), None
+        path = None if to is None else Path(to)
+        replaces = replaces and path is not None and path.exists()
+        if path is not None and replaces:
+            text = _replacing(path, name, text, self.access())
+        with new_file_ready(path, text, replaces=replaces):
+            try:
+                self.change_access(lambda document: edit(document, (key.id, stored)))
+            except DeadlineExceeded as error:  # it is in force, but not everywhere yet
+                late = error
+        if late is not None and on_late is None:
+            raise late
+        if late is not None and on_late is not None:
+            on_late(late)
+        return text
+
+
+def _user(document: AccessDocument, name: str) -> User:
+    found = document.users.get(name)
+    if found is not None:
+        return found
+    if (issuer := issuer_of(name)) and is_token_user(name):
+        if issuer in document.known_issuers:
+            return User()  # whoever has a token with that name
+        raise InvalidArgument(NO_ISSUER.format(issuer))
+    raise InvalidArgument(_UNKNOWN.format(name))
+
+
+def _check_has_keys(name: str) -> None:
+    if issuer := issuer_of(name):
+        raise InvalidArgument(
+            f"user {name} is one of issuer {issuer}, which makes tokens for it: it has no key, and need not be added"
+        )
+
+
+def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:
+    return replace(document, users={**document.users, name: user})
+
+
+def _normal(rules: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(parse_rule(rule)) for rule in rules))
+
+
+def _added(rules: Iterable[str]) -> tuple[str, ...]:
+    found = _normal(rules)
+    for rule in found:
+        check_decides(parse_rule(rule))
+    return found
+
+
+def _replacing(to: Path, name: str, text: str, document: AccessDocument) -> str:
+    """Return the credentials that replace those in a file, whose client certificate stays.
+
+    Raises `InvalidArgument` unless the file has a key of that user: it may be the only copy of another one.
+    """
+    from minimq_common.security.credentials import Credentials
+    from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+
+    former = CredentialsFile(Credentials(str(to))).stored
+    user = document.users.get(name)
+    if user is None or not isinstance(former.bearer, UserKey) or former.bearer.id not in user.keys:
+        raise InvalidArgument(
+            f"cannot replace {to}: it does not hold a valid key of user {name}; give another name, or remove the file "
+            "if nobody uses the key in it"
+        )
+    later = CredentialsFile(Credentials.from_text(text))
+    if former.pair is None or later.stored.pair is not None:
+        return text
+    return written(later.nameservers, replaced(later.stored, pair=former.pair), about_user(name))
+
+
+class AsyncUserOperations(AsyncOperations):
+    """The same for `minimq.aio.Admin`."""
+
+    access = asynchronous(UserOperations.access)
+    access_status = asynchronous(UserOperations.access_status)
+    add_issuer = asynchronous(UserOperations.add_issuer)
+    add_rules = asynchronous(UserOperations.add_rules)
+    add_user = asynchronous(UserOperations.add_user)
+    apply_access = asynchronous(UserOperations.apply_access)
+    can = asynchronous(UserOperations.can)
+    change_access = asynchronous(UserOperations.change_access)
+    change_rights = asynchronous(UserOperations.change_rights)
+    credentials_of = asynchronous(UserOperations.credentials_of)
+    disable_user = asynchronous(UserOperations.disable_user)
+    drop_old_keys = asynchronous(UserOperations.drop_old_keys)
+    enable_user = asynchronous(UserOperations.enable_user)
+    limit_user = asynchronous(UserOperations.limit_user)
+    issuers = asynchronous(UserOperations.issuers)
+    own_rights = asynchronous(UserOperations.own_rights)
+    remove_issuer = asynchronous(UserOperations.remove_issuer)
+    remove_rules = asynchronous(UserOperations.remove_rules)
+    remove_user = asynchronous(UserOperations.remove_user)
+    rotate_key = asynchronous(UserOperations.rotate_key)
+    token_credentials = asynchronous(UserOperations.token_credentials)
