@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from minimq import Admin
-from minimq.administration.activity import ActivityReader, ClusterActivity
 from minimq.administration.group_descriptions import GroupQueueDescription
+from minimq.operations.activity import ActivityReader, ClusterActivity
 from minimq_common.errors import MiniMQError, NotAuthenticated
 from minimq_console.chart import Chart
 from minimq_console.history import History

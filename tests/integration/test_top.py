@@ -21,8 +21,8 @@ import pytest
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.administration.activity import ActivityReader, CounterRates
 from minimq.cli.top import Order, View, screen
+from minimq.operations.activity import ActivityReader, CounterRates
 from support.command import Minimq, environment
 from support.waiting import wait_until
 

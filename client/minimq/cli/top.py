@@ -29,7 +29,7 @@ from minimq.operations.words import duration_of, printable, size_of
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
-    from minimq.administration.activity import (
+    from minimq.operations.activity import (
         ActivityReader,
         BrokerActivity,
         ClusterActivity,
@@ -75,7 +75,7 @@ def top(
       minimq top --once --output json | jq '.groups[0]'
     """
     from minimq.admin import Admin
-    from minimq.administration.activity import ActivityReader
+    from minimq.operations.activity import ActivityReader
 
     with Admin(nameserver, timeout_s=_TIMEOUT_S) as admin:
         reader = ActivityReader(admin)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minimq.administration.activity import say_about_disk
 from minimq.administration.descriptions import BrokerReport, BrokerStatus, report_from_wire
 from minimq.operations import values
+from minimq.operations.activity import say_about_disk
 from minimq.operations.operation import (
     HIDDEN,
     AsyncOperations,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minimq.administration.activity import say_deleted_early
 from minimq.administration.failures import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.operations import values
+from minimq.operations.activity import say_deleted_early
 from minimq.operations.group_changes import GroupChanges, group_not_found
 from minimq.operations.operation import (
     AsyncOperations,

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import msgspec
 
-from minimq.administration.activity import ActivityProblem, BrokerActivity
 from minimq.administration.descriptions import BrokerStatus, ReplicationReport
+from minimq.operations.activity import ActivityProblem, BrokerActivity
 from minimq_common.model import MASTER_ID, permission_name
 from minimq_console.action import Offer
 from minimq_console.chart import Chart

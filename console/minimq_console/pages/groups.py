@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from minimq.administration.activity import GroupActivity
+from minimq.operations.activity import GroupActivity
 from minimq_console.page import Page, PageData, Visit
 from minimq_console.table_part import TablePart, part_of
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from minimq.administration.activity import ActivityProblem, ActivityReader, problems_of
 from minimq.administration.descriptions import BrokerStatus, QueueDescription, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
+from minimq.operations.activity import ActivityProblem, ActivityReader, problems_of
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
