@@ -17,7 +17,7 @@ from support.process import process
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "floods.py"
 #: Memory that the broker may have, in MiB.
-MOST_MIB = 1_536  # docs/limits.md says so
+MOST_MIB = 1_024  # docs/limits.md says so
 #: All attacks; those that are played briefly are the same.
 ATTACKS = CHECKED = 18
 

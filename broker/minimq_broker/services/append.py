@@ -77,8 +77,8 @@ class AppendService:
 
     def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
         """Hand a batch to the writer, or return its job if there is no room for it now."""
+        check_bounds(request)  # no client of ours breaks one: the stream ends
         try:
-            check_bounds(request)
             has_transaction = request.HasField("transaction")
             if caller is not ANY_CALLER:
                 caller.check(request, None if has_transaction else ("append", request.topic))

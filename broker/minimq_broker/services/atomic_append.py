@@ -58,14 +58,9 @@ class AtomicAppendService:
             await answers.fewer(MAX_WAITING)
 
     async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AnswerStream) -> None:
-        try:
-            check_bounds(request)
-            if not request.appends:
-                raise InvalidArgument("a request has at least one atomic append")
-        except MiniMQError as error:
-            answers.add(broker_pb2.AtomicAppendResult(failure=rpc.to_failure(error)))
-            answers.expected += 1
-            return
+        check_bounds(request)
+        if not request.appends:
+            raise InvalidArgument("a request has at least one atomic append")
         for append in request.appends:
             try:
                 check_bounds(append)
