@@ -74,6 +74,21 @@ def test_a_connection_has_so_many_streams_and_further_ones_are_reset(
             admin.access_status()
 
 
+@pytest.mark.parametrize("role", ["broker", "nameserver"])
+def test_calls_beyond_the_limit_of_a_connection_wait(cluster: LocalCluster, role: str) -> None:
+    calls: dict[str, tuple[str, str, bytes]] = {
+        "broker": (cluster.brokers[0].address, "Broker/GetStatus", broker_pb2.GetStatusRequest().SerializeToString()),
+        "nameserver": (cluster.nameserver, "NameServer/ListTopics", b""),
+    }
+    address, method, request = calls[role]
+    with rpc.open_channel(address) as channel:
+        call: Any = channel.unary_unary(f"/minimq.v1.{method}")
+        for _ in range(3):
+            pending = [call.future(request, timeout=PATIENCE_S) for _ in range(600)]
+            for each in pending:
+                each.result()
+
+
 def test_large_metadata_is_refused(cluster: LocalCluster) -> None:
     calls: list[tuple[str, Any, Any]] = [
         (

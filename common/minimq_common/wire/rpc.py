@@ -117,6 +117,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
     # A client has a few streams, and as many calls at once as it has threads.
     ("grpc.max_concurrent_streams", 256),
+    # Without that, gRPC also counts streams that are closed but not freed, and resets calls of a client that keeps the
+    # limit.
+    ("grpc.http.overload_protection", 0),
     # A peer whose machine has gone, or that does not even read from its socket, says nothing: it is let go.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
