@@ -8,11 +8,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_lanes import NEVER
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
-from minimq_broker.core.popping.pop_runs import PopMoved, Run, RunState
+from minimq_broker.core.popping.pop_runs import NEVER, Leave, PopKey, PopMoved, PopOutcome, Run, RunState, Settle, Take
 from minimq_broker.store.popping.pop_drafts import PopStep
 from minimq_common.errors import InvalidArgument, SystemBusy
 

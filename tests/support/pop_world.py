@@ -23,10 +23,17 @@ from minimq_broker.core.facts import (
     decode_fact,
     encode_fact,
 )
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_lanes import Stretch
-from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle, Take
-from minimq_broker.core.popping.pop_runs import PopMoved, Run, handle_epoch
+from minimq_broker.core.popping.pop_runs import (
+    Leave,
+    PopKey,
+    PopMoved,
+    PopOutcome,
+    Run,
+    Settle,
+    Stretch,
+    Take,
+    handle_epoch,
+)
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.services.clock import PopClock

@@ -26,9 +26,7 @@ from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSourc
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import Take
-from minimq_broker.core.popping.pop_runs import handle_epoch
+from minimq_broker.core.popping.pop_runs import PopKey, Take, handle_epoch
 from minimq_broker.core.state import State
 from minimq_broker.services import clock as pop_clock
 from minimq_broker.services.clock import PopClock

@@ -14,12 +14,12 @@ from itertools import islice
 
 from prometheus_client.core import Metric
 
+from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.metrics.backlog import Backlog
-from minimq_broker.metrics.delays import delays
-from minimq_broker.metrics.halves import halves
-from minimq_broker.metrics.replication import replication_metrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.replication_view import ReplicationView
+from minimq_broker.services.clock import now_ms
+from minimq_broker.services.counters import Counters
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import outcome_names
 from minimq_broker.services.limits import LIMITS
@@ -28,11 +28,14 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
 from minimq_common.security.access_control import AccessControl
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop
+from minimq_proto.v1 import broker_pb2
 
 PREFIX = "minimq_broker"
 
 #: The calls that are streams of clients, as metrics name them.
 _STREAMS = ("append", "appendatomic", "attend", "pop", "pull", "reply", "session")
+
+_ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
 
 class BrokerMetrics:
@@ -78,7 +81,7 @@ class BrokerMetrics:
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
             status = on_loop(self._loop, self._standing.tell)
-            yield from replication_metrics(PREFIX, status, self._engine.handle.log_status.end)
+            yield from _replication(status, self._engine.handle.log_status.end)
         yield from self._of_store()
 
     def _of_store(self) -> list[Metric]:
@@ -132,8 +135,8 @@ class BrokerMetrics:
             "Batches of transactions that could not be read for publication.",
             store.figures.lost,
         )
-        yield from halves(PREFIX, store, done)
-        yield from delays(PREFIX, store, done)
+        yield from _halves(store, done)
+        yield from _delays(store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
         )
@@ -284,3 +287,129 @@ class BrokerMetrics:
             ("group", "topic"),
             (((group, topic), count) for (group, topic), count in self._backlog.in_flight().items()),
         )
+
+
+def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
+    """Yield what is known of delayed messages. The numbers of those that wait are in the state: nothing is counted."""
+    waiting = sum(each.messages for each in store.state.delays.by_topic.copy().values())
+    yield gauge(f"{PREFIX}_delayed_messages", "Delayed messages that wait until they are due.", waiting)
+    next_ms = store.next_due_ms
+    overdue_s = 0.0 if next_ms is None else max(now_ms() - next_ms, 0) / 1000
+    yield gauge(
+        f"{PREFIX}_delayed_overdue_seconds",
+        "Time since which the next delayed message is due; at a slave, its master publishes it.",
+        overdue_s,
+    )
+    yield counter(f"{PREFIX}_delayed_stored_total", "Delayed messages that were stored.", done.delayed_in)
+    yield counter(
+        f"{PREFIX}_delayed_published_total",
+        "Delayed messages that were due, and were stored in their queues.",
+        done.delayed_published,
+    )
+    yield counter(f"{PREFIX}_delayed_recalled_total", "Delayed messages that were recalled.", done.delayed_recalled)
+    yield counter(
+        f"{PREFIX}_delayed_batches_lost_total",
+        "Delayed batches that could not be read when they were due.",
+        done.delayed_lost,
+    )
+    yield histogram(
+        f"{PREFIX}_delayed_late_seconds",
+        "Time from the moment at which a delayed batch was due to its storage in its queue.",
+        done.delayed_late_s,
+    )
+
+
+def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
+    """Yield the metrics of half messages."""
+    table = [*store.state.transactions.open_halves().values()]
+    oldest_ms = min((half.stage.began_ms for half in table), default=None)
+    yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
+    yield gauge(
+        f"{PREFIX}_half_transactions_undecided",
+        "Those about which no producer is asked any more: somebody has to decide by hand.",
+        done.halves_undecided,
+    )
+    yield gauge(
+        f"{PREFIX}_half_oldest_seconds",
+        "Age of the oldest transaction with half messages; its files are kept.",
+        0.0 if oldest_ms is None else max(now_ms() - oldest_ms, 0) / 1000,
+    )
+    yield counters(
+        f"{PREFIX}_half_transactions_ended_total",
+        "Transactions with half messages that ended: committed, rolled back, or expired.",
+        ("outcome",),
+        (((str(outcome),), done.halves_ended[str(outcome)]) for outcome in HalfOutcome),
+    )
+    yield counter(
+        f"{PREFIX}_half_checks_total",
+        "Questions to producers how a transaction with half messages ends.",
+        done.half_checks,
+    )
+
+
+def _replication(status: broker_pb2.ReplicationStatus, log_end: int) -> Iterator[Metric]:
+    """Yield the metrics that apply to the role that a broker has."""
+    yield gauges(
+        f"{PREFIX}_role",
+        "1 for the role of the broker, 0 for the other roles.",
+        ("role",),
+        (((name,), value == status.role) for value, name in _ROLES.items()),
+    )
+    if status.role == broker_pb2.BROKER_ROLE_ALONE:
+        return
+    yield gauge(
+        f"{PREFIX}_unconfirmed_bytes",
+        "Bytes at the end of the log that are not confirmed by all replicas in sync.",
+        max(0, log_end - status.confirmed),
+    )
+    yield gauge(
+        f"{PREFIX}_controller_silent_seconds",
+        "Time for which the controller has not answered; 0 while it does.",
+        status.controller_silent_ms / 1000,
+    )
+    if status.role == broker_pb2.BROKER_ROLE_MASTER:
+        yield from _of_master(status)
+    if status.role == broker_pb2.BROKER_ROLE_SLAVE:
+        yield gauge(f"{PREFIX}_master_connected", "Of a slave: 1 while it follows its master.", status.connected)
+        if status.HasField("behind_bytes"):
+            yield gauge(
+                f"{PREFIX}_master_lag_bytes",
+                "Of a slave: bytes of its master's log that it lacks.",
+                status.behind_bytes,
+            )
+
+
+def _of_master(status: broker_pb2.ReplicationStatus) -> Iterator[Metric]:
+    yield gauge(f"{PREFIX}_in_sync_replicas", "Of a master: replicas in sync, including itself.", len(status.in_sync))
+    yield gauge(
+        f"{PREFIX}_min_in_sync_replicas",
+        "Of a master: replicas that must be in sync before it accepts a message.",
+        status.min_in_sync if status.sync else 1,
+    )
+    yield gauge(
+        f"{PREFIX}_lease_seconds", "Of a master: time for which it may serve without an answer.", status.lease_ms / 1000
+    )
+    yield gauge(
+        f"{PREFIX}_by_replicas_seconds",
+        "Of a master: time for which it has been serving by the confirmations of its replicas, without its controller.",
+        status.by_replicas_ms / 1000,
+    )
+    replicas = [(str(replica.replica_id), replica) for replica in status.replicas]
+    yield gauges(
+        f"{PREFIX}_replica_connected",
+        "Of a master: 1 while a slave follows it.",
+        ("replica",),
+        (((name,), replica.connected) for name, replica in replicas),
+    )
+    yield gauges(
+        f"{PREFIX}_replica_lag_bytes",
+        "Of a master: bytes of its log that a slave lacks.",
+        ("replica",),
+        (((name,), replica.behind_bytes) for name, replica in replicas),
+    )
+    yield gauges(
+        f"{PREFIX}_replica_lag_seconds",
+        "Of a master: time since a slave had the whole log.",
+        ("replica",),
+        (((name,), replica.behind_ms / 1000) for name, replica in replicas if replica.HasField("behind_ms")),
+    )

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.core.facts import AtomicBegun, CommittedOffset, OffsetsCommitted
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import Claim, PopOutcome, Reopen, Settle, Take
+from minimq_broker.core.popping.pop_runs import Claim, PopKey, PopOutcome, Reopen, Settle, Take
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import effect

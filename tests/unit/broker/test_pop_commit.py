@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import Take
+from minimq_broker.core.popping.pop_runs import PopKey, Take
 from minimq_broker.core.state import State
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.entry import opened

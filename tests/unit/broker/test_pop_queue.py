@@ -10,12 +10,25 @@ import pytest
 
 from minimq_broker.core.facts import decode_fact, encode_fact
 from minimq_broker.core.popping import pop_queue
-from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Claim, Leave, PopOutcome, Reopen, Settle, Take
-from minimq_broker.core.popping.pop_runs import MAX_HELD, MAX_RUNS, PopMoved, QueueMoved, Run, RunState, handle_epoch
+from minimq_broker.core.popping.pop_runs import (
+    MAX_HELD,
+    MAX_RUNS,
+    Claim,
+    Leave,
+    PopKey,
+    PopMoved,
+    PopOutcome,
+    QueueMoved,
+    Reopen,
+    Run,
+    RunState,
+    Settle,
+    Take,
+    handle_epoch,
+)
 from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
-from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
+from minimq_broker.store.popping.pop_drafts import PopDraft, PopJob, PopStep
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 T = TypeVar("T")
@@ -158,11 +171,11 @@ def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
 def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -> None:
     queue = PopQueue()
     taken(queue, 40)
-    draft = PopDraft(KEY, queue.copy(0))
-    draft.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))
+    draft = PopDraft(queue.copy(0))
+    draft.put(draft.queue.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))[0])
     assert draft.drop_before(14) == 14 - 4 - 2
-    draft.take(Take("b", 10, 50), 0, 60, 2, lambda: False)
-    moved = draft.changes()
+    draft.put(draft.queue.take(Take("b", 10, 50), 0, 60, 2))
+    moved = draft.changes(KEY)
     assert moved is not None
     queue.drop_before(moved.done)
     for run in moved.runs:

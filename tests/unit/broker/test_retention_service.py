@@ -14,9 +14,7 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
-from minimq_broker.core.popping.pop_runs import Run, RunState
+from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
 from minimq_broker.services.clock import DeletionClock, PopClock

@@ -7,21 +7,10 @@ lane, and wait for each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
 
-from minimq_broker.core.popping.pop_runs import Run, RunState, merged_runs
+from minimq_broker.core.popping.pop_runs import NEVER, Run, RunState, Stretch, merged_runs
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: Later than any time, in ms.
-NEVER = (1 << 63) - 1
-
-
-class Stretch(NamedTuple):
-    """Neighboring messages of a queue with the same lane; 0: with none."""
-
-    first: int
-    end: int
-    lane: int
 
 
 def earliest_ms(runs: Iterable[Run]) -> int:

@@ -14,16 +14,21 @@ from operator import attrgetter
 import msgspec
 
 from minimq_broker.core.popping import pop_lanes
-from minimq_broker.core.popping.pop_lanes import NEVER
-from minimq_broker.core.popping.pop_requests import Claim, Leave, PopOutcome, Reopen, Settle, Take
 from minimq_broker.core.popping.pop_runs import (
     MAX_CLAIMED_RUNS,
     MAX_HELD,
     MAX_LOST,
     MAX_RUNS,
     MAX_TRIES,
+    NEVER,
+    Claim,
+    Leave,
+    PopOutcome,
+    Reopen,
     Run,
     RunState,
+    Settle,
+    Take,
     merged_runs,
 )
 from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 import lmdb
 
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
-from minimq_broker.core.popping.pop_runs import Run
+from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine

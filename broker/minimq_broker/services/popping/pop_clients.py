@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import PopOutcome, Settle
+from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Settle
 from minimq_broker.core.state import State
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine

@@ -18,9 +18,7 @@ from weakref import WeakKeyDictionary
 import lmdb
 
 from minimq_broker.core.facts import Topic
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_lanes import NEVER, Stretch
-from minimq_broker.core.popping.pop_requests import Take
+from minimq_broker.core.popping.pop_runs import NEVER, PopKey, Stretch, Take
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine

@@ -12,8 +12,7 @@ from functools import partial
 import grpc.aio
 import lmdb
 
-from minimq_broker.core.popping.pop_draft import PopKey
-from minimq_broker.core.popping.pop_requests import Leave, PopOutcome, Settle
+from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from minimq_broker.core.popping.pop_draft import PopDraft, PopKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_requests import Claim, Leave, Reopen, Settle, Take
-from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, handle_epoch
+from minimq_broker.core.popping.pop_runs import (
+    Claim,
+    Leave,
+    PopKey,
+    PopMoved,
+    QueueMoved,
+    Reopen,
+    Run,
+    RunState,
+    Settle,
+    Take,
+    handle_epoch,
+)
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.store.jobs import Job
 from minimq_broker.store.log_reader import LogReader
@@ -71,6 +81,40 @@ class PopJob(Job):
             group.add(moved)
 
 
+class PopDraft:
+    """A popped queue as it will be after a commit, tried on a copy."""
+
+    def __init__(self, queue: PopQueue) -> None:
+        self.queue = queue
+        self._runs: list[Run] = []
+        self._done = 0
+
+    def drop_before(self, first: int) -> int:
+        """Pass over deleted messages; return how many of them were not settled."""
+        if first <= self.queue.done:
+            return 0
+        missed = self.queue.unsettled_before(first)
+        self.queue.drop_before(first)
+        self._done = first
+        # Whoever repeats the changes drops first, and what follows cannot be true of messages that are gone.
+        self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
+        return missed
+
+    def put(self, runs: Iterable[Run]) -> None:
+        """Set the states of messages."""
+        for run in runs:
+            self.queue.put(run)
+            self._runs.append(run)
+
+    def changes(self, key: PopKey) -> QueueMoved | None:
+        """Return the changes since the previous call; None if there are none."""
+        if not self._runs and not self._done:
+            return None
+        moved = QueueMoved(key.topic_id, key.queue_id, tuple(self._runs), self._done)
+        self._runs, self._done = [], 0
+        return moved
+
+
 class PopDrafts:
     """The popped queues that one group commit changes, as they will be after it."""
 
@@ -90,7 +134,7 @@ class PopDrafts:
                 step.error = error
         moved: dict[str, list[QueueMoved]] = {}
         for key, draft in touched.items():
-            if (changes := draft.changes()) is not None:
+            if (changes := draft.changes(key)) is not None:
                 moved.setdefault(key.group, []).append(changes)
         return [PopMoved(group, tuple(queues)) for group, queues in moved.items()]
 
@@ -111,52 +155,65 @@ class PopDrafts:
         except MiniMQError:
             for key in keys:
                 self._drafts.pop(key, None)
-            self._drafts |= {key: PopDraft(key, queue) for key, queue in before.items()}
+            self._drafts |= {key: PopDraft(queue) for key, queue in before.items()}
             raise
         return moved
 
+    def _is_known(self, key: PopKey) -> bool:
+        return key in self._state.popped or key in self._drafts
+
     def _has_all(self, key: PopKey, settle: Settle, now_ms: int) -> bool:
-        is_known = key in self._state.popped or key in self._drafts
-        return is_known and self._draft(key, now_ms).queue.has_all(settle)
+        return self._is_known(key) and self._draft(key, now_ms).queue.has_all(settle)
 
     def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
         key, what = step.key, step.what
         if self._state.topic_name(key.topic_id) is None:
             raise TopicNotFound("the topic was deleted while its messages were received: retry")
-        if not isinstance(what, Take | Claim) and key not in self._state.popped and key not in self._drafts:
-            if isinstance(what, Settle):  # the group was reset or deleted: nothing is in flight
-                step.expired = list(what.spans)
+        if not isinstance(what, Take | Claim) and not self._is_known(key):  # the group was reset or deleted
+            step.expired = [*what.spans] if isinstance(what, Settle) else []
             if isinstance(what, Reopen):
                 raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
             return
         draft = touched[key] = self._draft(key, job.now_ms)
         step.missed = draft.drop_before(step.stored[0])
-        match what:
+        self._change(step, job, draft)
+
+    def _change(self, step: PopStep, job: PopJob, draft: PopDraft) -> None:
+        match what := step.what:
             case Take():
                 self._take(step, what, job, draft)
             case Settle():
-                step.expired = draft.settle(what)
+                settled, step.expired, busy = draft.queue.settle(what)
+                draft.put(settled)
+                if busy is not None:
+                    raise busy
             case Leave():
-                step.runs = draft.free(what)
+                step.runs = draft.queue.freed(what)
+                draft.put(step.runs)
             case Claim():
-                draft.claim(what)
+                draft.put(draft.queue.claim(what))
             case Reopen():
-                draft.reopen(what, step.stored)
+                draft.put(draft.queue.reopen(what, step.stored))
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
+        queues = [*self._queues(step.key.group)]
+
         def has_some(*, lost_only: bool) -> bool:
             return take.client != "" and any(
-                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in self._queues(step.key.group)
+                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in queues
             )
 
-        if any(queue.has_expired_since(take.asked_ms, job.now_ms) for queue in self._queues(step.key.group)):
+        if any(queue.has_expired_since(take.asked_ms, job.now_ms) for queue in queues):
             step.asks_again = True  # its process may stand still, too, or be the one that does
             return
-        is_alone = has_some(lost_only=True)
-        end = self._readable_end(step)
-        found = None if is_alone else draft.take(take, job.now_ms, end, job.epoch, lambda: has_some(lost_only=False))
-        step.makes_room = found is None
-        step.runs = found or []
+        step.makes_room = has_some(lost_only=True)
+        if step.makes_room:
+            return
+        runs = draft.queue.take(take, job.now_ms, self._readable_end(step), job.epoch)
+        step.makes_room = any(run.state is RunState.OUT and run.lost for run in runs) and has_some(lost_only=False)
+        if not step.makes_room:
+            draft.put(runs)
+            step.runs = [run for run in runs if run.state is RunState.OUT]
 
     def _queues(self, group: str) -> Iterator[PopQueue]:
         for topic_id, queue_id in self._state.index.queues(group):
@@ -177,7 +234,7 @@ class PopDrafts:
         if draft is None:
             queue = self._state.popped.get(key)
             begun = PopQueue(self._state.committed.get(key, 0)) if queue is None else queue.copy(now_ms)
-            draft = self._drafts[key] = PopDraft(key, begun)
+            draft = self._drafts[key] = PopDraft(begun)
         return draft
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import lmdb
 import msgspec
 
-from minimq_broker.core.popping.pop_lanes import NEVER
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import RunState
+from minimq_broker.core.popping.pop_runs import NEVER, RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
