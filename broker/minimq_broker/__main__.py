@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from minimq_broker.options import BrokerOptions
-from minimq_broker.replication.backup import Moved, take_snapshot
+from minimq_broker.replication.copying import Moved, take_snapshot
 from minimq_broker.replication.rebuild import rebuild as rebuild_directory
 from minimq_broker.server import Broker
 from minimq_broker.store.segment import Segment

@@ -12,30 +12,35 @@ from typing import TYPE_CHECKING, Protocol
 import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
+from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.engine_options import compactor_options, half_options, limits, store_options
+from minimq_broker.core.upkeep.disk import Watermarks
+from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_broker.options import BrokerOptions
 from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
-from minimq_broker.replication.backup import Snapshots
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.replication_view import ReplicationView
+from minimq_broker.replication.copying import Snapshots
 from minimq_broker.replication.roles import RoleKeeper, new_run
-from minimq_broker.replication.service import ReplicationService
+from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.clock import FILE_NAME as CLOCK
 from minimq_broker.services.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.held.delaying import DueTimer
+from minimq_broker.services.held.halves import HalfOptions
 from minimq_broker.services.held.transactions import TransactionService
+from minimq_broker.services.limits import Limits
 from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
-from minimq_broker.services.upkeep.compactor import Compactor
+from minimq_broker.services.upkeep.compactor import Compactor, CompactorOptions
 from minimq_broker.services.upkeep.group_deletion import idle_groups
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.status import Identity
+from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
@@ -134,7 +139,7 @@ class Broker:
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
-        service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, half_options(options))
+        service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, _half_options(options))
         self._server = grpc.aio.server(
             options=rpc.server_options(
                 max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
@@ -238,7 +243,7 @@ class Broker:
 
         check_s, kept_ms = self._options.retention_check_s, clock.kept_ms
         self._retention = Retention(engine.handle, engine.counters, check_s, lowest_needed, kept_ms)
-        compactor = Compactor(engine.handle, engine.counters, compactor_options(self._options), lowest_needed, kept_ms)
+        compactor = Compactor(engine.handle, engine.counters, _compactor_options(self._options), lowest_needed, kept_ms)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
         for task in (self._retention, compactor, scrub):
             self._start_task(task)
@@ -263,8 +268,8 @@ class Broker:
         try:
             return Engine(
                 options.data_dir,
-                store_options(options),
-                limits(options),
+                _store_options(options),
+                _limits(options),
                 EngineObserver(
                     self._refusal if options.controller else None,
                     self._topics_changed,
@@ -398,3 +403,50 @@ def _show_health(engine: Engine, standard: StandardServices) -> None:
 
 def _left(until: float) -> float:
     return min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0))
+
+
+def _store_options(options: BrokerOptions) -> StoreOptions:
+    return StoreOptions(
+        segment_bytes=options.segment_bytes,
+        sync=options.flush == "sync",
+        checkpoint_interval_s=options.checkpoint_interval_s,
+        retention=RetentionRules(max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes),
+        rewrite_after_s=options.rewrite_after_s,
+        dead_letters=RetentionRules(
+            max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
+        ),
+        watermarks=Watermarks(
+            warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
+        ),
+        staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
+        max_delay_ms=math.ceil(options.max_delay_s * 1000),
+        replication_timeout_s=options.replication_timeout_s,
+        owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
+    )
+
+
+def _half_options(options: BrokerOptions) -> HalfOptions:
+    return HalfOptions(
+        check_after_s=options.half_check_after_s,
+        check_interval_s=options.half_check_interval_s,
+        checks=options.half_checks,
+        expiry_s=options.half_expiry_s,
+    )
+
+
+def _limits(options: BrokerOptions) -> Limits:
+    return Limits(
+        max_body_bytes=options.max_body_bytes,
+        max_batch_bytes=options.max_batch_bytes,
+        max_pending_bytes=options.max_pending_bytes,
+        busy_after_s=options.busy_after_s,
+        max_unsent_bytes=options.max_unsent_bytes,
+        slave_read_lag=options.slave_read_lag,
+        max_topics=options.max_topics,
+        max_groups=options.max_groups,
+        max_sessions=options.max_sessions,
+    )
+
+
+def _compactor_options(options: BrokerOptions) -> CompactorOptions:
+    return CompactorOptions(options.compaction_check_s, options.compaction_memory_bytes, options.compaction_share)

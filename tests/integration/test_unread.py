@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq_broker.replication import backup
+from minimq_broker.replication import copying
 from minimq_common.errors import MiniMQError, SystemBusy, Unavailable
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, replication_pb2, replication_pb2_grpc
@@ -82,7 +82,7 @@ def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
     request = replication_pb2.TakeSnapshot()
     with ExitStack() as opened:
         calls = []
-        for _ in range(backup.MAX_COPIES):
+        for _ in range(copying.MAX_COPIES):
             channel = opened.enter_context(rpc.open_channel(broker.address))
             snapshot: Any = replication_pb2_grpc.ReplicationStub(channel).Snapshot
             calls.append(snapshot(iter([request]), timeout=PATIENCE_S))
@@ -92,7 +92,7 @@ def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
         error = ended(another(iter([request]), timeout=PATIENCE_S))
         assert isinstance(error, SystemBusy)
         assert error.message == (
-            f"{backup.MAX_COPIES} copies of this broker are running, which is the limit: retry when one is done"
+            f"{copying.MAX_COPIES} copies of this broker are running, which is the limit: retry when one is done"
         )
         calls[0].cancel()
 

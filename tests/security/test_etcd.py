@@ -18,7 +18,7 @@ from minimq.local.server_process import free_port
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.etcd_controller import EtcdController
-from minimq_broker.replication.etcd_link import EtcdLink
+from minimq_broker.replication.etcd_view import EtcdLink
 from minimq_common.security.certificates import security_of_files
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 

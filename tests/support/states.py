@@ -13,7 +13,6 @@ from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.recovery import recover
 
 
@@ -51,7 +50,7 @@ def rows_from_scratch(data: Path, folder: Path) -> dict[str, Any]:
     """Return what the log alone of a data directory adds up to; it has to begin at 0. A folder is made for that."""
     shutil.copytree(data / "commitlog", folder / "commitlog")
     with (
-        closing(CommitLog(folder / "commitlog", 1 << 30, UNOBSERVED)) as log,
+        closing(CommitLog(folder / "commitlog", 1 << 30)) as log,
         closing(Checkpoint(folder / "state.mdb")) as checkpoint,
     ):
         return rows(recover(checkpoint, log))

@@ -11,7 +11,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.core import group_room, groups
 from minimq_broker.core.popping import pop_runs
 from minimq_broker.options import BrokerOptions
-from minimq_broker.replication import backup
+from minimq_broker.replication import copying
 from minimq_broker.services import leases, offsets, pull
 from minimq_broker.services.held import attending
 from minimq_broker.services.popping import pop_clients, popping
@@ -138,7 +138,7 @@ def seconds(*options: str) -> str:
         ("Per broker", "connections |", f"{OPTIONS.max_connections:,} (`--max-connections`)"),
         ("Per broker", "streams that watch the health", f"{standard_services.MAX_WATCHES:,}"),
         ("Per broker", "answers that clients", f"{mib(OPTIONS.max_unsent_bytes)} (`--max-unsent-bytes`)"),
-        ("Per broker", "concurrent copies of its log", f"{backup.MAX_COPIES}"),
+        ("Per broker", "concurrent copies of its log", f"{copying.MAX_COPIES}"),
         ("Per broker", "jump of the clock", f"{OPTIONS.max_clock_jump_s / 3600:g} h (`--max-clock-jump`)"),
         ("Per name server", "topics of one broker", f"{bounds.MAX_TOPICS_OF_A_BROKER:,}"),
         ("Per name server", "topics of one broker", mib(bounds.MAX_TABLE_BYTES)),

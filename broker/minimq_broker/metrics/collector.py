@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.options import BrokerOptions
-from minimq_broker.replication.replication_view import ReplicationView
+from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.engine import Engine

@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 
-from minimq_broker.replication.etcd_link import EtcdLink
-from minimq_broker.replication.etcd_view import EtcdView
+from minimq_broker.replication.etcd_view import EtcdLink, EtcdView
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replicas import election
 from minimq_common.replicas import replica_set as rules

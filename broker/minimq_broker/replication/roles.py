@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from minimq_broker.core.in_sync import Patience
@@ -21,11 +21,10 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.leadership import Leadership
-from minimq_broker.replication.own_damage import OwnDamage
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import LogStatus
-from minimq_common.errors import MiniMQError, NotMaster, TermEnding
+from minimq_broker.services.store_handle import LogStatus, StoreHandle
+from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
@@ -322,6 +321,53 @@ class RoleKeeper:
         follower, self.follower = self.follower, None
         if follower is not None:
             await follower.stop()
+
+
+class OwnDamage:
+    """The damaged segments of one replica. Lives on the loop of the engine, but for what says otherwise."""
+
+    def __init__(self, handle: StoreHandle, follower: Callable[[], Follower | None]) -> None:
+        self.told = False
+        self._handle = handle
+        self._follower = follower
+        self._loop = asyncio.get_running_loop()
+        handle.damage.repair = self._found
+
+    def stop(self) -> None:
+        """Repair nothing any more."""
+        self._handle.damage.repair = None
+
+    def begin_to_follow(self) -> None:
+        """Forget what could not be repaired: the next detection starts the repair."""
+        self._handle.damage.known.clear()
+
+    @property
+    def reasons(self) -> Mapping[int, str]:
+        """The damage that is to be repaired, by the starts of segments."""
+        return {} if self._handle.is_closed else self._handle.store.log.damage.reasons
+
+    def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
+        """Return whether this replica may not be elected: it lacks something that another one in sync may have."""
+        return bool(self.reasons) and (record is None or record.in_sync != {own_id})
+
+    def check(self) -> None:
+        """Raise `CorruptEntry` if this replica was elected before it could report damage of its log."""
+        if self.reasons and not self.told:
+            raise CorruptEntry(
+                f"a segment is damaged, so this replica does not lead: {next(iter(self.reasons.values()))}"
+            )
+
+    def _found(self, start: int, reason: str) -> None:
+        self._loop.call_soon_threadsafe(self._repair, start, reason)
+
+    def _repair(self, start: int, reason: str) -> None:
+        follower, damage = self._follower(), self._handle.damage
+        if follower is None or not follower.connected:
+            damage.tell(start, reason)
+        elif start not in damage.known and self._handle.store.log.mark_damaged(start, reason):
+            self.told = False
+            log.error("roles: a segment is damaged, and will be repaired segment=%d reason=%s", start, reason)
+            follower.repair()
 
 
 def new_run() -> int:

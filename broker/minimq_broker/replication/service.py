@@ -1,20 +1,25 @@
-"""The gRPC service of replication: what slaves and copies call."""
-
-# ruff: noqa: D102 - names, meaning and context are those of the .proto file and of its stubs
+"""The gRPC service of replication, which slaves and copies call, and what a broker tells of its replicas."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from minimq_broker.replication.backup import Snapshots
+from minimq_broker.replication.copying import Snapshots
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, NotMaster, StaleTerm
-from minimq_proto.v1 import replication_pb2
+from minimq_broker.services.store_handle import StoreHandle
+from minimq_common.errors import BrokerConflict, DeadlineExceeded, InvalidArgument, MiniMQError, NotMaster, StaleTerm
+from minimq_common.replicas.replica_set import shown_id_of_slave
+from minimq_proto.v1 import broker_pb2, replication_pb2
 
 log = logging.getLogger(__name__)
+
+#: After the controller has named it, how long this broker may take to lead, in seconds.
+_LEADS_WITHIN_S = 10.0
 
 
 class ReplicationService:
@@ -27,6 +32,7 @@ class ReplicationService:
         self._roles = roles
 
     async def Replicate(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
+        """Serve a slave."""
         try:
             await self._serve(requests, context)
         except MiniMQError as error:
@@ -35,6 +41,7 @@ class ReplicationService:
             raise
 
     async def Snapshot(self, requests: AsyncIterator[replication_pb2.TakeSnapshot], context: Any) -> None:
+        """Send a copy of everything."""
         if await anext(aiter(requests), None) is not None:
             await self._snapshots.send(context)
 
@@ -55,3 +62,90 @@ class ReplicationService:
         if leadership is None:
             raise NotMaster(f"this broker does not lead {own}")
         return leadership
+
+
+class ReplicationView:
+    """The place of a broker among its replicas."""
+
+    def __init__(self, handle: StoreHandle, roles: RoleKeeper | None) -> None:
+        self._handle = handle
+        self._roles = roles
+
+    def tell(self) -> broker_pb2.ReplicationStatus:
+        """Return the replication status of the broker and its replicas."""
+        roles = self._roles
+        if roles is None:
+            return broker_pb2.ReplicationStatus(
+                role=broker_pb2.BROKER_ROLE_ALONE, confirmed=self._handle.log_status.end
+            )
+        status = broker_pb2.ReplicationStatus(
+            role=broker_pb2.BROKER_ROLE_UNDECIDED,
+            replica_id=roles.own.replica_id,
+            confirmed=self._handle.log_status.confirmed,
+        )
+        record = roles.record
+        if record is not None:
+            status.term, status.master_id = record.term, record.master_id
+            status.master_address = record.master_address
+            status.sync, status.min_in_sync = record.sync, record.min_in_sync
+            status.in_sync.extend(sorted(record.in_sync))
+        status.controller_silent_ms = round(roles.controller_silent_s * 1000)
+        self._tell_role(status, roles)
+        return status
+
+    def _tell_role(self, status: broker_pb2.ReplicationStatus, roles: RoleKeeper) -> None:
+        end = self._handle.log_status.end
+        if roles.leadership is not None:
+            status.role = broker_pb2.BROKER_ROLE_MASTER
+            status.lease_ms = round(roles.leadership.lease_left_s * 1000)
+            status.by_replicas_ms = round(roles.leadership.by_replicas_s * 1000)
+            for replica_id, progress in roles.leadership.progress().items():
+                replica = status.replicas.add(
+                    replica_id=replica_id,
+                    connected=progress.connected,
+                    position=progress.position,
+                    behind_bytes=max(end - progress.position, 0),
+                )
+                if not math.isinf(progress.lag_s):
+                    replica.behind_ms = round(progress.lag_s * 1000)
+        elif roles.follower is not None:
+            status.role = broker_pb2.BROKER_ROLE_SLAVE
+            status.connected = roles.follower.connected
+            if roles.follower.master_end is not None:
+                status.behind_bytes = max(roles.follower.master_end - end, 0)
+
+    def slave_for_readers(self) -> int:
+        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
+        roles = self._roles
+        if roles is None or roles.leadership is None:
+            return 0
+        for replica_id, progress in roles.leadership.progress().items():
+            if progress.connected and replica_id in roles.leadership.in_sync.members:
+                return shown_id_of_slave(replica_id, roles.own.replica_id)
+        return 0
+
+    async def promote(self, *, unclean: bool) -> int:
+        """Become the master, and return the term."""
+        if self._roles is None:
+            raise InvalidArgument("this broker has no replicas: it was started without --controller")
+        own, known = self._roles.own, self._roles.record
+        record = await self._roles.controller.promote(own.cluster, own.broker_name, own.replica_id, unclean=unclean)
+        try:
+            async with asyncio.timeout(_LEADS_WITHIN_S):
+                await self._roles.leads(record.term)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"replica {own.replica_id} was named the master of term {record.term}, but does not lead yet: "
+                "minimq cluster status shows when it does"
+            ) from None
+        if unclean and known is not None and record.term > known.term:
+            log.error(
+                "replication: leading after an unclean promotion, acknowledged messages that this replica did not have "
+                "are lost broker=%s cluster=%s replica=%d term=%d in_sync_before=%s",
+                own.broker_name,
+                own.cluster,
+                own.replica_id,
+                record.term,
+                sorted(known.in_sync),
+            )
+        return record.term

@@ -155,12 +155,12 @@ class Engine:
         self._look_for_topics()
 
     def delayed(self, due_ms: int) -> None:
-        """Tell the timer of a delayed batch; see `WriteObserver`."""
+        """Tell the timer of a delayed batch that waits until a time in ms since 1970."""
         for listener in self.delay_listeners:
             listener(due_ms)
 
     def recorded(self, fact: Fact) -> None:
-        """React to a fact that is recorded; see `WriteObserver`."""
+        """React to a fact that is recorded, ahead of its caller."""
         if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so everybody may look for their topic again
             self.arrivals.wake_all()
             self.tables.retain_topics()
@@ -172,7 +172,7 @@ class Engine:
             self.observer.topics_changed()
 
     def finished(self, *, maybe_recorded: bool) -> None:
-        """Check whether topics have changed without a notification; see `WriteObserver`."""
+        """Check, once all jobs of a commit are answered, whether topics have changed without a notification."""
         is_untold = maybe_recorded or self._told != self._store.state.made
         if is_untold and not self.handle.is_closed:
             self._look_for_topics()

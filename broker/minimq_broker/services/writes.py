@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence, Set
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from minimq_broker.core.facts import Fact
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
@@ -29,6 +29,9 @@ from minimq_broker.store.jobs import (
 )
 from minimq_common.errors import MiniMQError, SystemBusy
 
+if TYPE_CHECKING:
+    from minimq_broker.services.engine import Engine
+
 log = logging.getLogger(__name__)
 
 Written = TypeVar("Written", bound=Job)
@@ -37,24 +40,8 @@ Written = TypeVar("Written", bound=Job)
 _COME_BACK_S = 0.5
 
 
-class WriteRefusal(Protocol):
-    """Returns the reason why nothing may be accepted or acknowledged now; None if it may."""
-
-    def __call__(self, *, to_sender: bool) -> MiniMQError | None:
-        """Return it; what a sender is told of its batch may be stricter than what others are told."""
-
-
-class WriteObserver(Protocol):
-    """Notified on the event loop of written jobs, before their callers."""
-
-    def delayed(self, due_ms: int) -> None:
-        """Hear that a batch waits until it is due, in ms since 1970."""
-
-    def recorded(self, fact: Fact) -> None:
-        """Hear of a fact that is recorded here."""
-
-    def finished(self, *, maybe_recorded: bool) -> None:
-        """Hear that all jobs of a commit are answered, some of which may have changed topics."""
+#: Returns why nothing may be accepted or acknowledged now, None if it may; `to_sender` of a batch it may be stricter.
+WriteRefusal = Callable[..., MiniMQError | None]
 
 
 class Writes:
@@ -65,7 +52,7 @@ class Writes:
         submit: Callable[[Job], None],
         limits: Limits,
         counters: Counters,
-        observer: WriteObserver,
+        observer: Engine,
         refusal: WriteRefusal | None,
         queue_grew: Callable[[QueueKey], None],
     ) -> None:

@@ -19,7 +19,7 @@ from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.first_position import keep, look_and_keep
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.lmdb_file import lock_file, remove_lmdb
-from minimq_broker.store.log_reader import LogObserver, LogReader
+from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import segment_files
@@ -37,13 +37,12 @@ class CommitLog(LogReader):
         self,
         path: Path,
         segment_bytes: int,
-        observer: LogObserver,
         *,
         readonly: bool = False,
         without: Collection[str] = (),
         start: int = 0,
     ) -> None:
-        super().__init__(path, observer)
+        super().__init__(path)
         self._segment_bytes = segment_bytes
         self.lost: dict[int, str] = {}
         #: Segments from here on were verified when they were opened.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -25,18 +24,6 @@ T = TypeVar("T")
 _COME_BACK_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class LogObserver:
-    """Functions that the log calls, on any thread."""
-
-    name_of: Callable[[QueueKey], str]
-    damage_found: Callable[[int, str], None]
-
-
-#: For callers that go by what is raised, such as tools.
-UNOBSERVED = LogObserver(str, lambda start, reason: None)
-
-
 class LogReader:
     """Reads the segments of one log. Any thread may read.
 
@@ -45,15 +32,18 @@ class LogReader:
 
     damage: DamageMarks
 
-    def __init__(self, path: Path, observer: LogObserver) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
+        #: Names a queue in errors; called on any thread, and so is the next.
+        self.name_of: Callable[[QueueKey], str] = str
+        #: Told the start of a segment that is damaged, and the reason.
+        self.report_damage: Callable[[int, str], None] = lambda start, reason: None
         self.segments: list[Segment] = []
         self.complete_from = 0
         self.saved_to = 0
         self.floors: Mapping[QueueKey, int] = {}
         self.cuts = 0
         self.truncations = 0
-        self._observer = observer
 
     def _use(self, segments: list[Segment]) -> None:
         self.segments = segments
@@ -68,10 +58,6 @@ class LogReader:
 
     def _shown(self, queue: QueueKey, offset: int | None) -> int | None:
         return None if offset is None else max(offset, self.floors.get(queue, 0))
-
-    def report_damage(self, start: int, reason: str) -> None:
-        """Report that the segment at a position is damaged. Any thread may call this."""
-        self._observer.damage_found(start, reason)
 
     @property
     def start(self) -> int:
@@ -137,7 +123,7 @@ class LogReader:
                     break
                 raise CorruptEntry(
                     f"{self._where_gap(queue, offset, segment)}: offsets {offset} to {part.begins_at - 1} of queue "
-                    f"{self._observer.name_of(queue)} are missing: go "
+                    f"{self.name_of(queue)} are missing: go "
                     f"on from offset {part.begins_at}; stop the broker and run minimq-broker check",
                     next_offset=part.begins_at,
                 )

@@ -22,7 +22,6 @@ from minimq_broker.store.held.delay_drafts import DelayLimits, delay_refusal
 from minimq_broker.store.held.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
-from minimq_broker.store.log_reader import LogObserver
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.store_options import StoreObserver, StoreOptions
@@ -66,11 +65,8 @@ class MessageStore:
             opened.callback(self._directory.close)
             self._directory.check_whole()
             try:
-                self.log = CommitLog(
-                    self._directory.log_path,
-                    options.segment_bytes,
-                    LogObserver(self._name_of, observer.damage_found),
-                )
+                self.log = CommitLog(self._directory.log_path, options.segment_bytes)
+                self.log.name_of, self.log.report_damage = self._name_of, observer.damage_found
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
                 self._checkpoint, state = open_state(

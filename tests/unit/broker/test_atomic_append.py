@@ -15,7 +15,6 @@ from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendStatus
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import (
     CorruptEntry,
@@ -254,7 +253,7 @@ def test_a_log_that_is_cut_anywhere_has_whole_appends_only(stores: Stores) -> No
     for index, cut in enumerate(boundaries[begun:]):
         name = f"cut-{index}"
         written(stores, name)
-        with closing(CommitLog(stores.folder / name / "commitlog", 1 << 30, UNOBSERVED)) as log:
+        with closing(CommitLog(stores.folder / name / "commitlog", 1 << 30)) as log:
             with closing(Checkpoint(stores.folder / name / "state.mdb")) as checkpoint:
                 checkpoint.clear()  # a checkpoint ahead of the log would be of another one
             log.truncate(cut)

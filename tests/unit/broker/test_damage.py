@@ -22,7 +22,6 @@ from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.inspect import inspect_directory
 from minimq_common.batch.records import RecordBatch
@@ -127,7 +126,7 @@ def test_a_fact_of_a_newer_release_is_a_named_error(stores: Stores) -> None:
     store = stores.open()
     store.create_topic("t", 1)
     store.close()
-    with closing(CommitLog(store.path / "commitlog", 1 << 20, UNOBSERVED)) as log:
+    with closing(CommitLog(store.path / "commitlog", 1 << 20)) as log:
         log.append(log.end, [(log.end, fact_entry(cast("Fact", OfTomorrow(7)), 0))], [])
     stores.damaged.add(store.path)
     (store.path / "state.mdb").unlink()

@@ -14,7 +14,6 @@ import pytest
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.repair import repair_segment
@@ -138,7 +137,7 @@ def test_a_batch_with_a_damaged_row_is_published(stores: Stores, by: Harm) -> No
 def test_each_damage_is_found(stores: Stores, by: Harm) -> None:
     store, _ = harm(stores, by)
     assert check_directory(store.path).findings != []
-    with closing(CommitLog(store.path / "commitlog", 1 << 20, UNOBSERVED, readonly=True)) as log:
+    with closing(CommitLog(store.path / "commitlog", 1 << 20, readonly=True)) as log:
         verification = Verification(log.segments[0], log.segments[1].start)
         with pytest.raises(DAMAGE):
             verify(verification)

@@ -10,8 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from minimq_broker.replication.etcd_link import EtcdResult, Stored
-from minimq_broker.replication.etcd_view import EtcdView
+from minimq_broker.replication.etcd_view import EtcdResult, EtcdView, Stored
 from minimq_common.replicas.election import found
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, repaired
 from support.reports import report

@@ -14,8 +14,8 @@ import pytest
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership
-from minimq_broker.replication.replication_view import ReplicationView
 from minimq_broker.replication.roles import RoleKeeper
+from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import NotEnoughReplicas, Unavailable

@@ -14,8 +14,7 @@ import pytest
 from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.services.upkeep.retention import Retention
-from minimq_broker.services.upkeep.rewriter import LogStretch, Rewriter
+from minimq_broker.services.upkeep.retention import LogStretch, Retention, Rewriter
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
@@ -208,10 +207,10 @@ def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
         world.send("long", number % 2, bytes(200) if number > 20 else bytes(5_000))
     begin = Rewriter._begin
 
-    def has_little_room(rewriter: Rewriter, stretch: LogStretch, choose: Any) -> Any:
+    def has_little_room(rewriter: Rewriter, stretch: LogStretch) -> Any:
         if stretch.kept_bytes > SEGMENT_BYTES // 4:
             raise StoreFull("no room")
-        return begin(rewriter, stretch, choose)
+        return begin(rewriter, stretch)
 
     with monkeypatch.context() as patched:
         patched.setattr(Rewriter, "_begin", has_little_room)

@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_broker.replication import backup
-from minimq_broker.replication.backup import Snapshots
+from minimq_broker.replication import copying
+from minimq_broker.replication.copying import Snapshots
 from minimq_broker.services.engine import Engine
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine
@@ -39,8 +39,8 @@ class Reader:
 def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
-    monkeypatch.setattr(backup, "_STUCK_S", patience_s)
-    monkeypatch.setattr(backup, "FRAME_BYTES", 1)
+    monkeypatch.setattr(copying, "_STUCK_S", patience_s)
+    monkeypatch.setattr(copying, "FRAME_BYTES", 1)
 
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)

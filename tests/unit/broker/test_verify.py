@@ -13,7 +13,6 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.upkeep.verify import Verification
 from support.stores import Stores, numbered_batch
 
@@ -39,7 +38,7 @@ def path(stores: Stores) -> Path:
 
 def steps(path: Path) -> int:
     """Verify the first segment five entries at a time, and return in how many steps."""
-    with closing(CommitLog(path, 1 << 20, UNOBSERVED, readonly=True)) as log:
+    with closing(CommitLog(path, 1 << 20, readonly=True)) as log:
         first, second = log.segments
         verification = Verification(first, second.start)
         count = 0
@@ -50,7 +49,7 @@ def steps(path: Path) -> int:
 
 
 def test_a_segment_in_order_is_walked_through_in_steps(path: Path) -> None:
-    with closing(CommitLog(path, 1 << 20, UNOBSERVED, readonly=True)) as log:
+    with closing(CommitLog(path, 1 << 20, readonly=True)) as log:
         entries, rows, _ = log.segments[0].counts
     assert rows == 11
     assert steps(path) > entries // 5

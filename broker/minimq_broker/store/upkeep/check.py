@@ -12,6 +12,8 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
+from minimq_broker.core.popping.pop_queue import PopRow
+from minimq_broker.core.popping.pop_runs import RunState
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import BatchApplied, Effect, QueueKey, State
 from minimq_broker.store.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
@@ -28,8 +30,6 @@ from minimq_broker.store.entry import (
 )
 from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.held.due_table import due_rows_of
-from minimq_broker.store.log_reader import UNOBSERVED
-from minimq_broker.store.popping.popped_check import popped_findings
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import is_segment
@@ -37,6 +37,7 @@ from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, check_file
+from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.words import count_of
 
 #: Not compared: a broker forgets the oldest producers, and releases may differ in how many they keep.
@@ -73,7 +74,6 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
             CommitLog(
                 directory.log_path,
                 0,
-                UNOBSERVED,
                 readonly=True,
                 without=damaged | strange,
             )
@@ -317,3 +317,30 @@ class DueCheck:
                 yield -1, f"the due row {key.hex()} is wrong"
         for key in expected:
             yield int.from_bytes(key[8:16], "big"), f"the due row {key.hex()} is missing"
+
+
+def popped_findings(state: State, rows: Iterable[tuple[tuple[str, int, int], PopRow]]) -> Iterator[str]:
+    """Yield a text for each popped queue that cannot be as it is saved."""
+    for (group, topic_id, queue_id), row in rows:
+        queue = QueueKey(topic_id, queue_id)
+        committed = state.committed.get((group, topic_id, queue_id), 0)
+        if group.startswith(DEAD_LETTER_PREFIX):  # settled by operators: no group has offsets there
+            committed = row.done
+        reason = _mistake(row, state.end(queue).offset, committed)
+        if reason:
+            yield f"queue {state.name_of(queue)} as group {group} pops it: {reason}"
+
+
+def _mistake(row: PopRow, end: int, committed: int) -> str:
+    if row.done != committed:
+        return f"it is settled to {row.done}, but the offset of the group is {committed}"
+    following = row.done
+    for run in row.runs:
+        if run.first != following or run.end <= run.first:
+            return f"messages {run.first} to {run.end} stand where those from {following} on should"
+        if run.state is not RunState.FREE and run.state is not RunState.OUT and run.first == row.done:
+            return f"messages {run.first} to {run.end} are done, but it is settled to {row.done} only"
+        if run.state is RunState.OUT and not (run.tries and run.epoch):
+            return f"messages {run.first} to {run.end} are in flight, but were never handed out"
+        following = run.end
+    return f"it was handed out to {following}, but ends at {end}" if following > end else ""

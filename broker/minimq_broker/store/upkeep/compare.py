@@ -11,7 +11,6 @@ import lmdb
 
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_common.errors import StoreError
 from minimq_common.words import count_of
 
@@ -53,7 +52,7 @@ def compare_directories(path: Path, other: Path) -> LogComparison:
 def _open(path: Path, opened: ExitStack) -> CommitLog:
     directory = DataDirectory(path, create=False)
     opened.callback(directory.close)
-    return opened.enter_context(closing(CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True)))
+    return opened.enter_context(closing(CommitLog(directory.log_path, 0, readonly=True)))
 
 
 def _compare(mine: CommitLog, other: CommitLog) -> LogComparison:

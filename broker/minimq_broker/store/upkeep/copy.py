@@ -24,7 +24,6 @@ from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import opened
 from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.lmdb_file import remove_lmdb
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.rows import Row, row_of
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import StoreError, StoreFull
@@ -69,7 +68,6 @@ class StoreCopy:
             self._log = CommitLog(
                 self._directory.log_path,
                 segment_bytes,
-                UNOBSERVED,
                 start=start,
             )
             opening.callback(self._log.close)

@@ -28,7 +28,6 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
-from minimq_broker.store.log_reader import UNOBSERVED
 from minimq_broker.store.recovery import recover
 from minimq_common.batch import header as batch
 from minimq_common.errors import StoreError
@@ -58,7 +57,7 @@ def _opened(path: Path) -> Iterator[tuple[CommitLog, State]]:
     try:
         directory.check_whole()
         with (
-            closing(CommitLog(directory.log_path, 0, UNOBSERVED, readonly=True)) as log,
+            closing(CommitLog(directory.log_path, 0, readonly=True)) as log,
             closing(Checkpoint(directory.state_path, readonly=True)) as checkpoint,
         ):
             yield log, recover(checkpoint, log)

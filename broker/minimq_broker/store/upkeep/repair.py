@@ -143,32 +143,31 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
     segment = Segment(made, int(path.stem), segment_bytes)
     try:
         entries: list[tuple[int, bytes]] = []
-        rows: list[tuple[QueueKey, Row]] = []
-        due: list[DueRow] = []
         size = 0
-
-        def write() -> None:
-            segment.write(sorted(entries), rows, due)
-            entries.clear()
-            rows.clear()
-            due.clear()
-
         for position, entry in _entries(path):
             if kept.get(position) != len(entry):
                 continue
-            header = read_header(memoryview(entry), position)
-            if header.kind in IN_QUEUE:
-                about = batch.read_header(payload_of(memoryview(entry), header))
-                rows.append((header.queue, row_of(header, about, position, len(entry))))
-            elif header.kind in (EntryKind.DELAYED, EntryKind.FACT):
-                due += due_rows_of(effect(memoryview(entry), position), position)
             entries.append((position, entry))
             size += len(entry)
             if size >= _WRITTEN_BYTES:
-                write()
-                size = 0
-        write()
+                segment.write(sorted(entries), *_rows(entries))
+                entries, size = [], 0
+        segment.write(sorted(entries), *_rows(entries))
         if rewritten_to:
             segment.mark_rewritten(rewritten_to)
     finally:
         segment.close()
+
+
+def _rows(entries: list[tuple[int, bytes]]) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
+    rows: list[tuple[QueueKey, Row]] = []
+    due: list[DueRow] = []
+    for position, data in entries:
+        entry = memoryview(data)
+        header = read_header(entry, position)
+        if header.kind in IN_QUEUE:
+            about = batch.read_header(payload_of(entry, header))
+            rows.append((header.queue, row_of(header, about, position, len(data))))
+        elif header.kind in (EntryKind.DELAYED, EntryKind.FACT):
+            due += due_rows_of(effect(entry, position), position)
+    return rows, due
