@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 from contextlib import AsyncExitStack
+from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import grpc.aio
 
@@ -54,9 +55,6 @@ from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatche
 from minimq_common.wire.standard_services import StandardServices
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
 
-if TYPE_CHECKING:
-    from minimq_common.serving.metrics import MetricsServer
-
 log = logging.getLogger(__name__)
 
 #: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
@@ -99,23 +97,19 @@ class Broker:
         self._options = options
         self._address = options.listen
         self._engine: Engine | None = None
-        self._server: grpc.aio.Server | None = None
         self._dispatcher: Dispatcher | None = None
         self._registration: Registration | None = None
-        self._standard: StandardServices | None = None
-        self._metrics: MetricsServer | None = None
         self._metrics_address = ""
         self._retention: Retention | None = None
         self._transactions: TransactionService | None = None
         self._due_timer: DueTimer | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
-        self._health: PeriodicTask | None = None
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
-        #: Ends what was started beside the server, the latest first.
-        self._ends = AsyncExitStack()
+        #: Ends what was started, the latest first, and when its end has to be over.
+        self._ends, self._until = AsyncExitStack(), math.inf
 
     @property
     def address(self) -> str:
@@ -140,13 +134,13 @@ class Broker:
         group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
         sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
         service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, _half_options(options))
-        self._server = grpc.aio.server(
+        server = grpc.aio.server(
             options=rpc.server_options(
                 max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
                 max_allowed_incoming_connections=options.max_connections,
             )
         )
-        self._address = await rpc.bind(self._server, options.listen, self._secrets)
+        self._address = await rpc.bind(server, options.listen, self._secrets)
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
         self._start_upkeep(engine, snapshots, clock)
@@ -158,22 +152,23 @@ class Broker:
         if group_expiry_ms:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
-        self._standard = self._add_services(self._server, engine, service, replication)
+        standard = self._add_services(server, engine, service, replication)
         if self._access is not None:  # nobody gets in by users and rules that may be old
             await self._access.shared.wait_until_settled()
-        await self._server.start()
+        await server.start()
         self._registration = Registration(
             options.nameservers, self._describe, lambda: engine.tables.data_version, security=security_of(self._secrets)
         )
+        self._ends.push_async_callback(self._unregister, self._registration)
         if self._roles is not None:
             self._roles.start()  # it registers once it knows as what
         else:
             self._registration.start()
         if options.metrics:
             await self._start_metrics(engine, identity, standing)
-        self._standard.serving()
-        self._health = PeriodicTask("health", partial(_show_health, engine, self._standard), _LOOK_S, log, at_once=True)
-        self._health.start()
+        standard.serving()
+        self._ends.callback(standard.stopping)
+        self._start_task(PeriodicTask("health", partial(_show_health, engine, standard), _LOOK_S, log, at_once=True))
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
         self._transactions = TransactionService(
@@ -196,10 +191,10 @@ class Broker:
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
         from minimq_common.serving.metrics import MetricsServer
 
-        options, control = self._options, self._control
-        metrics = BrokerMetrics(engine, identity, standing, control, options)
-        self._metrics = MetricsServer(metrics.collect, PREFIX)
-        self._metrics_address = await self._metrics.start(options.metrics, self._secrets, self._control)
+        metrics = BrokerMetrics(engine, identity, standing, self._control, self._options)
+        shown = MetricsServer(metrics.collect, PREFIX)
+        self._ends.push_async_callback(shown.stop)
+        self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
 
     async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
         self._access = access_of(
@@ -233,6 +228,7 @@ class Broker:
         dispatcher.add(_BROKER, service.handlers())
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
         server.add_generic_rpc_handlers((dispatcher,))
+        self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
         return StandardServices(dispatcher, _SERVICES, with_reflection=self._options.reflection)
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
@@ -243,7 +239,8 @@ class Broker:
 
         check_s, kept_ms = self._options.retention_check_s, clock.kept_ms
         self._retention = Retention(engine.handle, engine.counters, check_s, lowest_needed, kept_ms)
-        compactor = Compactor(engine.handle, engine.counters, _compactor_options(self._options), lowest_needed, kept_ms)
+        shares = self._options.compaction_check_s, self._options.compaction_memory_bytes, self._options.compaction_share
+        compactor = Compactor(engine.handle, engine.counters, CompactorOptions(*shares), lowest_needed, kept_ms)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
         for task in (self._retention, compactor, scrub):
             self._start_task(task)
@@ -269,7 +266,7 @@ class Broker:
             return Engine(
                 options.data_dir,
                 _store_options(options),
-                _limits(options),
+                Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)}),
                 EngineObserver(
                     self._refusal if options.controller else None,
                     self._topics_changed,
@@ -287,35 +284,24 @@ class Broker:
 
     async def stop(self) -> None:
         """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
-        until = asyncio.get_running_loop().time() + _STOP_S
-        await self._show_no_more()
-        await self._end_calls(until)
+        self._until = asyncio.get_running_loop().time() + _STOP_S
         await self._ends.aclose()
 
     async def _close_engine(self, engine: Engine) -> None:
         self._engine = None
         await asyncio.to_thread(engine.close)  # it waits for the disk
 
-    async def _show_no_more(self) -> None:
-        if self._health is not None:
-            await self._health.stop()
-        if self._standard is not None:
-            self._standard.stopping()
-        if self._metrics is not None:  # before the store is closed, which it reads
-            await self._metrics.stop()
-        registration, self._registration = self._registration, None
-        if registration is not None:
-            await registration.stop()
+    async def _unregister(self, registration: Registration) -> None:
+        self._registration = None
+        await registration.stop()
 
-    async def _end_calls(self, until: float) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            if self._engine is not None:
-                self._engine.streams.end()
-                await self._end_roles(self._engine)
-            if self._dispatcher is not None:
-                await self._dispatcher.drain(_STREAMS, _left(until))
-            await server.stop(_left(until))
+    async def _end_calls(self, server: grpc.aio.Server, engine: Engine, dispatcher: Dispatcher) -> None:
+        engine.streams.end()
+        if self._roles is not None:
+            await engine.writes.settle(_DRAIN_S)  # what was taken is acknowledged while this broker still leads
+            await self._roles.stop()
+        await dispatcher.drain(_STREAMS, _left(self._until))
+        await server.stop(_left(self._until))
 
     # ---- roles ----------------------------------------------------------------------------------
 
@@ -336,16 +322,10 @@ class Broker:
         patience = Patience(lag_s=options.replica_lag_s)
         return RoleKeeper(engine, own, controller, patience, self._role_changed, security)
 
-    async def _end_roles(self, engine: Engine) -> None:
-        if self._roles is not None:
-            await engine.writes.settle(_DRAIN_S)  # what was taken is acknowledged while this broker still leads
-            await self._roles.stop()
-
     def _role_changed(self) -> None:
-        if self._service is not None:
+        if self._service is not None and self._dispatcher is not None:
             self._service.begin()
-            if self._dispatcher is not None:
-                self._dispatcher.add(_BROKER, self._service.handlers())
+            self._dispatcher.add(_BROKER, self._service.handlers())
         if self._transactions is not None:
             self._transactions.look()
         if self._due_timer is not None:
@@ -432,21 +412,3 @@ def _half_options(options: BrokerOptions) -> HalfOptions:
         checks=options.half_checks,
         expiry_s=options.half_expiry_s,
     )
-
-
-def _limits(options: BrokerOptions) -> Limits:
-    return Limits(
-        max_body_bytes=options.max_body_bytes,
-        max_batch_bytes=options.max_batch_bytes,
-        max_pending_bytes=options.max_pending_bytes,
-        busy_after_s=options.busy_after_s,
-        max_unsent_bytes=options.max_unsent_bytes,
-        slave_read_lag=options.slave_read_lag,
-        max_topics=options.max_topics,
-        max_groups=options.max_groups,
-        max_sessions=options.max_sessions,
-    )
-
-
-def _compactor_options(options: BrokerOptions) -> CompactorOptions:
-    return CompactorOptions(options.compaction_check_s, options.compaction_memory_bytes, options.compaction_share)

@@ -18,7 +18,6 @@ from minimq_broker.core.agreement import GroupConfig, check_agreement
 from minimq_broker.core.group_room import GroupRoom, Share, check_size
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MemberList, MessageQueue
-from minimq_common.names import retry_topic
 
 Held = tuple[MessageQueue, ...]
 
@@ -78,7 +77,7 @@ class GroupTable:
 
     def __init__(self, first_version: int, remembered: Remembered = Remembered()) -> None:  # noqa: B008 - a value
         self._remembered_until = remembered.until
-        #: What counts of before for each group: the filters of topics for which no member has come.
+        #: What counts of before for each group.
         self._remembered = dict(remembered.agreements)
         self._groups: dict[str, _Group] = {}
         self._version = first_version
@@ -117,7 +116,6 @@ class GroupTable:
                 self._room.put(group, client_id, share)
             self._refused.setdefault(group, {})[client_id] = config
             raise
-        self._come_back(group, config)
         self._room.put(group, client_id, share)
         entry = self._groups.setdefault(group, _Group())
         self._put(entry, client_id, _Member(config, holding))
@@ -233,15 +231,6 @@ class GroupTable:
         except GroupConflict:
             return False
         return True
-
-    def _come_back(self, group: str, agreement: GroupConfig) -> None:
-        before = self._remembered.get(group)
-        if before is not None:
-            returned = set(agreement.topics) - {retry_topic(group)}  # which tells the kind of those that have others
-            rest = tuple(item for item in before.filters if item[0] not in returned)
-            self._remembered[group] = before._replace(filters=rest)
-            if {topic for topic, _ in rest} <= {retry_topic(group)}:
-                del self._remembered[group]
 
     def _forget_refused(self, group: str, client_id: str) -> None:
         refused = self._refused.get(group, {})
