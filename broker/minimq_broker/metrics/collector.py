@@ -37,6 +37,36 @@ _STREAMS = ("append", "appendatomic", "attend", "pop", "pull", "reply", "session
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
+#: Fields of `Counters`, their names, and what they count.
+_COUNTERS = (
+    ("messages_in", "messages_in", "Stored messages."),
+    ("messages_searched", "messages_searched", "Messages that searches looked at."),
+    ("messages_out", "messages_out", "Messages sent to readers."),
+    ("bytes_in", "bytes_in", "Bytes of stored batches."),
+    ("bytes_out", "bytes_out", "Bytes of batches sent to readers."),
+    ("segments_deleted", "segments_deleted", "Files that retention deleted."),
+    ("compaction_rounds", "compaction_rounds", "Rounds of compaction that were carried out."),
+    (
+        "compaction_removed",
+        "compaction_removed_messages",
+        "Messages of compacted topics that were removed: newer ones have their keys.",
+    ),
+    ("segments_rewritten", "segments_rewritten", "Files that were replaced by what is still needed of them."),
+    ("segments_verified", "segments_verified", "Files that were verified."),
+    ("segments_repaired", "segments_repaired", "Damaged files that were replaced by copies from the master."),
+    ("atomic_appends", "atomic_appends", "Transactions of producers that were stored in one append."),
+    (
+        "pops_missed",
+        "group_missed_messages",
+        "Messages that were deleted before a group that takes them one by one had settled them.",
+    ),
+    ("delayed_in", "delayed_stored", "Delayed messages that were stored."),
+    ("delayed_published", "delayed_published", "Delayed messages that were due, and were stored in their queues."),
+    ("delayed_recalled", "delayed_recalled", "Delayed messages that were recalled."),
+    ("delayed_lost", "delayed_batches_lost", "Delayed batches that could not be read when they were due."),
+    ("half_checks", "half_checks", "Questions to producers how a transaction with half messages ends."),
+)
+
 
 class BrokerMetrics:
     """The metrics of one broker. To be made on the event loop of the broker."""
@@ -93,11 +123,8 @@ class BrokerMetrics:
 
     def _traffic(self) -> Iterator[Metric]:
         done = self._engine.counters
-        yield counter(f"{PREFIX}_messages_in_total", "Stored messages.", done.messages_in)
-        yield counter(f"{PREFIX}_messages_searched_total", "Messages that searches looked at.", done.messages_searched)
-        yield counter(f"{PREFIX}_messages_out_total", "Messages sent to readers.", done.messages_out)
-        yield counter(f"{PREFIX}_bytes_in_total", "Bytes of stored batches.", done.bytes_in)
-        yield counter(f"{PREFIX}_bytes_out_total", "Bytes of batches sent to readers.", done.bytes_out)
+        for field, name, text in _COUNTERS:
+            yield counter(f"{PREFIX}_{name}_total", text, getattr(done, field))
         yield histogram(f"{PREFIX}_append_seconds", "Time from the arrival of a batch to its answer.", done.append_s)
         yield counters(
             f"{PREFIX}_appends_refused_total",
@@ -142,26 +169,8 @@ class BrokerMetrics:
         )
 
     def _disk(self, store: MessageStore) -> Iterator[Metric]:
-        done = self._engine.counters
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
-        yield counter(f"{PREFIX}_segments_deleted_total", "Files that retention deleted.", done.segments_deleted)
-        yield counter(
-            f"{PREFIX}_compaction_rounds_total", "Rounds of compaction that were carried out.", done.compaction_rounds
-        )
-        yield counter(
-            f"{PREFIX}_compaction_removed_messages_total",
-            "Messages of compacted topics that were removed: newer ones have their keys.",
-            done.compaction_removed,
-        )
-        rewritten = "Files that were replaced by what is still needed of them."
-        yield counter(f"{PREFIX}_segments_rewritten_total", rewritten, done.segments_rewritten)
-        yield counter(f"{PREFIX}_segments_verified_total", "Files that were verified.", done.segments_verified)
-        yield counter(
-            f"{PREFIX}_segments_repaired_total",
-            "Damaged files that were replaced by copies from the master.",
-            done.segments_repaired,
-        )
         damaged = {*self._engine.handle.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
         yield gauge(
             f"{PREFIX}_damaged_segments",
@@ -271,16 +280,6 @@ class BrokerMetrics:
             ("group", "topic"),
             (((group, topic), lag) for (group, topic), lag in self._backlog.lags().items()),
         )
-        yield counter(
-            f"{PREFIX}_atomic_appends_total",
-            "Transactions of producers that were stored in one append.",
-            self._engine.counters.atomic_appends,
-        )
-        yield counter(
-            f"{PREFIX}_group_missed_messages_total",
-            "Messages that were deleted before a group that takes them one by one had settled them.",
-            self._engine.counters.pops_missed,
-        )
         yield gauges(
             f"{PREFIX}_group_in_flight_messages",
             "Messages of a topic, taken one by one, that consumers of a group have.",
@@ -299,18 +298,6 @@ def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
         f"{PREFIX}_delayed_overdue_seconds",
         "Time since which the next delayed message is due; at a slave, its master publishes it.",
         overdue_s,
-    )
-    yield counter(f"{PREFIX}_delayed_stored_total", "Delayed messages that were stored.", done.delayed_in)
-    yield counter(
-        f"{PREFIX}_delayed_published_total",
-        "Delayed messages that were due, and were stored in their queues.",
-        done.delayed_published,
-    )
-    yield counter(f"{PREFIX}_delayed_recalled_total", "Delayed messages that were recalled.", done.delayed_recalled)
-    yield counter(
-        f"{PREFIX}_delayed_batches_lost_total",
-        "Delayed batches that could not be read when they were due.",
-        done.delayed_lost,
     )
     yield histogram(
         f"{PREFIX}_delayed_late_seconds",
@@ -339,11 +326,6 @@ def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
         "Transactions with half messages that ended: committed, rolled back, or expired.",
         ("outcome",),
         (((str(outcome),), done.halves_ended[str(outcome)]) for outcome in HalfOutcome),
-    )
-    yield counter(
-        f"{PREFIX}_half_checks_total",
-        "Questions to producers how a transaction with half messages ends.",
-        done.half_checks,
     )
 
 
