@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Settle
 from minimq_broker.core.state import State
@@ -37,6 +38,14 @@ class PopClientStream:
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
+class Popper(NamedTuple):
+    """A consumer on a stream."""
+
+    group: str
+    client_id: str
+    stream: PopClientStream
+
+
 class PopClients:
     """Admits the consumers of one role."""
 
@@ -65,8 +74,9 @@ class PopClients:
         if holders:
             asyncio.get_running_loop().call_later(grace_s, miss)
 
-    def enter(self, group: str, client_id: str, stream: PopClientStream) -> None:
+    def enter(self, popper: Popper) -> None:
         """Record a consumer that takes. Raises `GroupConflict` while members of the group divide its queues."""
+        group, client_id, stream = popper
         if (group, client_id) in stream.clients:
             return
         members = self._engine.groups.members(group).client_ids
@@ -82,11 +92,10 @@ class PopClients:
         stream.clients.add((group, client_id))
         self._poppers.came(group, client_id)
 
-    def subscribe(
-        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
-    ) -> frozenset[int]:
+    def subscribe(self, popper: Popper, take: broker_pb2.PopTake) -> frozenset[int]:
         """Record the filter of a consumer for a topic; return the hashes of the wanted tags, the same for all."""
-        self.enter(group, client_id, stream)
+        self.enter(popper)
+        group, client_id, stream = popper
         key = (group, client_id, take.topic)
         known = stream.subscribed.get(key)
         if known is not None and known[0] == take.filter:

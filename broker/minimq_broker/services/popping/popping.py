@@ -18,7 +18,7 @@ from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
-from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, settle_step
+from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.lmdb_file import unreadable
@@ -130,35 +130,32 @@ class PopService:
             current_caller().check(request)
             if not (request.settles or request.takes or request.cancels or request.leaves):
                 raise InvalidArgument("a request has to take messages, settle some or cancel takes")
-            group, client_id = check_group(request.group), check_client_id(request.client_id)
+            popper = Popper(check_group(request.group), check_client_id(request.client_id), stream)
             self._engine.writes.check()
             if not (request.settles or request.takes):
                 stream.answers.expected -= 1  # it has no answer
-            self._enter_or_leave(group, client_id, request, stream)
+            self._enter_or_leave(popper, request)
             for number in request.cancels:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
-            steps = self._settles(group, request, stream)
-            if beginnings := self._undecided(group, request):
-                self._hand_in(group, steps, (), self._returning(steps), stream)
-                begun = asyncio.create_task(
-                    self._begin(group, client_id, request, beginnings, stream), name="pop-begin"
-                )
+            steps = self._settles(popper.group, request, stream)
+            if beginnings := self._undecided(popper.group, request):
+                self._hand_in(popper, steps, (), self._returning(steps))
+                begun = asyncio.create_task(self._begin(popper, request, beginnings), name="pop-begin")
                 stream.tasks.add(begun)
                 begun.add_done_callback(stream.tasks.discard)
                 return begun
-            self._take(group, client_id, request.takes, steps, stream)
+            self._take(popper, request.takes, steps)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
             self._refuse(request, error, stream)
         return None
 
-    def _enter_or_leave(
-        self, group: str, client_id: str, request: broker_pb2.PopRequest, stream: PopClientStream
-    ) -> None:
+    def _enter_or_leave(self, popper: Popper, request: broker_pb2.PopRequest) -> None:
+        group, client_id, stream = popper
         is_alone = not (request.settles or request.takes)
         is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
         if is_back or (is_alone and request.cancels):
-            self._clients.enter(group, client_id, stream)
+            self._clients.enter(popper)
         is_new = request.takes and not is_back and (group, client_id) not in stream.clients
         if is_new and self._poppers.is_away(group, client_id):  # a new process in place of one that died
             self._free(group, Leave(client_id))
@@ -179,11 +176,10 @@ class PopService:
 
     def _hand_in(
         self,
-        group: str,
+        popper: Popper,
         settles: Sequence[PopStep],
         takes: Sequence[tuple[PopLine, WaitingTake, PopStep]],
         lines: Sequence[tuple[PopLine, int]],
-        stream: PopClientStream,
     ) -> None:
         steps = [*settles, *(step for _, _, step in takes)]
         if not steps:
@@ -193,14 +189,14 @@ class PopService:
         def done(job: PopJob) -> None:
             self._spans_under_way -= spans
             for step in settles:
-                self._settled(step, job, stream)
+                self._settled(step, job, popper.stream)
             self._returned(lines)
             for line, take, step in takes:
                 if job.error is None:
                     self._tell_missed(step)
                 line.taken(take, step, job)
 
-        job = PopJob(group, steps, self.clock.now_ms(), done=done)
+        job = PopJob(popper.group, steps, self.clock.now_ms(), done=done)
         try:
             self._engine.writes.submit(job)
         except MiniMQError as error:
@@ -218,55 +214,39 @@ class PopService:
                 found.append(take)
         return found
 
-    async def _begin(
-        self,
-        group: str,
-        client_id: str,
-        request: broker_pb2.PopRequest,
-        takes: Sequence[broker_pb2.PopTake],
-        stream: PopClientStream,
-    ) -> None:
+    async def _begin(self, popper: Popper, request: broker_pb2.PopRequest, takes: Sequence[broker_pb2.PopTake]) -> None:
         try:
-            self._clients.enter(group, client_id, stream)
+            self._clients.enter(popper)
             for take in takes:
-                await self._starts.decide(group, take.topic, Beginning(take.start))
-            self._take(group, client_id, request.takes, (), stream)
+                await self._starts.decide(popper.group, take.topic, Beginning(take.start))
+            self._take(popper, request.takes, ())
         except Exception as error:  # noqa: BLE001 - likewise
-            self._note(error, group)
+            self._note(error, popper.group)
             for take in request.takes:
-                stream.answers.fail(take.id, error)
+                popper.stream.answers.fail(take.id, error)
 
-    def _take(
-        self,
-        group: str,
-        client_id: str,
-        takes: Sequence[broker_pb2.PopTake],
-        settles: Sequence[PopStep],
-        stream: PopClientStream,
-    ) -> None:
-        asked = []
+    def _take(self, popper: Popper, takes: Sequence[broker_pb2.PopTake], settles: Sequence[PopStep]) -> None:
+        asked, answers = [], popper.stream.answers
         lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
         for take in takes:
             try:
-                line, tags = self._line(group, client_id, take, stream)
-                waiting = WaitingTake.of(take, client_id, tags, stream.answers, self.clock.now_ms())
+                line, tags = self._line(popper, take)
+                waiting = WaitingTake.of(take, popper.client_id, tags, answers, self.clock.now_ms())
                 # Also of one that does not wait: it may stand behind others, and who has given it up returns all of it.
-                stream.answers.cancels[take.id] = partial(line.cancel, waiting)
+                answers.cancels[take.id] = partial(line.cancel, waiting)
                 step = line.take(waiting)
                 if step is not None:
                     asked.append((line, waiting, step))
             except (MiniMQError, lmdb.Error, struct.error) as error:
-                self._note(error, group)
-                stream.answers.fail(take.id, unreadable(error) or error)
-        self._hand_in(group, settles, asked, lines, stream)
+                self._note(error, popper.group)
+                answers.fail(take.id, unreadable(error) or error)
+        self._hand_in(popper, settles, asked, lines)
 
-    def _line(
-        self, group: str, client_id: str, take: broker_pb2.PopTake, stream: PopClientStream
-    ) -> tuple[PopLine, frozenset[int]]:
-        state = self._engine.state
+    def _line(self, popper: Popper, take: broker_pb2.PopTake) -> tuple[PopLine, frozenset[int]]:
+        state, group = self._engine.state, popper.group
         topic = state.topic(take.topic)
         state.check_allowed(topic, Permission.READ)
-        tags = self._clients.subscribe(group, client_id, take, stream)
+        tags = self._clients.subscribe(popper, take)
         line = self._lines.get((group, topic.topic_id))
         if line is None:
             line = PopLine(self._engine, group, topic, self.clock, self.may_begin)
