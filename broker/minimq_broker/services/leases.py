@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -113,26 +114,23 @@ class LeaseKeeper:
             [each for each in former if leases.owner(LeaseKey(group, each.queue)) != (client_id, each.epoch)],
             withdrawn,
         )
-        absent = 0
         async for part in slices(wishes):
             if not self._engine.groups.is_member(group, client_id):
                 return  # it was given up meanwhile
             for wish in part:
-                absent += not self._acquire(group, client_id, wish)
+                self._acquire(group, client_id, wish)
             self._wind()
-        _log_absent(group, absent)
 
-    def _acquire(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
+    def _acquire(self, group: str, client_id: str, wish: _QueueRequest) -> None:
         item = wish.item
         key = self._find(group, item)
         self._keep_wish(group, client_id, key, wish)
         if key is None:
-            return False
+            return
         queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
         self._note_given_back(client_id, key, item.given_back)
         claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
         self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
-        return True
 
     def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
         wishes = self._wishes.get((group, client_id), {})
@@ -182,25 +180,19 @@ class LeaseKeeper:
     async def release(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """Take queues back from a member; what it owned is held for it as long as its group says."""
         await self.ended(group, client_id, queues)
-        absent = 0
         async for part in slices(queues):
             for item in part:
                 self._forget_wish(group, client_id, item.topic, item.queue_id)
-            for key, _ in (found := self._present(group, part)):
+            for key, _ in self._present(group, part):
                 self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
-            absent += len(part) - len(found)
             self._wind()
-        _log_absent(group, absent)
 
     async def saved(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
         """End the hold of queues whose state a member has saved, or will have saved when it returns them."""
-        absent = 0
         async for part in slices(queues):
-            for key, item in (found := self._present(group, part)):
+            for key, item in self._present(group, part):
                 self._later(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
-            absent += len(part) - len(found)
             self._wind()
-        _log_absent(group, absent)
 
     async def ended(
         self,
@@ -271,10 +263,9 @@ class LeaseKeeper:
         return [(key, item) for item in queues if (key := self._find(group, item)) is not None]
 
     def _find(self, group: str, item: broker_pb2.QueueEpoch) -> LeaseKey | None:
-        try:
+        with suppress(TopicNotFound, QueueNotFound):
             return LeaseKey(group, self._engine.state.queue(item.topic, item.queue_id))
-        except (TopicNotFound, QueueNotFound):
-            return None
+        return None
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -360,8 +351,3 @@ class LeaseKeeper:
         if name is None:
             raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")
         return name
-
-
-def _log_absent(group: str, queues: int) -> None:
-    if queues:
-        log.info("lease: not here group=%s queues=%d", group, queues)
