@@ -8,8 +8,8 @@ but one or more of them may be rewritten: a file with the entries that are still
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import lmdb
@@ -47,7 +47,8 @@ class CommitLog(LogReader):
         self.lost: dict[int, str] = {}
         #: Segments from here on were verified when they were opened.
         self._looked_from = NOT_LOOKED
-        self._changing = threading.RLock()
+        #: While it is held nothing is added or removed.
+        self.kept = threading.RLock()
         self.missing = ""
         try:
             files = segment_files(path, without)
@@ -128,15 +129,9 @@ class CommitLog(LogReader):
         except BaseException:
             remove_lmdb(file)
             raise
-        with self._changing:
+        with self.kept:
             self._use([*self.segments, segment])
         sync_directory(self.path)
-
-    @contextmanager
-    def kept(self) -> Iterator[None]:
-        """Let nothing be removed meanwhile."""
-        with self._changing:
-            yield
 
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment and its file; return whether there was one to remove. Any thread may call this.
@@ -145,7 +140,7 @@ class CommitLog(LogReader):
         checkpoint: recovery needs them. Its current readers finish: its file is unlinked, and its disk space is freed
         when the last of them closes it.
         """
-        with self._changing:
+        with self.kept:
             first, *rest = self.segments
             if not rest or rest[0].start > needed_from:
                 return False
@@ -158,17 +153,17 @@ class CommitLog(LogReader):
 
     def mark_damaged(self, start: int, reason: str) -> bool:
         """Mark a segment for repair; return whether it was not marked before. Any thread may call this."""
-        with self._changing:
+        with self.kept:
             return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
 
     def forgive(self, start: int) -> None:
         """Remove the mark of a damaged segment: it stays as it is. Any thread may call this."""
-        with self._changing:
+        with self.kept:
             self.damage.discard(start)
 
     def put_in(self, made: Path, start: int) -> bool:
         """Put a repaired segment in the place of the one with its start, or ahead of all; False: that is gone."""
-        with self._changing:
+        with self.kept:
             file = self.path / f"{start:020d}.mdb"
             former = next((segment for segment in self.segments if segment.start == start), None)
             if former is self.active or (former is None and start >= self.start):
@@ -194,7 +189,7 @@ class CommitLog(LogReader):
         Whatever interrupts it, the next start finds the former ones, or the new one and what is left of the former.
         """
         first, *others = former
-        with self._changing:
+        with self.kept:
             index = self.segments.index(first) if first in self.segments else 0
             is_there = self.segments[index : index + len(former)] == [*former] and former[-1] is not self.active
             if not is_there or any(segment.start in self.damage.reasons for segment in former):
@@ -214,7 +209,7 @@ class CommitLog(LogReader):
     def truncate(self, position: int) -> None:
         """Delete all entries from a position on, the end first. By the thread that writes; there must be no readers."""
         self.truncations += 1
-        with self._changing:
+        with self.kept:
             while len(self.segments) > 1 and self.active.start >= position:
                 *rest, last = self.segments
                 if last.start == position and rest[-1].rewritten_to:

@@ -138,7 +138,7 @@ def truncate(
             f"the log holds {commit_log.start} to {state.position} and cannot be cut at {position}, where no entry "
             "begins: copy everything anew"
         )
-    with commit_log.kept():
+    with commit_log.kept:
         if checkpoint.position > position and commit_log.complete_from > 0:
             raise CopyNeeded(
                 f"the log is complete from {commit_log.complete_from} on and its state is saved at "

@@ -273,7 +273,7 @@ class Writer:
             delays=self.delays,
         )
         # A fact that keeps the log is alone in its group.
-        with self._log.kept() if jobs[0].keeps_log else _NOTHING_KEPT:
+        with self._log.kept if jobs[0].keeps_log else _NOTHING_KEPT:
             for job in jobs:
                 self._decide(group, job)
             if group.entries:  # one without may be answered also when there is no space for a segment

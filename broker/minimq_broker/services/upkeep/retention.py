@@ -90,10 +90,6 @@ class Retention(PeriodicTask):
         self._loop = asyncio.get_running_loop()
         super().start()
 
-    async def stop(self, *, cancel: bool = False) -> None:
-        """End after the current deletion. Idempotent."""
-        await super().stop(cancel=cancel)
-
     def look_now(self) -> None:
         """Check at once: the disk gets fuller than it should be. Any thread may call this."""
         if self._loop is not None and not self.is_stopping:

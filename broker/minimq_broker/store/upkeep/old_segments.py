@@ -58,12 +58,12 @@ class OldSegments:
 
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it."""
-        with self._log.kept():
+        with self._log.kept:
             return self._log.remove_first(min(needed_from, self._store.needed_from))
 
     def put_in_place(self, rewriting: Rewriting, needed_from: int) -> bool:
         """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done."""
-        with self._log.kept():
+        with self._log.kept:
             return rewriting.end <= min(needed_from, self.rewritable_to) and rewriting.put_in_place()
 
     def look(self, now_ms: int) -> None:
