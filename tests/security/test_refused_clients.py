@@ -198,7 +198,7 @@ def test_a_wrong_address_is_found_though_the_status_of_the_stream_was_lost(secur
 @pytest.fixture
 def revoked(
     secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
-) -> Iterator[tuple[Path, Callable[[], None]]]:
+) -> Iterator[tuple[Path, Callable[[], object]]]:
     """The credentials of a user who may read, and what removes the user."""
     rules = ["allow read topic orders", "allow read group g-revoked"]
     with Admin(credentials=secure.credentials) as admin:
@@ -209,7 +209,7 @@ def revoked(
         yield file, lambda: admin.remove_user("revoked")
 
 
-def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[], None]]) -> None:
+def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[], object]]) -> None:
     file, revoke = revoked
     with ExitStack() as opened:
         consumer = PullConsumer(group="g-revoked", credentials=file, auto_commit=False)
@@ -251,7 +251,7 @@ class LateStub:
 
 
 def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_refusal(
-    revoked: tuple[Path, Callable[[], None]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    revoked: tuple[Path, Callable[[], object]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, revoke = revoked
     revoke()

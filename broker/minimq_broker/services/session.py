@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import grpc.aio
 
 from minimq_broker.core.agreement import GroupConfig
+from minimq_broker.core.facts import Fact, GroupAgreed
+from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
-from minimq_broker.services.role_tables import Agreements
 from minimq_broker.services.session_table import MemberLists, Session, SessionEvents, SessionTable
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.services.streams import raise_failure
@@ -60,7 +61,6 @@ class SessionService:
         self._is_retired = False
         #: Requests that take long take turns, so that others come in between.
         self._turn = asyncio.Lock()
-        self.agreements = Agreements(engine.handle, engine.writes, engine.tables, engine.streams)
         self._starts = GroupBeginnings(engine)
         self._lists = MemberLists(engine, self._starts, self._events_of, round(options.grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
@@ -77,7 +77,7 @@ class SessionService:
         agreement = self._engine.groups.agreement(group)
         if agreement is None:
             return
-        self.agreements.keep(group)
+        self.keep_agreement(group)
         begins = (session.starts[group] for session in self._sessions if group in session.starts)
         start = next(begins, _EARLIEST)
         for name in agreement.topics:
@@ -253,9 +253,23 @@ class SessionService:
             self._lists.tell_all_soon(group)
 
     def _changed(self, group: str) -> None:
-        self.agreements.keep(group)
+        self.keep_agreement(group)
         for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
             self.may_ask_again(group, client_id)
+
+    def keep_agreement(self, group: str) -> None:
+        """See to it that what a group agrees on now is in the log, ahead of what a member does with a queue."""
+        if not self._engine.handle.is_slave:
+            self._engine.streams.receive(self._record(group, self._engine.groups.agreement(group)), "agreement")
+
+    async def _record(self, group: str, agreement: GroupConfig | None) -> None:
+        def decide(state: State) -> Fact | None:
+            return None if state.agreements.get(group) == agreement else GroupAgreed(group, agreement)
+
+        try:
+            await self._engine.writes.record(decide)
+        except MiniMQError as error:
+            log.warning("group: what it agrees on is not kept group=%s reason=%s", group, error)
 
     def may_ask_again(self, group: str, client_id: str) -> None:
         """Notify a refused member that it may try to join a group again."""

@@ -101,7 +101,7 @@ class GroupDeletion:
 
     def _give_up_members(self, group: str) -> None:
         if self._loop.time() >= self._members_are_back_at:
-            self._sessions.agreements.keep(group)
+            self._sessions.keep_agreement(group)
 
     async def _look_at(self, group: str, now: int) -> bool:
         due_ms = expires_ms(self._engine, self._expiry, group)
