@@ -25,10 +25,9 @@ from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
 from minimq.cli.console import serving_console
 from minimq_console.app import make_app
 from minimq_console.console_options import ConsoleOptions
-from minimq_console.observer import Observer
 from minimq_console.sampler import Sampler
 from minimq_console.server import ConsoleServer
-from minimq_console.visitors import Visitors
+from minimq_console.visitors import Observer, Visitors
 from support.browser import NARROW, WIDE, Browser, open_browser
 from support.secure_scraping import trust_of
 from support.shop import FAILING, LAGGING, WANTED_KEY, Shop, delivery, frame, open_shop, order
@@ -49,9 +48,9 @@ def console_of(nameserver: str) -> Iterator[str]:
     with Admin(observer.cluster) as admin:
         observer.sampler = Sampler(admin, 0.5, lambda: time.monotonic() * _SPEED)
         options = ConsoleOptions(allow_changes=True)
-        app, surroundings = make_app(Visitors(observer), [nameserver], options)
+        app, shared = make_app(Visitors(observer), [nameserver], options)
         try:
-            with ConsoleServer(app, surroundings, options) as served:
+            with ConsoleServer(app, shared, options) as served:
                 observer.start()
                 yield served.address
         finally:

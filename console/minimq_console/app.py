@@ -1,10 +1,10 @@
-"""Makes the console as an ASGI application."""
+"""A whole console: the ASGI application of its pages, and the server that serves it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import functools
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -17,74 +17,89 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from minimq import __version__
-from minimq_console.action import Action
-from minimq_console.action_faces import ActionFaces
-from minimq_console.action_runs import ActionRuns
-from minimq_console.actions.all_actions import ACTIONS
-from minimq_console.body_decoder import decoder
+from minimq import Cluster, __version__
+from minimq_common.security.channel_security import open_credentials
+from minimq_common.security.credentials import CredentialsArgument
+from minimq_console.action_pages import ActionPages
+from minimq_console.answers import failure_answer
+from minimq_console.bodies import decoder
+from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
-from minimq_console.downloads import BODY_PATH, Downloads
-from minimq_console.faces import Faces, failure_response
+from minimq_console.faces import Faces
 from minimq_console.failures import failure, failure_of
 from minimq_console.guard import Guard
 from minimq_console.json_api import JsonApi
-from minimq_console.page import Page
-from minimq_console.pages.action_run import run_page
-from minimq_console.pages.all_pages import PAGES
-from minimq_console.proxy import ProxiedApp
+from minimq_console.pages import cluster, groups, held, messages, topics
 from minimq_console.rendering import Rendering
+from minimq_console.server import ConsoleServer, ProxiedApp
 from minimq_console.signing_in import SigningIn
-from minimq_console.surroundings import Surroundings
-from minimq_console.visitors import Visitors
+from minimq_console.visitors import Observer, Visitors
 
 #: Answers smaller than this, in bytes, are not compressed.
 _COMPRESSED = 1_000
+_CLUSTER, *_ROUTES = cluster.PAGES
+#: All pages, in the order of the navigation.
+PAGES = (_CLUSTER, *topics.PAGES, *groups.PAGES, *held.PAGES, *_ROUTES, *messages.PAGES)
 
 
-def make_app(
-    visitors: Visitors,
-    nameservers: Sequence[str],
-    options: ConsoleOptions,
-    *,
-    pages: Sequence[Page] = PAGES,
-    actions: Sequence[Action] = ACTIONS,
-) -> tuple[ASGIApp, Surroundings]:
-    """Return the console, and what all its pages share."""
+@contextmanager
+def open_console(
+    nameserver: str | Sequence[str] | None, options: ConsoleOptions, credentials: CredentialsArgument | None = None
+) -> Iterator[ConsoleServer]:
+    """Serve the console of a cluster within the block."""
+    secured = open_credentials(credentials)
+    options.check(asks_for_keys=secured is not None)
+    with Cluster(nameserver, credentials=credentials) as cluster:  # connects nowhere
+        nameservers = cluster.nameservers
+
+    def open_observer(own: CredentialsArgument) -> Observer:
+        return Observer(nameservers, own, options.interval_s)
+
+    with ExitStack() as opened:
+        everybody = open_observer("") if secured is None else None
+        app, console = make_app(Visitors(everybody, secured, open_observer), nameservers, options)
+        # An action that is under way ends when the connection is closed, and its line is written.
+        opened.callback(console.wait_for_actions)
+        if everybody is not None:
+            opened.callback(everybody.close)
+        served = opened.enter_context(ConsoleServer(app, console, options))
+        if everybody is not None:
+            everybody.start()
+        yield served
+
+
+def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOptions) -> tuple[ASGIApp, Console]:
+    """Return the application, and what its pages share."""
     rendering = Rendering(
         {
-            "navigation": [page for page in pages if page.label is not None],
+            "navigation": [page for page in PAGES if page.label is not None],
             "nameservers": ", ".join(nameservers),
             "version": __version__,
         }
     )
     decode = decoder(options.registry) if options.registry else None
-    surroundings, runs = Surroundings(rendering, allow_changes=options.allow_changes, decode=decode), ActionRuns()
+    console = Console(rendering, allow_changes=options.allow_changes, decode=decode)
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        return failure_response(surroundings, request, failure(error.status_code, _sentence_about(error.status_code)))
+        return failure_answer(console, request, failure(error.status_code, _sentence_about(error.status_code)))
 
     async def on_error(request: Request, error: Exception) -> Response:
-        return failure_response(surroundings, request, failure_of(error))
+        return failure_answer(console, request, failure_of(error))
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        surroundings.serve_on(asyncio.get_running_loop())
-        async with visitors.open():
-            yield
-        surroundings.close()
+        with console.serving():
+            async with visitors.open():
+                yield
 
     app = Starlette(
         routes=[
-            *(Route(page.path, Faces(page, surroundings).answer, methods=["GET"]) for page in (*pages, run_page(runs))),
-            *(
-                Route(action.path, ActionFaces(action, surroundings, runs).answer, methods=["GET", "POST"])
-                for action in actions
-            ),
-            *JsonApi(surroundings).routes(),
-            Route(BODY_PATH, Downloads(surroundings).answer, methods=["GET"]),
-            *SigningIn(surroundings, visitors).routes(),
+            *(Route(page.path, Faces(page, console).answer, methods=["GET"]) for page in PAGES),
+            *ActionPages(console).routes(),
+            *JsonApi(console).routes(),
+            Route(messages.BODY_PATH, functools.partial(messages.download, console), methods=["GET"]),
+            *SigningIn(console, visitors).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
@@ -93,7 +108,7 @@ def make_app(
     )
     # Around all of Starlette: its answers to errors have the headers of `Guard` as well.
     guarded = Guard(app, visitors, options.hosts)
-    return ProxiedApp(guarded, options.trusted_proxies, options.root_path), surroundings
+    return ProxiedApp(guarded, options.trusted_proxies, options.root_path), console
 
 
 def _sentence_about(status: int) -> str:

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq_common.errors import (
-    AccessDenied,
-    Closed,
-    DeadlineExceeded,
-    GroupNotFound,
-    InvalidArgument,
-    MiniMQError,
-    NotAuthenticated,
-    OffsetOutOfRange,
-    QueueNotFound,
-    SystemBusy,
-    TopicNotFound,
-    TransportError,
-)
+from minimq_common import errors
 
 #: The status of each class of errors; the first that fits counts.
-_STATUS: tuple[tuple[type[MiniMQError], int], ...] = (
-    (InvalidArgument, 400),
-    (NotAuthenticated, 401),
-    (AccessDenied, 403),
-    (TopicNotFound, 404),
-    (GroupNotFound, 404),
-    (QueueNotFound, 404),
-    (OffsetOutOfRange, 404),
-    (DeadlineExceeded, 504),
-    (TransportError, 503),
-    (SystemBusy, 503),
-    (Closed, 503),
-)
-
+_STATUS: dict[type[errors.MiniMQError], int] = {
+    errors.InvalidArgument: 400,
+    errors.NotAuthenticated: 401,
+    errors.AccessDenied: 403,
+    errors.TopicNotFound: 404,
+    errors.GroupNotFound: 404,
+    errors.QueueNotFound: 404,
+    errors.OffsetOutOfRange: 404,
+    errors.DeadlineExceeded: 504,
+    errors.TransportError: 503,
+    errors.SystemBusy: 503,
+    errors.Closed: 503,
+}
 _HEADINGS = {
     400: "This address cannot be shown",
     401: "The cluster does not know you",
@@ -64,10 +50,10 @@ class Failure(msgspec.Struct, frozen=True):
 
 def failure_of(error: Exception) -> Failure:
     """Return what is said about an error."""
-    if not isinstance(error, MiniMQError):
+    if not isinstance(error, errors.MiniMQError):
         return failure(500, "The console has an error of its own; the log of its process says more.")
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 502)
-    heading = _BUSY if isinstance(error, SystemBusy) else _HEADINGS.get(status, "The cluster refused")
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
+    heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
     return Failure(status, heading, error.message, error.code)
 
 

@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import MiniMQError, NotAuthenticated
+from minimq_console.console_options import host_of, is_of_this_site
 from minimq_console.failures import Failure, failure_of
-from minimq_console.hosts import host_of, is_of_this_site
 from minimq_console.visitors import Visitors
 
 _audit = logging.getLogger("minimq.audit")

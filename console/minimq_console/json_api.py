@@ -20,16 +20,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from minimq import Admin, __version__
-from minimq.operations.operation import Given, Operation, Parameter, flag
+from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of
 from minimq.operations.rows import json_text
-from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy
-from minimq_console.action_log import ActionLog
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
-from minimq_console.faces import HEADERS
+from minimq_console.actions import ActionLog, check_rights, needs_of
+from minimq_console.answers import HEADERS, body_of
+from minimq_console.console import MOST_READS, Console
 from minimq_console.failures import failure_of
-from minimq_console.forms import body_of
-from minimq_console.operation_actions import operations
-from minimq_console.surroundings import MOST_READS, Surroundings
 from minimq_console.visitors import Visitor
 
 _log = logging.getLogger(__name__)
@@ -37,19 +35,21 @@ _log = logging.getLogger(__name__)
 #: Parts of a request that are no parameters of the operation.
 _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed to do it: it may lose data.")
+#: All operations.
+OPERATIONS = operations_of(Admin)
 _TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
 class JsonApi:
     """Answers requests for operations as JSON. Used on the event loop."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._reads, self._changes = asyncio.Semaphore(MOST_READS), asyncio.Semaphore(MOST_UNDER_WAY)
 
     def routes(self) -> list[Route]:
         """Return the routes of all operations, and of the document about them."""
-        own = [Route(_path(each), self._answering(each), methods=["POST"]) for each in operations()]
+        own = [Route(_path(each), self._answering(each), methods=["POST"]) for each in OPERATIONS]
         return [Route("/api/openapi.json", self._describe, methods=["GET"]), *own]
 
     async def _describe(self, _request: Request) -> Response:
@@ -76,7 +76,7 @@ class JsonApi:
         values = _values(operation, body)
         dry_run, yes = values.pop(_DRY_RUN.name, False), values.pop(_YES.name, False)
         visitor, given = request.state.visitor, operation.given(**values)
-        loop, shared = asyncio.get_running_loop(), self._surroundings
+        loop, shared = asyncio.get_running_loop(), self._console
         if operation.plan is None or dry_run:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
                 read = functools.partial(self._read, operation, visitor, given)
@@ -93,12 +93,12 @@ class JsonApi:
         admin: Admin = visitor.observer.changer
         if operation.plan is None:
             return _result(operation, admin, given)
-        self._check_rights(operation, visitor, given)
+        check_rights(self._console, visitor, needs_of(operation, given))
         plan = operation.planned(admin, given)
         return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
 
     def _change(self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog) -> object:
-        self._check_rights(operation, visitor, given)
+        check_rights(self._console, visitor, needs_of(operation, given))
         log.has_begun = True
         try:
             result = _result(operation, visitor.observer.changer, given)
@@ -107,14 +107,6 @@ class JsonApi:
             raise
         log.done(operation.name)
         return result
-
-    def _check_rights(self, operation: Operation, visitor: Visitor, given: Given) -> None:
-        if not self._surroundings.allow_changes:
-            raise AccessDenied("this console only reads: start it with --allow-changes to use its actions")
-        needs = frozenset(operation.needs(given) if operation.needs is not None else ())
-        if missing := needs - visitor.rights(needs):
-            rights = " and ".join(sorted(f"'{need}'" for need in missing))
-            raise AccessDenied(f"user {visitor.user} may not do this: it takes {rights}")
 
 
 def _result(operation: Operation, admin: Admin, given: Given) -> object:
@@ -194,12 +186,12 @@ def _text(name: str, value: object) -> str:
     return str(value)
 
 
-def _path(operation: Operation) -> str:
-    return f"/api/{operation.name.replace(' ', '/')}"
-
-
 def _json(value: object, status: int = 200) -> Response:
     return Response(json.dumps(value, default=json_text), status, HEADERS, "application/json")
+
+
+def _path(operation: Operation) -> str:
+    return f"/api/{operation.name.replace(' ', '/')}"
 
 
 # ---- OpenAPI ----------------------------------------------------------------------------------------
@@ -210,7 +202,7 @@ def openapi() -> dict[str, object]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "minimq", "version": __version__},
-        "paths": {_path(each): {"post": _described(each)} for each in operations()},
+        "paths": {_path(each): {"post": _described(each)} for each in OPERATIONS},
     }
 
 

@@ -10,8 +10,9 @@ from functools import partial
 from minimq import MessageQueue, ReceivedMessage
 from minimq.administration.descriptions import QueueDescription
 from minimq.receiving.range_reader import RangeReader
-from minimq_common.errors import OffsetOutOfRange
-from minimq_console.page import Visit
+from minimq_common.errors import CorruptBatch, OffsetOutOfRange
+from minimq_console.bodies import preview
+from minimq_console.page import Data, Visit
 
 #: Queues that are looked into for the newest messages: those that were written last.
 MOST_QUEUES = 32
@@ -20,6 +21,31 @@ _MOST_BYTES = 32 << 20
 _NEVER = datetime.min.replace(tzinfo=UTC)
 #: Seconds before the end of a page in which no further batch is read.
 _RESERVE_S = 0.3
+#: Keys that a row shows.
+_MOST_KEYS = 20
+
+
+def message_row(message: ReceivedMessage) -> Data:
+    """Return the row of a message; "damaged" says why its keys cannot be read."""
+    damaged, keys = None, list[str]()
+    try:
+        keys = list(message.keys[:_MOST_KEYS])
+    except CorruptBatch as error:
+        damaged = error.message
+    return {
+        "topic": message.topic,
+        "broker": message.queue.broker_name,
+        "queue": message.queue.queue_id,
+        "offset": message.queue_offset,
+        "message_id": message.message_id,
+        "stored_at": message.stored_at,
+        "tag": message.tag,
+        "keys": keys,
+        "size": len(message.body),
+        "preview": preview(message.body),
+        "is_tombstone": message.is_tombstone,
+        "damaged": damaged,
+    }
 
 
 class MessageSearch:
@@ -28,7 +54,7 @@ class MessageSearch:
     def __init__(self, visit: Visit, most: int) -> None:
         self._visit = visit
         self._most = most
-        self._give_up = time.monotonic() + visit.asking.left_s - _RESERVE_S
+        self._give_up = time.monotonic() + visit.left_s - _RESERVE_S
 
     def newest(self, queues: Sequence[QueueDescription]) -> list[ReceivedMessage]:
         """Return the last messages of some queues together, the newest first."""

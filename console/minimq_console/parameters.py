@@ -1,11 +1,17 @@
-"""The parameters of a page in its address, each with a bound."""
+"""Addresses of pages, and the parameters in them, each with a bound. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TypeVar
+from urllib.parse import quote, urlencode
 
 from minimq_common.errors import InvalidArgument
+
+Row = TypeVar("Row")
+Default = TypeVar("Default", bound=int | None)
 
 #: Characters of a text in an address.
 _MOST_CHARACTERS = 1_000
@@ -13,8 +19,8 @@ _MOST_CHARACTERS = 1_000
 _MOST_DIGITS = 19
 #: Rows of a page of a table, and the most that may be asked for.
 _ROWS, _MOST_ROWS = 25, 100
-#: Rows that one may skip.
-_MOST_SKIPPED = 10_000_000
+#: Rows that one may skip, and those of tables whose rows are read anew each time.
+_MOST_SKIPPED, _MOST_READ_OVER = 10_000_000, 10_000
 
 
 class WrongParameter(InvalidArgument):
@@ -68,7 +74,7 @@ class Parameters:
             raise WrongParameter(name, f"the parameter {name} has a NUL character: leave it out")
         return value
 
-    def number(self, name: str, default: int, low: int, high: int) -> int:
+    def number(self, name: str, default: Default, low: int, high: int) -> int | Default:
         """Return a whole number between two bounds, both included. Raises `InvalidArgument`."""
         value = self._values.get(name, "").strip()
         if not value:
@@ -79,10 +85,6 @@ class Parameters:
         if not low <= found <= high:
             raise WrongParameter(name, f"the parameter {name} is {found}: it must be {low} to {high}")
         return found
-
-    def optional_number(self, name: str, low: int, high: int) -> int | None:
-        """Return as `number` does, or None if it is not given."""
-        return self.number(name, low, low, high) if self._values.get(name, "").strip() else None
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
         """Return one of some words. Raises `InvalidArgument`."""
@@ -100,6 +102,39 @@ class Parameters:
         """Return how many rows of a table are skipped, and how many follow. Raises `InvalidArgument`."""
         return self.number("skip", 0, 0, most_skipped), self.number("rows", _ROWS, 1, _MOST_ROWS)
 
+    def part_of(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, int]]:
+        """Return the rows of a table that are asked for, and their place in it. Raises `InvalidArgument`."""
+        skip, count = self.rows()
+        shown = rows[skip : skip + count]
+        return shown, {"skipped": min(skip, len(rows)), "shown": len(shown), "total": len(rows), "rows": count}
+
+    def part_from(self, rows: Iterable[Row]) -> tuple[Sequence[Row], dict[str, int | None]]:
+        """Do as `part_of` does for rows that are read one after the other; the total is None if there are more."""
+        skip, count = self.rows(_MOST_READ_OVER)
+        found = list(islice(rows, skip, skip + count + 1))
+        shown = found[:count]
+        total = None if len(found) > count else skip + len(shown)
+        return shown, {"skipped": skip, "shown": len(shown), "total": total, "rows": count}
+
 
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+# ---- Addresses --------------------------------------------------------------------------------------
+
+
+def segment(name: str) -> str:
+    """Return a name as a part of the path of an address."""
+    return quote(name, safe="")
+
+
+def address(path: str, names: Mapping[str, str]) -> str:
+    """Return an address: a path such as "/topics/{topic}" with names in it."""
+    return path.format_map({name: segment(value) for name, value in names.items()})
+
+
+def with_query(query: Mapping[str, str], **changes: object) -> str:
+    """Return the query of an address, with some parameters changed, or removed if they are None or empty."""
+    wanted = {**query, **{name: "" if value is None else str(value) for name, value in changes.items()}}
+    return "?" + urlencode({name: value for name, value in wanted.items() if value})

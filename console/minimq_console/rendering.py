@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-import msgspec
 
-from minimq_console import texts
-from minimq_console.body_text import visible
-from minimq_console.chart import HEIGHT, WIDTH
+from minimq.operations.words import duration_of, size_of
+from minimq_console.bodies import visible
+from minimq_console.charts import HEIGHT, WIDTH
+from minimq_console.parameters import segment, with_query
 
 if TYPE_CHECKING:
-    from minimq_console.page import Page, PageData
+    from minimq_console.page import Data, Page
 
-_FILTERS = {
-    "number": texts.number,
-    "rate": texts.rate,
-    "size": texts.size,
-    "duration": texts.duration,
-    "instant": texts.instant,
-    "share": texts.share,
-    "segment": texts.segment,
-    "visible": visible,
+#: Stands for what is not known.
+_UNKNOWN = "\N{EN DASH}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+#: Figures and times as pages show them; all show what is not known as a dash.
+_FIGURES: dict[str, Callable[[Any], str]] = {
+    "number": "{:,.0f}".format,
+    "rate": _rate,
+    "size": size_of,
+    "duration": duration_of,
+    "instant": "{:%Y-%m-%d %H:%M:%SZ}".format,
+    "share": lambda value: f"{value * 100:.0f} %",
 }
 
 
@@ -41,17 +48,19 @@ class Rendering:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(_FILTERS)
-        self._templates.globals.update(with_query=texts.with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
+        for name, show in _FIGURES.items():
+            self._templates.filters[name] = lambda value, show=show: _UNKNOWN if value is None else show(value)
+        self._templates.filters.update(segment=segment, visible=visible)
+        self._templates.globals.update(with_query=with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
 
-    def page(self, page: Page, data: PageData, context: Mapping[str, object]) -> str:
+    def page(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
         """Return a whole page."""
         template = self._templates.get_template(page.template)
-        is_live = page.live_s is not None and not data.stays and not context["wrong"]
-        html: str = template.render(**context, page=data, title=page.title, is_live=is_live)
+        is_live = page.live_s is not None and not page.stays(data) and not context["wrong"]
+        html: str = template.render({**context, "page": data, "title": page.title, "is_live": is_live})
         return html
 
-    def live_part(self, page: Page, data: PageData, context: Mapping[str, object]) -> str:
+    def live_part(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
         """Return the part of a page that events bring anew."""
         template = self._templates.get_template(page.template)
         names = template.new_context({**context, "page": data, "title": page.title, "is_live": True})
@@ -61,8 +70,3 @@ class Rendering:
         """Return what a template makes of a context."""
         html: str = self._templates.get_template(name).render(**context)
         return html
-
-
-def to_json(value: object) -> bytes:
-    """Return a struct as JSON: times in ISO 8601, bytes in base 64."""
-    return msgspec.json.encode(value, enc_hook=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -13,9 +13,8 @@ from minimq import Admin
 from minimq.administration.group_descriptions import GroupQueueDescription
 from minimq.operations.activity import ActivityReader, ClusterActivity
 from minimq_common.errors import MiniMQError, NotAuthenticated
-from minimq_console.chart import Chart
-from minimq_console.history import History
-from minimq_console.lease_sightings import LeaseSightings
+from minimq_common.model import MessageQueue
+from minimq_console.charts import Chart, History
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +58,8 @@ class Sampler:
         self._changed = threading.Condition()  # protects the following
         self._sample = Sample(0, None, None, None)
         self._history = History()
-        self._leases = LeaseSightings()
+        #: Owner and epoch of each lease, and when it was seen first: brokers do not tell when they granted it.
+        self._leases: dict[tuple[str, MessageQueue], tuple[str, int, datetime]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="minimq-console-sampler", daemon=True)
 
@@ -91,9 +91,10 @@ class Sampler:
             return Chart(title, unit, tuple(self._history.points(key, self._clock())))
 
     def held_since(self, group: str, queue: GroupQueueDescription) -> datetime | None:
-        """Return when the lease of a queue was seen first; see `LeaseSightings.since`."""
+        """Return when the lease of a queue was seen first; None without one, or if it is newer than the last look."""
         with self._changed:
-            return self._leases.since(group, queue)
+            seen = self._leases.get((group, queue.queue))
+        return seen[2] if seen is not None and seen[:2] == (queue.owner, queue.epoch) else None
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -121,26 +122,32 @@ class Sampler:
             self._changed.notify_all()
 
     def _remember(self, activity: ClusterActivity) -> None:
-        """Add the figures to the history.
-
-        Keys are ("cluster", "in"), ("cluster", "out"), ("broker", address, "in" or "out"), ("topic", name), and
-        ("group", name, "lag" or "out").
-        """
-        now = self._clock()
-        self._leases.see((each.group for each in activity.groups), datetime.now(UTC))
-        figures: dict[Hashable, float | None] = {}
-        for way in ("in", "out"):
-            rates = [each.in_per_s if way == "in" else each.out_per_s for each in activity.brokers]
-            known = [rate for rate in rates if rate is not None]
-            figures["cluster", way] = sum(known) if known else None
-        for broker in activity.brokers:
-            figures["broker", broker.status.address, "in"] = broker.in_per_s
-            figures["broker", broker.status.address, "out"] = broker.out_per_s
-        for topic in activity.topics:
-            figures["topic", topic.topic] = topic.in_per_s
+        """Record figures by ("cluster", "in" or "out"), ("topic", name), and ("group", name, "lag" or "out")."""
+        now_s, at = self._clock(), datetime.now(UTC)
+        self._leases = {
+            place: former if (former := self._leases.get(place)) is not None and former[:2] == lease[:2] else lease
+            for place, lease in _leases_of(activity, at)
+        }
+        figures: dict[Hashable, float | None] = {
+            ("cluster", "in"): _sum(each.in_per_s for each in activity.brokers),
+            ("cluster", "out"): _sum(each.out_per_s for each in activity.brokers),
+        }
         for group in activity.groups:
             figures["group", group.group.group, "lag"] = float(group.group.lag)
             figures["group", group.group.group, "out"] = group.out_per_s
-        self._history.keep(figures.keys())
-        for key, value in figures.items():
-            self._history.add(key, value, now)
+        figures |= {("topic", each.topic): each.in_per_s for each in activity.topics}
+        self._history.record(figures, now_s)
+
+
+def _sum(rates: Iterable[float | None]) -> float | None:
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None
+
+
+def _leases_of(
+    activity: ClusterActivity, at: datetime
+) -> Iterator[tuple[tuple[str, MessageQueue], tuple[str, int, datetime]]]:
+    for each in activity.groups:
+        for queue in each.group.queues:
+            if queue.owner is not None:
+                yield (each.group.group, queue.queue), (queue.owner, queue.epoch, at)

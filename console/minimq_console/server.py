@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from minimq_common.errors import CannotListen, InvalidArgument
 from minimq_common.security.certificates import Pair, Trust, check_pair, server_context
 from minimq_common.security.watched import Watched
-from minimq_console.console_options import ConsoleOptions
-from minimq_console.surroundings import Surroundings
+from minimq_console.console import Console
+from minimq_console.console_options import ConsoleOptions, prefix_of
 
 #: Seconds for requests that are under way at the end.
 _GRACE_S = 2
@@ -28,6 +30,34 @@ _POLL_INTERVAL_S = 0.01
 _MOST_CONNECTIONS = 2_000
 #: Seconds in which the head of a request is to come, from the begin of the connection or the last answer on.
 HEAD_S = 10.0
+
+
+class ProxiedApp(ProxyHeadersMiddleware):
+    """Takes the scheme, the address of the browser and the path prefix of the console from a trusted proxy.
+
+    Proxies may strip the prefix from the path, or pass the path on as it is.
+    """
+
+    def __init__(self, app: Any, trusted: Sequence[str] = (), root_path: str = "") -> None:
+        super().__init__(app, list(trusted))
+        self._root_path = root_path
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            peer, root_path = (scope.get("client") or ("",))[0], self._root_path
+            if peer in self.trusted_hosts:
+                root_path = prefix_of(Headers(scope=scope).get("x-forwarded-prefix", "")) or root_path
+            scope["root_path"] = root_path
+            scope["path"] = _prefixed(scope["path"], root_path)
+            scope["raw_path"] = _prefixed(scope["raw_path"].decode("ascii"), root_path).encode()
+        await super().__call__(scope, receive, send)
+
+
+def _prefixed(path: str, root_path: str) -> str:
+    if path == root_path:
+        return f"{path}/"
+    return path if path.startswith(f"{root_path}/") else root_path + path
 
 
 class BoundedConnection(H11Protocol):
@@ -55,9 +85,9 @@ class BoundedConnection(H11Protocol):
 class ConsoleServer:
     """One console at one address, served by a thread within the block. At its end requests have a moment to end."""
 
-    def __init__(self, app: ASGIApp, surroundings: Surroundings, options: ConsoleOptions) -> None:
+    def __init__(self, app: ASGIApp, console: Console, options: ConsoleOptions) -> None:
         tls = _tls_context(options.tls_certificate, options.tls_key) if options.is_secure else None
-        self._surroundings = surroundings
+        self._console = console
         self._socket = _listen(options.host, options.port)
         host, port = options.host, self._socket.getsockname()[1]
         scheme, host = "http" if tls is None else "https", f"[{host}]" if ":" in host else host
@@ -93,7 +123,7 @@ class ConsoleServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._surroundings.end_streams()
+        self._console.end_streams()
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from minimq_common.errors import SystemBusy
 
-View = TypeVar("View")
-
 #: Sign-ins of all users, and of one: with a further one of a user, the oldest of that user ends.
 MOST_SIGN_INS, MOST_OF_A_USER = 1_000, 100
-#: Views of all users, and of one: a view is a connection to the cluster with one key or token.
+#: Views of all users, and of one.
 MOST_VIEWS, MOST_VIEWS_OF_A_USER = 48, 4
 #: Seconds after which a sign-in without an open page ends, and after which each ends.
 IDLE_S, LONGEST_S = 1_800.0, 43_200.0
@@ -21,12 +18,13 @@ MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
 
 
 @dataclass(eq=False, slots=True)
-class SignIn(Generic[View]):
+class SignIn:
     """One visitor who has signed in."""
 
     id: str = field(repr=False)
     user: str
-    view: View
+    #: Names a connection to the cluster with one key or token.
+    view: str
     began_s: float
     #: When its last request began or ended.
     seen_s: float
@@ -38,18 +36,18 @@ class SignIn(Generic[View]):
         return is_idle or now_s - self.began_s >= LONGEST_S
 
 
-class SignIns(Generic[View]):
+class SignIns:
     """All sign-ins, the oldest first. Not thread-safe. The caller closes views that are no longer `views`."""
 
     def __init__(self) -> None:
-        self._sign_ins: dict[str, SignIn[View]] = {}
+        self._sign_ins: dict[str, SignIn] = {}
 
     @property
-    def views(self) -> set[View]:
+    def views(self) -> set[str]:
         """The views of those who are signed in."""
         return {each.view for each in self._sign_ins.values()}
 
-    def add(self, sign_in_id: str, user: str, view: View, now_s: float) -> None:
+    def add(self, sign_in_id: str, user: str, view: str, now_s: float) -> None:
         """Begin a sign-in. Raises `SystemBusy` when there are too many, of other users."""
         self.sweep(now_s)
         own = [each for each in self._sign_ins.values() if each.user == user]
@@ -64,12 +62,12 @@ class SignIns(Generic[View]):
             raise SystemBusy("too many visitors are signed in: try again later")
         self._sign_ins[sign_in_id] = SignIn(sign_in_id, user, view, now_s, now_s)
 
-    def find(self, sign_in_id: str, now_s: float) -> SignIn[View] | None:
+    def find(self, sign_in_id: str, now_s: float) -> SignIn | None:
         """Return a sign-in; None if there is none, or it has expired."""
         found = self._sign_ins.get(sign_in_id)
         return None if found is None or found.is_over(now_s) else found
 
-    def end(self, sign_in_id: str) -> SignIn[View] | None:
+    def end(self, sign_in_id: str) -> SignIn | None:
         """End a sign-in; return it if it was there."""
         return self._sign_ins.pop(sign_in_id, None)
 

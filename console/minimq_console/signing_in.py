@@ -11,11 +11,10 @@ from starlette.routing import Route
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
 from minimq_common.security.tokens import has_form
 from minimq_common.serving.logs import ALWAYS_WRITTEN
-from minimq_console.faces import context_of, failure_response
+from minimq_console.answers import failure_answer, form_of, html_answer
+from minimq_console.console import Console
 from minimq_console.failures import failure_of
-from minimq_console.forms import form_of
 from minimq_console.guard import SIGN_IN_PATH, address_of, begin_session, new_id
-from minimq_console.surroundings import Surroundings
 from minimq_console.visitors import Visitors
 
 _audit = logging.getLogger("minimq.audit")
@@ -29,8 +28,8 @@ _SECRETS, _LEAST_SECRET = ("mq_", "eyJ"), 40
 class SigningIn:
     """Answers requests to sign in and out. Used on the event loop."""
 
-    def __init__(self, surroundings: Surroundings, visitors: Visitors) -> None:
-        self._surroundings = surroundings
+    def __init__(self, console: Console, visitors: Visitors) -> None:
+        self._console = console
         self._visitors = visitors
 
     def routes(self) -> list[Route]:
@@ -55,7 +54,7 @@ class SigningIn:
             name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
             key = form.text("key", most=_MOST_KEY)
         except MiniMQError as error:
-            return failure_response(self._surroundings, request, failure_of(error))
+            return failure_answer(self._console, request, failure_of(error))
         if len(name) >= _LEAST_SECRET and name.lstrip().startswith(_SECRETS):  # no page and no log may show it
             return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
         host, address = request.client.host if request.client else "-", address_of(request.scope)
@@ -74,17 +73,16 @@ class SigningIn:
         try:
             await form_of(request)
         except MiniMQError as error:
-            return failure_response(self._surroundings, request, failure_of(error))
+            return failure_answer(self._console, request, failure_of(error))
         user = self._visitors.sign_out(request.state.browser)
         _audit.info("console: a visitor has signed out user=%r from=%s", user, address_of(request.scope))
         begin_session(request)
         return RedirectResponse(SIGN_IN_PATH, 303)
 
     def _form(self, request: Request, to: str, name: str = "", error: MiniMQError | None = None) -> Response:
-        said = {"to": to, "name": name, "problem": None if error is None else error.message}
-        context = {**context_of(request), **said, "title": "Sign in", "is_live": False}
+        said = {"title": "Sign in", "to": to, "name": name, "problem": None if error is None else error.message}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status
-        return Response(self._surroundings.rendering.template("sign_in.html", context), status, media_type="text/html")
+        return html_answer(self._console, request, "sign_in.html", said, status)
 
 
 def _place(text: str) -> str:

@@ -6,27 +6,66 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hmac import compare_digest
 
+from minimq import Admin, Cluster
+from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq_common.errors import InvalidArgument, NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials import Credentials
+from minimq_common.security.credentials import Credentials, CredentialsArgument
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
 from minimq_common.security.tokens import UserToken, parse_token
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.serving.periodic import PeriodicTask
-from minimq_console.observer import Observer
+from minimq_console.produce import Sender
+from minimq_console.sampler import Sampler
 from minimq_console.sign_ins import Attempts, SignIns
 
 log = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL_S = 30.0
+#: Seconds for a call of a page to a server. One that is lost may be tried twice, and a page takes no more than two.
+_PAGE_CALL_S = 0.85
+#: Seconds for a call of the sampler: nobody waits for it.
+_SAMPLER_CALL_S = 2.0
+#: Seconds for a call of an action, which runs beside the pages.
+_ACTION_CALL_S = 10.0
 #: Deliberately does not say whether the name or the key was wrong.
 _UNKNOWN = "no user of this cluster has this name and this key: look at both, and whether the key is still in force"
+
+
+class Observer:
+    """Sees a cluster as one user may. Thread-safe."""
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | None,
+        credentials: CredentialsArgument | None = None,
+        interval_s: float = 2.0,
+    ) -> None:
+        self.cluster = Cluster(nameserver, credentials=credentials)
+        self.admin = Admin(self.cluster, timeout_s=_PAGE_CALL_S)
+        self.changer = Sender(self.cluster, _ACTION_CALL_S)
+        self._patient = Admin(self.cluster, timeout_s=_SAMPLER_CALL_S)
+        self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_PAGE_CALL_S, patience_s=_PAGE_CALL_S))
+        self.sampler = Sampler(self._patient, interval_s)
+
+    def start(self) -> None:
+        """Begin to look."""
+        self.sampler.start()
+
+    def close(self) -> None:
+        """End the sampler, and close all connections. Idempotent."""
+        self.sampler.stop()
+        self.reader.close()
+        self._patient.close()
+        self.changer.close()
+        self.admin.close()
+        self.cluster.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +101,7 @@ class Visitors:
         self._credentials = credentials
         self._open_observer = open_observer
         #: A view is the SHA-256 of a key or token.
-        self._sign_ins: SignIns[str] = SignIns()
+        self._sign_ins: SignIns = SignIns()
         self._observers: dict[str, Observer] = {}
         self._attempts = Attempts()
         self._entering: dict[str, asyncio.Task[str]] = {}

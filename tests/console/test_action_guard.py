@@ -12,8 +12,8 @@ import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Producer
 from minimq.cli.console import serving_console
-from minimq_console.actions.all_actions import ACTIONS
-from minimq_console.texts import address as address_of
+from minimq_console.actions import ACTIONS
+from minimq_console.parameters import address as address_of
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor, Reply
 from support.secure_scraping import trust_of
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.system
 HOSTILE = "<script>alert('x')</script>\"><b>"
 #: An address of each action, about things that need not be there.
 ADDRESSES = [
-    address_of(each.path, dict.fromkeys(re.findall(r"{(\w+)}", each.path), "orders") | {"number": "1"})
-    for each in ACTIONS
+    address_of(each.form.path, dict.fromkeys(re.findall(r"{(\w+)}", each.form.path), "orders") | {"number": "1"})
+    for each in ACTIONS.values()
 ]
 
 

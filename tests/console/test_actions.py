@@ -25,7 +25,7 @@ from minimq import (
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import TransactionEnded
-from minimq_console import operation_actions
+from minimq_console import actions
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -195,7 +195,7 @@ def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 2)
-    monkeypatch.setattr(operation_actions, "_COUNTING", 0.0)
+    monkeypatch.setattr(actions, "_COUNTING", 0.0)
     address = f"/dead-letters/{group}/drop"
     assert "Drops 1 dead letter, and others that could not be counted in time," in fill_in(visitor, address).text
     assert "2 dead letters" in use(visitor, address, typed=group)

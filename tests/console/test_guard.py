@@ -16,7 +16,7 @@ import pytest
 from minimq import LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
-from minimq_console import forms, server
+from minimq_console import answers, server
 from minimq_console.rendering import Rendering
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -106,7 +106,7 @@ def test_cookies_of_other_servers_that_are_none_by_the_rules_hide_none_of_ours(v
 def test_a_form_that_does_not_come_as_a_whole_holds_nothing(
     visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(forms, "_WHOLE_S", 0.3)
+    monkeypatch.setattr(answers, "_WHOLE_S", 0.3)
     head = "POST /create-topic HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\ntoken="
     with connected(visitor.address) as begun:
         begun.sendall(head.encode())

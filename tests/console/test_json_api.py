@@ -16,10 +16,10 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.cli.console import serving_console
 from minimq_common.errors import Unavailable
-from minimq_console import forms
+from minimq_console import answers
 from minimq_console.action_runs import MOST_UNDER_WAY
+from minimq_console.console import MOST_READS
 from minimq_console.json_api import openapi
-from minimq_console.surroundings import MOST_READS
 from support.console_actions import make_dead_letters
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -173,6 +173,14 @@ def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
     assert audit() == ["refused", "failed", "failed"]
 
 
+def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVisitor) -> None:
+    assert call(visitor, "topic/nothing", 404)["message"]
+    for path, status in (("/api/topic/create", 405), ("/api/nothing", 404)):
+        reply = visitor.get(path)
+        assert (reply.status, reply.headers["Content-Type"]) == (status, "application/json")
+        assert json.loads(reply.text)["error"]
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -197,7 +205,7 @@ def test_a_body_that_is_malformed_or_nested_is_refused(
 def test_a_body_that_does_not_come_as_a_whole_holds_nothing(
     visitor: ConsoleVisitor, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(forms, "_WHOLE_S", 0.3)
+    monkeypatch.setattr(answers, "_WHOLE_S", 0.3)
     parts = urlsplit(visitor.address)
     lines = [
         "POST /api/topic/create HTTP/1.1",

@@ -95,7 +95,7 @@ def test_messages_are_shown_and_nothing_is_committed(console: ConsoleClient, top
 def test_what_the_cluster_says_is_escaped(console: ConsoleClient, topic: str, producer: Producer) -> None:
     producer.send(Message(topic, HOSTILE.encode(), tag="<b>", keys=["<i>"], properties={"<u>": HOSTILE}))
     [message] = console.json(f"/topics/{topic}")["messages"]
-    address = f"/topics/{topic}/messages/{message['broker']}/{message['queue_id']}/{message['offset']}"
+    address = f"/topics/{topic}/messages/{message['broker']}/{message['queue']}/{message['offset']}"
     for path in (f"/topics/{topic}", address, f"/topics?search={quote(HOSTILE)}", f"/groups?search={quote(HOSTILE)}"):
         html = console.get(path).text
         assert "<script>alert" not in html

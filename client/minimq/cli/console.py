@@ -145,7 +145,7 @@ def serving_console(
         CannotListen: the address cannot be listened on.
     """
     try:
-        from minimq_console.console import open_console
+        from minimq_console.app import open_console
         from minimq_console.console_options import ConsoleOptions
     except ModuleNotFoundError as error:
         raise InvalidArgument(

@@ -228,12 +228,14 @@ class View:
         lines: sentences and tables for people.
         notes: what is missing, on stderr.
         is_complete: False if the command ends with status 1 although something was done.
+        to: address of the page that shows the effect, if it is not that of the form.
     """
 
     json: object
     lines: Sequence[str | Rows] = ()
     notes: Sequence[str] = ()
     is_complete: bool = True
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,8 +251,9 @@ class Form:
         label: on the link and the button.
         fields: the label of each parameter that is filled in.
         typed: the parameter whose value is typed to confirm it.
+        long: those of several lines, which no log shows.
         otherwise: the flag that is set if no keyword argument of a `TypedDict` is filled in.
-        defaults: returns what the fields hold at first, by parameter.
+        defaults: returns what the fields hold at first, by parameter; a field is left out with None.
         choices: returns the values and texts of fields with a choice, by parameter.
     """
 
@@ -262,8 +265,9 @@ class Form:
     to: str = ""
     fields: Mapping[str, str] = field(default_factory=dict)
     typed: str = ""
+    long: frozenset[str] = frozenset()
     otherwise: str = ""
-    defaults: Callable[[Admin, Given], Mapping[str, str]] | None = None
+    defaults: Callable[[Admin, Given], Mapping[str, str | None]] | None = None
     choices: Callable[[Admin, Given], Mapping[str, Sequence[tuple[str, str]]]] | None = None
 
 

@@ -1,156 +1,144 @@
-"""The cluster: its brokers and their replicas, problems first."""
+"""The cluster: its brokers and their replicas, problems first; its conflicts, the routes of topics, and its users."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
 
-from minimq.administration.descriptions import BrokerStatus, ReplicationReport
 from minimq.operations.activity import ActivityProblem, BrokerActivity
-from minimq_common.model import MASTER_ID, permission_name
-from minimq_console.action import Offer
-from minimq_console.chart import Chart
-from minimq_console.operation_actions import FORMS, toggles
-from minimq_console.page import Page, PageData, Visit
+from minimq.operations.replicas import say_without_master
+from minimq.operations.rows import row_of
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import MASTER_ID
+from minimq_common.security.access_document import User
+from minimq_console.actions import ACTIONS, toggles
+from minimq_console.page import Data, Offer, Page, Visit
 
 
-class ReplicaRow(msgspec.Struct, frozen=True):
-    """One replica of a broker."""
-
-    cluster: str
-    broker: str
-    id: int
-    address: str
-    #: "running", "away", or "silent" if it does not answer.
-    state: str
-    #: Why it is away or silent; None for others.
-    error: str | None
-    #: When it went; None for others.
-    away_since: datetime | None
-    #: Of minimq, as the following None if it does not answer.
-    version: str | None = None
-    #: Seconds since it began to serve.
-    up_s: float | None = None
-    #: Messages that it stores in a second.
-    in_per_s: float | None = None
-    #: Messages that it sends to consumers in a second.
-    out_per_s: float | None = None
-    #: What clients may do with its topics.
-    permission: str | None = None
-    disk_used: float | None = None
-    disk_free_bytes: int | None = None
-    #: What that calls for: "normal", "warn", "delete-early" or "refuse".
-    disk_level: str | None = None
-    log_bytes: int | None = None
-    store_failed: bool = False
-    replication: ReplicationReport | None = None
-    #: Those that the visitor may use on it.
-    actions: tuple[Offer, ...] = ()
-
-
-class ClusterPage(PageData, frozen=True, kw_only=True):
-    """The cluster at one moment."""
-
-    #: When it was read; None if it never could be.
-    read_at: datetime | None
-    problems: tuple[ActivityProblem, ...]
-    replicas: tuple[ReplicaRow, ...]
-    topic_count: int
-    group_count: int
-    charts: tuple[Chart, ...]
-
-
-def gather(visit: Visit) -> ClusterPage:
+def gather_cluster(visit: Visit) -> Data:
     """Return what the last sample has."""
-    sample = visit.sample()
-    sampler = visit.observer.sampler
-    charts = (
-        sampler.chart(("cluster", "in"), "Messages stored", "messages/s"),
-        sampler.chart(("cluster", "out"), "Messages delivered", "messages/s"),
-    )
-    if sample.activity is None:
-        return ClusterPage(
-            read_at=None,
-            problems=(),
-            replicas=(),
-            topic_count=0,
-            group_count=0,
-            charts=charts,
-            missing=visit.missing,
-        )
-    activity = sample.activity
-    statuses = [each.status for each in activity.brokers]
-    return ClusterPage(
-        read_at=sample.at,
-        problems=(*_without_master(statuses), *activity.problems),
-        replicas=_rows(visit, activity.brokers),
-        topic_count=activity.topic_count,
-        group_count=len(activity.groups),
-        charts=charts,
-        missing=visit.missing,
-    )
+    sample, sampler = visit.sample(), visit.observer.sampler
+    brokers = sample.activity.brokers if sample.activity is not None else ()
+    actions = visit.offers_of_rows([_actions(each) for each in brokers])
+    found, statuses = sample.activity, [each.status for each in brokers]
+    return {
+        "read_at": sample.at,
+        "problems": [*map(ActivityProblem, say_without_master(statuses)), *(found.problems if found else ())],
+        "replicas": [{**_replica(each, visit.now), "actions": own} for each, own in zip(brokers, actions, strict=True)],
+        "topic_count": found.topic_count if found else 0,
+        "group_count": len(found.groups) if found else 0,
+        "charts": [
+            sampler.chart(("cluster", "in"), "Messages stored", "messages/s"),
+            sampler.chart(("cluster", "out"), "Messages delivered", "messages/s"),
+        ],
+    }
 
 
-def _rows(visit: Visit, brokers: Sequence[BrokerActivity]) -> tuple[ReplicaRow, ...]:
-    may_change = bool(visit.offers(FORMS["pause-broker"].on(broker_name="any")))
-    return tuple(_row(each, visit.now, _actions(each) if may_change else ()) for each in brokers)
-
-
-def _actions(activity: BrokerActivity) -> tuple[Offer, ...]:
+def _actions(activity: BrokerActivity) -> list[Offer]:
     status, report = activity.status, activity.status.report
     if report is None:
-        return ()
+        return []
     if status.broker_id == MASTER_ID:
-        targets = toggles(FORMS["pause-broker"], report.permission, broker_name=status.broker_name)
-        return tuple(target.offer for target in targets)
-    replica = str(report.replication.replica_id)
-    return (FORMS["promote"].on({"to": replica}, broker_name=status.broker_name).offer,)
+        return toggles(ACTIONS["pause-broker"], report.permission, broker_name=status.broker_name)
+    return [ACTIONS["promote"].on({"to": str(report.replication.replica_id)}, broker_name=status.broker_name)]
 
 
-def _row(activity: BrokerActivity, now: datetime, actions: tuple[Offer, ...]) -> ReplicaRow:
+def _replica(activity: BrokerActivity, now: datetime) -> Data:
     status, report = activity.status, activity.status.report
-    if report is None:
-        return ReplicaRow(
-            cluster=status.cluster,
-            broker=status.broker_name,
-            id=status.broker_id,
-            address=status.address,
-            state="away" if status.away_since else "silent",
-            error=status.error,
-            away_since=status.away_since,
-        )
-    return ReplicaRow(
-        cluster=status.cluster,
-        broker=status.broker_name,
-        id=status.broker_id,
-        address=status.address,
-        state="running",
-        error=None,
-        away_since=None,
-        version=report.version,
-        up_s=max((now - report.started_at).total_seconds(), 0.0),
+    return row_of(
+        status,
+        state="away" if status.away_since else "silent" if report is None else "running",
+        up_s=None if report is None else max((now - report.started_at).total_seconds(), 0.0),
         in_per_s=activity.in_per_s,
         out_per_s=activity.out_per_s,
-        permission=permission_name(report.permission),
-        disk_used=report.disk_used,
-        disk_free_bytes=report.disk_free_bytes,
-        disk_level=report.disk_level,
-        log_bytes=report.disk_bytes,
-        store_failed=report.store_failed,
-        replication=report.replication,
-        actions=actions,
     )
 
 
-def _without_master(statuses: Sequence[BrokerStatus]) -> list[ActivityProblem]:
-    present = [status for status in statuses if status.away_since is None]
-    with_master = {status.broker_name for status in present if status.broker_id == MASTER_ID}
-    return [
-        ActivityProblem(f"broker {name} has no master: it accepts no messages until an in-sync replica is elected")
-        for name in sorted({status.broker_name for status in present} - with_master)
-    ]
+# ---- Conflicts and routes ---------------------------------------------------------------------------
 
 
-PAGE = Page(path="/", template="cluster.html", gather=gather, title="Cluster", label="Cluster")
+def gather_conflicts(visit: Visit) -> Data:
+    """Return the brokers that name servers refused or replaced lately."""
+    found = visit.ask("the conflicts", visit.admin.conflicts).required()
+    return {"conflicts": [row_of(each) for each in found]}
+
+
+def gather_routes(visit: Visit) -> Data:
+    """Return the topics that are searched for, and the route of the chosen one, asked anew."""
+    search, topic = visit.parameters.text("search"), visit.parameters.text("topic", most=127)
+    asked = visit.ask("the route", lambda: visit.admin.route(topic)) if topic else None
+    names = visit.ask("the topics", visit.admin.list_topics).required()
+    shown, part = visit.parameters.part_of([name for name in names if search.lower() in name.lower()])
+    rows: list[Data] = []
+    if asked is not None:
+        route = asked.required()
+        for data in route.queues:
+            broker = route.brokers[data.broker_name]
+            slaves = {number: address for number, address in broker.addresses.items() if number}
+            rows.append(row_of(data, cluster=broker.cluster, master=broker.master, slaves=slaves, away_since=None))
+        unknown = dict.fromkeys(("master", "read_queues", "write_queues", "permission"))
+        rows += [
+            {"broker": each.broker_name, "cluster": each.cluster, **unknown, "slaves": {}, "away_since": each.since}
+            for each in route.away
+        ]
+    return {"search": search, "topic": topic, "part": part, "topics": shown, "route": rows}
+
+
+# ---- Users ------------------------------------------------------------------------------------------
+
+
+def gather_users(visit: Visit) -> Data:
+    """Return the document that is in force, and where."""
+    search = visit.parameters.text("search")
+    asked, status = (
+        visit.ask("users and rules", visit.admin.access),
+        visit.ask("the servers", visit.admin.access_status),
+    )
+    try:
+        document = asked.required()
+    except InvalidArgument:  # the cluster lets everybody in
+        document = None
+    now_ms, version = int(visit.now.timestamp() * 1000), document.version if document is not None else None
+    users = sorted(document.users.items()) if document is not None else []
+    roles = sorted(document.roles.items()) if document is not None else []
+    shown, part = visit.parameters.part_of([each for each in users if search.lower() in each[0].lower()])
+    return {
+        "version": version,
+        "search": search,
+        "part": part,
+        "users": [_user(name, user, now_ms) for name, user in shown],
+        "roles": [{"role": name, "rules": rules} for name, rules in roles],
+        "servers": [
+            {
+                "server": each.server,
+                "address": each.address,
+                "version": each.version,
+                "only_reports": each.only_reports,
+                "is_current": each.version == (version or 0),
+                "error": each.error,
+            }
+            for each in status.or_else([])
+        ],
+    }
+
+
+def _user(name: str, user: User, now_ms: int) -> Data:
+    limits = user.limits
+    return {
+        "user": name,
+        "disabled": user.disabled,
+        "roles": user.roles,
+        "rules": user.rules,
+        "keys": [{"key_id": key_id, "lifetime": key.lifetime(now_ms)} for key_id, key in user.keys.items()],
+        "in_bytes_per_s": 0 if limits is msgspec.UNSET else limits.in_bytes_per_s,
+        "out_bytes_per_s": 0 if limits is msgspec.UNSET else limits.out_bytes_per_s,
+    }
+
+
+PAGES = (
+    Page(path="/", template="cluster.html", gather=gather_cluster, title="Cluster", label="Cluster"),
+    Page(path="/users", template="users.html", gather=gather_users, title="Users and rules", label="Users", live_s=5.0),
+    Page(path="/routes", template="routes.html", gather=gather_routes, title="Routes", label="Routes"),
+    Page(path="/conflicts", template="conflicts.html", gather=gather_conflicts, title="Conflicts", label="Conflicts"),
+)

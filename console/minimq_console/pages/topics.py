@@ -1,71 +1,42 @@
-"""The topics: their rates, how much they hold, and where their queues are."""
+"""The topics: their rates, how much they hold, and where their queues are; a topic: its queues and some messages."""
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 
-import msgspec
-
-from minimq.administration.descriptions import TopicDescription
-from minimq_common.model import permission_name
+from minimq import MessageQueue
+from minimq.administration.descriptions import QueueDescription, TopicDescription
+from minimq.operations.rows import row_of
+from minimq_common.errors import InvalidArgument
+from minimq_common.model import Permission
+from minimq_common.moments import start_ms
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_console.action import Offer
-from minimq_console.operation_actions import FORMS
-from minimq_console.page import Page, PageData, Visit
-from minimq_console.table_part import TablePart, part_of
+from minimq_console.actions import ACTIONS, toggles
+from minimq_console.message_search import MOST_QUEUES, MessageSearch, message_row
+from minimq_console.page import Data, Offer, Page, Visit
+from minimq_console.parameters import Parameters, WrongParameter
 
 #: What rows may be sorted by. Only what was looked at last has rates and counts, so the others come after those.
 _ORDERS = ("name", "rate", "messages")
+_MOST_OFFSET = (1 << 63) - 1
+#: How many messages a page shows, at most.
+_MOST_MESSAGES = 100
+#: Queues of which a page shows a row, at most.
+_MOST_ROWS = 500
+#: How far back a search by key goes, unless a time is given.
+_SINCE = "-1h"
+
+# ---- All topics -------------------------------------------------------------------------------------
 
 
-class TopicOnBroker(msgspec.Struct, frozen=True):
-    """A topic on one broker."""
-
-    broker: str
-    read_queues: int
-    write_queues: int
-    #: What clients may do with them.
-    permission: str
-    messages: int
-
-
-class TopicRow(msgspec.Struct, frozen=True):
-    """One topic."""
-
-    topic: str
-    #: Number of stored messages; None if no broker answered.
-    messages: int | None
-    #: Messages that are stored in a second; None until it was looked at twice.
-    in_per_s: float | None
-    #: When its newest message was stored; None if there has been none.
-    last_stored_at: datetime | None
-    brokers: tuple[TopicOnBroker, ...]
-    #: "fifo", "compacted", or empty for others.
-    kind: str
-    away: tuple[str, ...]
-    #: Names of brokers that did not answer.
-    unanswered: tuple[str, ...]
-
-
-class TopicsPage(PageData, frozen=True, kw_only=True):
-    """A part of all topics."""
-
-    search: str
-    own: bool
-    #: "name", "rate" or "messages".
-    order: str
-    part: TablePart
-    topics: tuple[TopicRow, ...]
-
-
-def gather(visit: Visit) -> TopicsPage:
+def gather_topics(visit: Visit) -> Data:
     """Return the topics that are searched for, and describe those that are shown."""
-    parameters, admin = visit.parameters, visit.observer.admin
+    parameters, admin = visit.parameters, visit.admin
     search, own, order = parameters.text("search"), parameters.flag("own"), parameters.choice("order", _ORDERS, "name")
-    bounds = parameters.rows()
-    sample = visit.sample()
-    known = {each.topic: each for each in sample.activity.topics} if sample.activity is not None else {}
+    activity = visit.sample().activity
+    known = {each.topic: each for each in activity.topics} if activity is not None else {}
     names = [
         name
         for name in visit.ask("the topics", admin.list_topics).required()
@@ -79,62 +50,180 @@ def gather(visit: Visit) -> TopicsPage:
             return -1.0 if found is None else found
 
         names.sort(key=lambda name: (-figure(name), name))
-    shown, part = part_of(names, bounds)
-    described = visit.ask("the topics on this page", lambda: admin.describe_topics(shown)).or_else([])
-    descriptions = {each.topic: each for each in described}
-    rates = {name: topic.in_per_s for name, topic in known.items()}
-    return TopicsPage(
-        search=search,
-        own=own,
-        order=order,
-        part=part,
-        topics=tuple(row_of(name, descriptions.get(name), rates.get(name)) for name in shown),
-        actions=_actions(visit, shown),
-        missing=(*visit.missing, *_unanswered(described)),
-    )
-
-
-def _actions(visit: Visit, shown: Sequence[str]) -> tuple[Offer, ...]:
+    shown, part = parameters.part_of(names)
+    found = visit.ask("the topics on this page", lambda: admin.describe_topics(shown)).or_else([])
+    described = {each.topic: each for each in found}
+    visit.missing += {f"broker {broker}: {why}": None for each in found for broker, why in each.unanswered.items()}
     needs = [Need(Verb.MANAGE, Resource.TOPIC, name) for name in (*shown, "new-topic")]
-    return visit.offers(FORMS["create-topic"].on()) if visit.rights(needs) else ()
+    return {
+        "search": search,
+        "own": own,
+        "order": order,
+        "part": part,
+        "topics": [_row(name, described.get(name), known[name].in_per_s if name in known else None) for name in shown],
+        "actions": visit.offers(ACTIONS["create-topic"].on()) if visit.rights(needs) else [],
+    }
 
 
-def row_of(name: str, described: TopicDescription | None, in_per_s: float | None) -> TopicRow:
+def _row(name: str, described: TopicDescription | None, in_per_s: float | None) -> Data:
     """Return the row of a topic, with its name alone if it could not be described."""
-    if described is None:
-        return TopicRow(name, None, in_per_s, None, (), "", (), ())
-    stored: dict[str, int] = {}
+    described = described or TopicDescription(name, (), ())
+    settings, stored = described.settings, Counter[str]()
     for queue in described.queues:
-        stored[queue.queue.broker_name] = stored.get(queue.queue.broker_name, 0) + queue.messages
-    settings = described.settings
-    return TopicRow(
-        topic=name,
-        messages=described.messages if settings else None,
-        in_per_s=in_per_s,
-        last_stored_at=max((each.last_stored_at for each in described.queues if each.last_stored_at), default=None),
-        brokers=tuple(
-            TopicOnBroker(
-                each.broker_name,
-                each.read_queues,
-                each.write_queues,
-                permission_name(each.permission),
-                stored.get(each.broker_name, 0),
+        stored[queue.queue.broker_name] += queue.messages
+    is_compacted = any(each.compaction is not None for each in settings)
+    return {
+        "topic": name,
+        "messages": described.messages if settings else None,
+        "in_per_s": in_per_s,
+        "last_stored_at": max((each.last_stored_at for each in described.queues if each.last_stored_at), default=None),
+        "brokers": [
+            row_of(
+                each,
+                keep=("broker_name", "read_queues", "write_queues", "permission"),
+                messages=stored[each.broker_name],
             )
             for each in settings
-        ),
-        kind="fifo"
-        if any(each.fifo for each in settings)
-        else "compacted"
-        if any(each.compaction is not None for each in settings)
-        else "",
-        away=tuple(each.broker_name for each in described.away),
-        unanswered=tuple(described.unanswered),
+        ],
+        "kind": "fifo" if any(each.fifo for each in settings) else "compacted" if is_compacted else "",
+        "away": [each.broker_name for each in described.away],
+        "unanswered": [*described.unanswered],
+    }
+
+
+# ---- One topic --------------------------------------------------------------------------------------
+
+
+def gather_topic(visit: Visit) -> Data:
+    """Return the topic as its brokers describe it now, and messages of it."""
+    name, wanted = visit.parameters.name("topic"), _wanted_of(visit.parameters)
+    described = describe(visit, name)
+    queues, search = chosen_queues(described, wanted["queue"]), MessageSearch(visit, wanted["most"])
+    notes: list[str] = []
+    if wanted["key"]:
+        messages = _by_key(visit, name, wanted, notes)
+    elif wanted["is_newest"]:
+        messages = [message_row(each) for each in search.newest(queues)]
+        if sum(queue.messages > 0 for queue in queues) > MOST_QUEUES:
+            notes.append(f"Of the {MOST_QUEUES} queues that were written last.")
+    else:
+        tags = (wanted["tag"],) if wanted["tag"] else ()
+        messages = [message_row(each) for each in search.following(queues, _starts(visit, queues, wanted), tags)]
+    sampler = visit.observer.sampler
+    activity, actions = sampler.sample.activity, visit.offers(*_actions(described))
+    rates = {each.topic: each.in_per_s for each in activity.topics} if activity is not None else {}
+    visit.missing += [f"broker {broker}: {why}" for broker, why in described.unanswered.items()]
+    return {
+        "topic": _row(name, described, rates.get(name)),
+        "queues": [row_of(each) for each in described.queues[:_MOST_ROWS]],
+        "queue_count": len(described.queues),
+        "wanted": wanted,
+        "messages": messages,
+        "notes": notes,
+        "chart": sampler.chart(("topic", name), "Messages stored", "messages/s"),
+        "actions": actions,
+    }
+
+
+def _actions(described: TopicDescription) -> list[Offer]:
+    name = described.topic
+    if name.startswith("%"):
+        return []
+    permission = Permission.READ_WRITE
+    for each in described.settings:
+        permission &= each.permission
+    return [
+        ACTIONS["produce"].on(topic=name),
+        ACTIONS["resize-topic"].on(name=name),
+        *toggles(ACTIONS["pause-topic"], permission, name=name),
+        ACTIONS["change-topic"].on(name=name),
+        ACTIONS["delete-topic"].on(name=name),
+    ]
+
+
+def describe(visit: Visit, name: str) -> TopicDescription:
+    """Return the description of a topic by the brokers that answer. Raises `MiniMQError` if none does."""
+    found = visit.ask("the topic", lambda: visit.admin.describe_topics([name])).required()
+    if found and (found[0].settings or found[0].away):
+        return found[0]
+    return visit.ask("the topic", lambda: visit.admin.describe_topic(name)).required()
+
+
+def chosen_queues(described: TopicDescription, queue: str) -> Sequence[QueueDescription]:
+    """Return the queue that is named "BROKER:ID", or all for an empty name. Raises `WrongParameter`."""
+    if not queue:
+        return described.queues
+    broker, _, number = queue.rpartition(":")
+    for each in described.queues:
+        if (each.queue.broker_name, str(each.queue.queue_id)) == (broker, number):
+            return (each,)
+    text = f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID"
+    raise WrongParameter("queue", text)
+
+
+def _wanted_of(parameters: Parameters) -> Data:
+    wanted: Data = {
+        "queue": parameters.text("queue", most=300),
+        "offset": parameters.number("offset", None, 0, _MOST_OFFSET),
+        "start": parameters.text("from", most=60),
+        "key": parameters.text("key"),
+        "tag": parameters.text("tag", most=255),
+        "most": parameters.number("messages", 20, 1, _MOST_MESSAGES),
+    }
+    if wanted["start"] not in {"", "earliest"}:
+        try:
+            start_ms(wanted["start"], time.time(), "the parameter from", "'earliest', ")
+        except InvalidArgument as error:
+            raise WrongParameter("from", error.message) from None
+    if wanted["offset"] is not None and (not wanted["queue"] or wanted["start"] or wanted["key"]):
+        text = "the parameter offset is about one queue: give queue as BROKER:ID, and no from and no key"
+        raise WrongParameter("offset", text)
+    is_newest = wanted["offset"] is None and not (wanted["start"] or wanted["key"] or wanted["tag"])
+    return {**wanted, "is_newest": is_newest}
+
+
+def _starts(visit: Visit, queues: Sequence[QueueDescription], wanted: Data) -> dict[MessageQueue, int]:
+    start = wanted["start"]
+    if wanted["offset"] is not None:
+        return {each.queue: wanted["offset"] for each in queues}
+    if not start or start == "earliest":
+        return {each.queue: each.min_offset for each in queues}
+    asked = visit.ask(
+        "the offsets at that time", lambda: visit.admin.offsets_at((each.queue for each in queues), start)
     )
+    return asked.required()
 
 
-def _unanswered(described: Sequence[TopicDescription]) -> list[str]:
-    reasons = {(broker, why): None for each in described for broker, why in each.unanswered.items()}
-    return [f"broker {broker}: {why}" for broker, why in reasons]
+def _by_key(visit: Visit, name: str, wanted: Data, notes: list[str]) -> list[Data]:
+    start = wanted["start"] or _SINCE
+    found = visit.ask(
+        "the search",
+        lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, max_messages=wanted["most"]),
+    ).or_else(None)
+    if found is None:
+        return []
+    notes.append(f"Since {start}; {found.searched:,} offsets were looked at.")
+    notes += [f"Queue {each.queue} was not read from offset {each.offset} on: {each.reason}" for each in found.unread]
+    if found.is_cut:
+        notes.append("There may be more.")
+    return [
+        message_row(each)
+        for each in found.messages
+        if (not wanted["tag"] or each.tag == wanted["tag"])
+        and (not wanted["queue"] or f"{each.queue.broker_name}:{each.queue.queue_id}" == wanted["queue"])
+    ]
 
 
-PAGE = Page(path="/topics", template="topics.html", gather=gather, title="Topics", label="Topics", live_s=4.0)
+PAGES = (
+    Page(path="/topics", template="topics.html", gather=gather_topics, title="Topics", label="Topics", live_s=4.0),
+    Page(
+        path="/topics/{topic}",
+        template="topic.html",
+        gather=gather_topic,
+        title="Topic",
+        live_s=3.0,
+        # Messages that were searched for: the search is not repeated by itself.
+        stays=lambda data: not data["wanted"]["is_newest"],
+        has_form=True,
+    ),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_console.chart import HEIGHT, WIDTH, Chart, scale_of
+from minimq_console.charts import HEIGHT, WIDTH, Chart, scale_of
 
 
 def chart(*values: float | None, slots: int = 360) -> Chart:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_console.console_options import ConsoleOptions
-from minimq_console.hosts import allowed_hosts, host_of, is_loopback, is_of_this_site
+from minimq_console.console_options import ConsoleOptions, allowed_hosts, host_of, is_loopback, is_of_this_site
 
 BEYOND = "0.0.0.0"
 

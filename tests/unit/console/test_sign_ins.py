@@ -21,7 +21,7 @@ from minimq_console.sign_ins import (
 
 
 def test_a_visitor_who_is_gone_is_signed_out() -> None:
-    sign_ins: SignIns[str] = SignIns()
+    sign_ins: SignIns = SignIns()
     sign_ins.add("id", "alice", "view", 0.0)
     assert sign_ins.find("id", IDLE_S - 1) is not None
     assert sign_ins.find("id", IDLE_S) is None
@@ -32,7 +32,7 @@ def test_a_visitor_who_is_gone_is_signed_out() -> None:
 
 
 def test_a_page_that_is_open_keeps_it_until_the_longest_time_is_over() -> None:
-    sign_ins: SignIns[str] = SignIns()
+    sign_ins: SignIns = SignIns()
     sign_ins.add("id", "alice", "view", 0.0)
     found = sign_ins.find("id", 0.0)
     assert found is not None
@@ -42,7 +42,7 @@ def test_a_page_that_is_open_keeps_it_until_the_longest_time_is_over() -> None:
 
 
 def test_the_oldest_of_a_user_gives_way_and_others_do_not() -> None:
-    sign_ins: SignIns[str] = SignIns()
+    sign_ins: SignIns = SignIns()
     for number in range(MOST_SIGN_INS):
         user = f"user-{number // MOST_OF_A_USER}"
         sign_ins.add(f"id-{number}", user, user, float(number))
@@ -57,7 +57,7 @@ def test_the_oldest_of_a_user_gives_way_and_others_do_not() -> None:
 
 
 def test_the_oldest_key_of_a_user_gives_way_with_its_sign_ins_and_those_of_others_do_not() -> None:
-    sign_ins: SignIns[str] = SignIns()
+    sign_ins: SignIns = SignIns()
     for number in range(MOST_VIEWS):
         user = f"user-{number // MOST_VIEWS_OF_A_USER}"
         for browser in ("laptop", "phone"):

@@ -1,13 +1,18 @@
-"""Bodies of messages as text, as JSON and in hexadecimal digits. Pure.
+"""Bodies of messages as text, as JSON and in hexadecimal digits; those that name a schema of a registry as JSON.
 
 A body comes from whoever may send: what it shows is bounded, and no character acts on the page.
 """
 
 from __future__ import annotations
 
-import unicodedata
+from collections.abc import Callable
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
 
 import msgspec
+
+from minimq import ReceivedMessage
+from minimq_common.errors import MalformedBody
 
 #: Bytes of a body that are shown; the rest is there to download.
 SHOWN_BYTES = 64 * 1024
@@ -41,15 +46,12 @@ def shown(body: bytes, way: str) -> tuple[str, str]:
 
 def visible(text: str) -> str:
     """Return a text in which characters that are not seen, or turn the direction of others, are escapes."""
-    return "".join(character if _is_seen(character) else _escape(character) for character in text)
-
-
-def _is_seen(character: str) -> bool:
-    return character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape", "surrogatepass").decode()
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
+    )
 
 
 def _formatted(body: bytes) -> str | None:
@@ -74,13 +76,13 @@ def _depth(body: bytes) -> int:
 
 
 def _is_text(cut: bytes) -> bool:
-    for end in range(len(cut), max(len(cut) - 4, -1), -1):
-        try:
-            text = cut[:end].decode()
-        except UnicodeDecodeError:
-            continue
-        return not any(unicodedata.category(character) == "Cc" and character not in "\n\r\t" for character in text)
-    return False
+    try:
+        text = cut.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(cut) - 3:  # else the cut divides a character
+            return False
+        text = cut[: error.start].decode()
+    return not any((each < " " and each not in "\n\r\t") or "\x7f" <= each <= "\x9f" for each in text)
 
 
 def _digits(cut: bytes) -> str:
@@ -90,3 +92,37 @@ def _digits(cut: bytes) -> str:
         characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
         lines.append(f"{start:08x}  {line.hex(' '):<{3 * _IN_LINE - 1}}  {characters}")
     return "\n".join(lines)
+
+
+class DecodedBody(NamedTuple):
+    """A body that was decoded."""
+
+    json: bytes
+    schema: str
+
+
+Decode = Callable[[ReceivedMessage], DecodedBody | None]
+
+
+def decoder(url: str) -> Decode:
+    """Return the function that decodes messages by a registry; it returns None for bodies that name no schema."""
+    from minimq.schemas import SchemaRegistry  # the libraries of an extra
+    from minimq.schemas.plain_reader import PlainReader
+
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    basic_auth = (unquote(name), unquote(password)) if user else None
+    registry = SchemaRegistry(parts._replace(netloc=host).geturl(), basic_auth=basic_auth, timeout_s=1.0)
+    reader = PlainReader(registry)
+
+    def decode(message: ReceivedMessage) -> DecodedBody | None:
+        found = reader.read(message)
+        if found is None:
+            return None
+        try:
+            return DecodedBody(msgspec.json.encode(found.value, enc_hook=str), f"{found.kind} {found.mark}")
+        except (TypeError, ValueError) as error:  # such as integers beyond 64 bits
+            raise MalformedBody(f"the value cannot be shown as JSON: {error}") from None
+
+    return decode

@@ -1,14 +1,18 @@
-"""Charts of the last hour, as the points of lines in an SVG picture. Pure."""
+"""Figures of the last hour, in memory, and charts of them: the points of lines in an SVG picture. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from array import array
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
-from minimq_console.history import SLOT_S
-
+#: Seconds of one slot, and how many slots there are: an hour.
+SLOT_S, SLOTS = 10, 360
+#: Series that are kept at most, of 1.5 KB each.
+_MOST_SERIES = 8_000
 #: Width and height of a chart, in units of its own.
 WIDTH, HEIGHT = 360, 60
 #: Slots without a value over which a line goes on: topics are looked at in turn.
@@ -17,6 +21,36 @@ _BRIDGED = 12
 _FACTORS = (1, 2, 2.5, 3, 4, 5, 6, 8, 10)
 #: Slots that a chart has at least: five minutes.
 _FEWEST = 30
+
+
+class History:
+    """The last hour of many figures, each known by a key: one value in each slot, the last one. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._series: dict[Hashable, array[float]] = {}
+        self._newest = 0
+
+    def record(self, figures: Mapping[Hashable, float | None], at: float) -> None:
+        """Add what the figures are; forget those that are not among them, or too many."""
+        slot, former = int(at // SLOT_S), self._series
+        passed = range(max(self._newest + 1, slot - SLOTS + 1), slot + 1)
+        self._series = {}
+        for key, value in islice(figures.items(), _MOST_SERIES):
+            values = self._series[key] = former.get(key) or array("f", [math.nan]) * SLOTS
+            for each in passed:
+                values[each % SLOTS] = math.nan
+            if value is not None:
+                values[slot % SLOTS] = value
+        self._newest = slot
+
+    def points(self, key: Hashable, now: float) -> list[float | None]:
+        """Return the values of the last hour, one for each slot, the oldest first; None where there is none."""
+        values, last = self._series.get(key), int(now // SLOT_S)
+        found = [
+            math.nan if values is None or slot > self._newest else values[slot % SLOTS]
+            for slot in range(last - SLOTS + 1, last + 1)
+        ]
+        return [None if math.isnan(value) else value for value in found]
 
 
 class ChartLine(msgspec.Struct, frozen=True):

@@ -1,0 +1,217 @@
+"""Answers requests for actions: a form, what it will do, and that it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ParamSpec, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_console.action_runs import ActionRun, ActionRuns, MistypedName, digest_of
+from minimq_console.actions import ACTIONS, Action, ActionLog, check_rights
+from minimq_console.answers import (
+    HEADERS,
+    TOKEN,
+    failure_answer,
+    form_of,
+    html_answer,
+    is_json,
+    json_answer,
+    parameters_of,
+)
+from minimq_console.console import Console
+from minimq_console.faces import Faces
+from minimq_console.failures import failure_of
+from minimq_console.guard import new_id
+from minimq_console.page import Data, Page, Visit
+from minimq_console.parameters import Parameters, address
+from minimq_console.visitors import Visitor
+
+_log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: Seconds for which the answer waits for the end of an action; then the page of the action waits.
+_PATIENCE_S = 3.0
+#: Address of the page about one action that was confirmed.
+_RUN_PATH = "/actions/{run}"
+#: The step of a form: to fill in, to see what will happen, to do it.
+_STEP, _STEPS = "step", ("fill", "check", "do")
+#: Fields of a confirmation that are not part of what is confirmed.
+_CONFIRMED, _TYPED = "confirm", "typed"
+_ABOUT_THE_FORM = (TOKEN, _STEP, _CONFIRMED, _TYPED)
+#: Characters of a name that is typed.
+_MOST_TYPED = 255
+
+
+class ActionPages:
+    """Answers requests for actions. Used on the event loop."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._runs = ActionRuns()
+
+    def routes(self) -> list[Route]:
+        """Return the routes of all actions, and of the page about one that was confirmed."""
+        run = Page(
+            path=_RUN_PATH,
+            template="action_run.html",
+            gather=self._gather_run,
+            title="Action",
+            live_s=1.0,
+            stays=lambda data: data["state"] != "under way",
+            is_shared=False,
+        )
+        return [
+            Route(run.path, Faces(run, self._console).answer, methods=["GET"]),
+            *(
+                Route(action.form.path, functools.partial(self._answer, action), methods=["GET", "POST"])
+                for action in ACTIONS.values()
+            ),
+        ]
+
+    def _gather_run(self, visit: Visit) -> Data:
+        run = self._runs.find(visit.parameters.name("run"), visit.visitor.browser, time.monotonic())
+        if run is None or run.state == "waiting":
+            raise InvalidArgument(
+                "nothing is known of this action: somebody else confirmed it, nobody did, or it ended long ago; the "
+                "pages of the cluster show what is"
+            )
+        return {name: getattr(run, name) for name in ("title", "state", "said", "to", "form")}
+
+    async def _answer(self, action: Action, request: Request) -> Response:
+        if request.method != "POST":
+            try:
+                return await self._show(action, request, parameters_of(request))
+            except MiniMQError as error:
+                return self._refusal(action, request, error)
+        log = ActionLog(action.form.action, request, action.form.long)
+        try:
+            form = await form_of(request)
+            if form.choice(_STEP, _STEPS, "fill") != "do":
+                return await self._show(action, request, form)
+            return await self._do(action, request, form, log)
+        except MiniMQError as error:
+            log.refused(error.message)
+            return self._refusal(action, request, error)
+
+    def _refusal(self, action: Action, request: Request, error: MiniMQError) -> Response:
+        heading = "Nothing was changed" if request.method == "POST" else f"{action.form.label}: this cannot be done"
+        return failure_answer(self._console, request, msgspec.structs.replace(failure_of(error), heading=heading))
+
+    # ---- Describing -----------------------------------------------------------------------------
+
+    async def _show(
+        self, action: Action, request: Request, given: Parameters, step: str = "", error: MiniMQError | None = None
+    ) -> Response:
+        wants_plan = (step or given.choice(_STEP, _STEPS, "fill")) == "check"
+        page, problem = await self._in_thread(self._describe, action, request.state.visitor, given, wants_plan)
+        problem = error or problem
+        page |= {"token": request.state.form_token, "problem": None if problem is None else problem.message}
+        if page["plan"] is not None:
+            page["confirm"] = self._remember(page, request.state.browser, address(action.form.path, given.names))
+        status = 200 if problem is None else failure_of(problem).status
+        if is_json(request):
+            return json_answer(page, status)
+        return html_answer(self._console, request, "action.html", {"title": page["title"], "page": page}, status)
+
+    def _describe(
+        self, action: Action, visitor: Visitor, given: Parameters, wants_plan: bool
+    ) -> tuple[Data, MiniMQError | None]:
+        check_rights(self._console, visitor, action.needs(given))
+        visit = Visit(visitor, given, self._console)
+        fields, plan, problem = action.fields(visit), None, None
+        if wants_plan or not fields:
+            try:
+                plan = action.plan(visit)
+            except MiniMQError as error:
+                if not fields:
+                    raise
+                problem = error
+        page = {
+            "action": action.form.action,
+            "title": action.form.title.format_map(given.names),
+            "label": action.form.label,
+            "back": address(action.form.page, given.names),
+            "fields": fields,
+            "plan": plan,
+            "confirm": "",
+        }
+        return page, problem
+
+    def _remember(self, page: Data, browser: str, path: str) -> str:
+        values, plan, now_s = (
+            {field["name"]: field["value"] for field in page["fields"]},
+            page["plan"],
+            time.monotonic(),
+        )
+        digest = digest_of(path, {**values, **plan["carried"]})
+        run = ActionRun(new_id(), browser, digest, plan["typed"], page["title"], path, now_s)
+        self._runs.describe(run, now_s)
+        return run.number
+
+    # ---- Doing ----------------------------------------------------------------------------------
+
+    async def _do(self, action: Action, request: Request, form: Parameters, log: ActionLog) -> Response:
+        visitor, browser = request.state.visitor, request.state.browser
+        log.given = {name: form.given(name) or "" for name in form.query if name not in _ABOUT_THE_FORM}
+        await self._in_thread(check_rights, self._console, visitor, action.needs(form))
+        number, typed = form.text(_CONFIRMED), form.text(_TYPED, most=_MOST_TYPED)
+        digest = digest_of(address(action.form.path, form.names), log.given)
+        try:
+            run, is_first = self._runs.confirm(number, browser, digest, typed, time.monotonic())
+        except MistypedName as error:
+            log.refused(error.message)
+            return await self._show_again(action, request, form, "check", error)
+        if is_first:
+            loop = asyncio.get_running_loop()
+            run.task = loop.run_in_executor(self._console.acting, self._run, action, run, visitor, form, log)
+        assert run.task is not None
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(run.task), _PATIENCE_S)
+        if isinstance(run.error, MiniMQError):
+            return await self._show_again(action, request, form, "fill", run.error)
+        place = address(_RUN_PATH, {"run": run.number})
+        if is_json(request):
+            status = 500 if run.error is not None else 202 if run.state == "under way" else 200
+            return json_answer({"state": run.state, "said": run.said, "to": run.to, "run": place}, status)
+        return RedirectResponse(place, 303, HEADERS)
+
+    async def _show_again(
+        self, action: Action, request: Request, form: Parameters, step: str, error: MiniMQError
+    ) -> Response:
+        try:
+            return await self._show(action, request, form, step, error)
+        except MiniMQError:
+            return failure_answer(self._console, request, failure_of(error))
+
+    def _run(self, action: Action, run: ActionRun, visitor: Visitor, form: Parameters, log: ActionLog) -> None:
+        def tell(sentence: str) -> None:
+            run.said = sentence
+
+        try:
+            said, to = action.run(visitor.observer.changer, form, tell)
+        except MiniMQError as error:
+            run.end(time.monotonic(), error.message, error=error)
+            log.failed(error.message)
+        except Exception as error:  # noqa: BLE001 - the visitor waits for an end, whatever it is
+            _log.exception("the action %s has failed", action.form.action)
+            run.end(time.monotonic(), "The console has an error of its own; its log says more.", error=error)
+            log.failed(repr(error))
+        else:
+            run.end(time.monotonic(), said, to=to)
+            log.done(said)
+
+    async def _in_thread(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        whole = functools.partial(call, *args, **named)
+        return await asyncio.get_running_loop().run_in_executor(self._console.gathering, whole)

@@ -1,0 +1,250 @@
+"""Actions: forms of operations. An action says what it will do, with the figures of the cluster, before it does it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from minimq import Admin
+from minimq.operations.operation import Form, Given, Operation, Parameter, operations_of
+from minimq_common.errors import AccessDenied, InvalidArgument
+from minimq_common.model import Permission, permission_name
+from minimq_common.security.access_rule import Need
+from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_console.console import Console
+from minimq_console.guard import address_of
+from minimq_console.page import Data, Offer, Visit
+from minimq_console.parameters import Parameters, address, with_query
+from minimq_console.produce import Sender
+from minimq_console.visitors import Visitor
+
+_audit = logging.getLogger("minimq.audit")
+
+#: Characters of a value, and of a sentence, that a line of the audit log has.
+_MOST_VALUE, _MOST_SAID = 100, 1_000
+#: Part of the time of a page in which a plan counts.
+_COUNTING = 0.6
+#: Characters of a field: of one line, of many values, and of one that a form calls long.
+_LINE, _VALUES, _LONG = 1_000, 20_000, 200_000
+
+
+class Action:
+    """A form of an operation, and what becomes of what is filled in."""
+
+    def __init__(self, operation: Operation, form: Form) -> None:
+        self.form = form
+        self._operation = operation
+        self._parameters = {each.name: each for each in operation.shown}
+
+    def on(self, query: Mapping[str, str] | None = None, label: str = "", **names: str) -> Offer:
+        """Return the link to it on one thing: to its form, or to what will happen if all is filled in."""
+        filled_in = query or {}
+        place = address(self.form.path, names) + (with_query({**filled_in, "step": "check"}) if filled_in else "")
+        needs = self.needs(Parameters([*filled_in.items()], names))
+        return Offer(self.form.action, label or self.form.label, place, needs)
+
+    def needs(self, given: Parameters) -> frozenset[Need]:
+        """Return the rights that it takes, as far as what is filled in tells."""
+        missing = dict.fromkeys(each.name for each in self._parameters.values() if each.is_required)
+        texts = {name: self._text(given, name).strip() or None for name in self.form.fields}
+        return needs_of(self._operation, self._operation.given(**{**missing, **texts, **given.names}))
+
+    def fields(self, visit: Visit) -> list[Data]:
+        """Return the fields, with what was filled in, or what they hold at first."""
+        names = self._operation.given(**self._in_path(visit.parameters))
+        defaults, choices = self._asked(visit, self.form.defaults, names), self._asked(visit, self.form.choices, names)
+        return [
+            self._field(visit.parameters, name, defaults.get(name), choices.get(name))
+            for name in self.form.fields
+            if defaults.get(name, "") is not None
+        ]
+
+    def plan(self, visit: Visit) -> Data:
+        """Return what it will do; "typed" is the name that confirms it, empty if none does."""
+        given = self.given(visit.parameters)
+        given.patience_s = _COUNTING * visit.left_s
+        found = visit.ask(self.form.label, lambda: self._operation.planned(visit.admin, given)).required()
+        return {
+            "sentences": found.sentences,
+            "warnings": found.warnings,
+            "typed": getattr(given, self.form.typed) if self.form.typed else "",
+            "carried": found.carried,
+        }
+
+    def run(self, changer: Admin, parameters: Parameters, progress: Callable[[str], None]) -> tuple[str, str]:
+        """Do it; return what was done, and the address of the page that shows the effect."""
+        given = self.given(parameters)
+        for each in self._operation.parameters:
+            if each.about.progress == "line":
+                setattr(given, each.name, progress)
+            elif each.about.progress == "bar":
+                setattr(given, each.name, lambda seen, total: progress(f"{seen:,} of {total:,} were looked at."))
+        result = self._operation.run(changer, given)
+        view = self._operation.view(changer, given, result, None)
+        said = [line.strip() for line in view.lines if isinstance(line, str)]
+        names = {name: value for name, value in vars(given).items() if isinstance(value, str)}
+        return ". ".join((*said, *view.notes)), view.to or address(self.form.to or self.form.page, names)
+
+    def _asked(self, visit: Visit, ask: Callable[[Admin, Given], Mapping[str, Any]] | None, names: Given) -> Any:
+        return visit.ask(self.form.label, lambda: ask(visit.admin, names)).required() if ask else {}
+
+    def _in_path(self, given: Parameters) -> dict[str, Any]:
+        known = self._parameters  # the page may be about something else than a parameter
+        return {name: known[name].read(name, text) if name in known else text for name, text in given.names.items()}
+
+    def _text(self, given: Parameters, name: str) -> str:
+        return given.given(self._parameters[name].key) or ""
+
+    def given(self, parameters: Parameters) -> Given:
+        """Return the arguments that are filled in. Raises `InvalidArgument`."""
+        values = self._in_path(parameters)
+        for name, parameter in self._parameters.items():
+            is_carried = parameter.key in parameters.query and name not in values
+            if name not in self.form.fields and not is_carried:
+                continue
+            label, is_long = self.form.fields.get(name, name), name in self.form.long
+            text = self._text(parameters, name)
+            text = text if is_long else text.strip()
+            _check(text, parameter, label, self._most(name))
+            if parameter.kind is bool:
+                values[name] = text == "1"
+            elif parameter.parts:
+                values[name] = parameter.kind() if text == "1" else None
+            elif parameter.is_many and text:
+                values[name] = tuple(parameter.read(label, each) for each in text.replace(",", " ").split())
+            elif text:
+                values[name] = parameter.read(label, text)
+        if self.form.otherwise:
+            chosen = [name for name, each in self._parameters.items() if each.is_keyword]
+            values[self.form.otherwise] = not any(values.get(name) for name in chosen)
+        return self._operation.given(**values)
+
+    def _most(self, name: str) -> int:
+        return _LONG if name in self.form.long else _VALUES if self._parameters[name].is_many else _LINE
+
+    def _field(
+        self, given: Parameters, name: str, default: str | None, choices: Sequence[tuple[str, str]] | None
+    ) -> Data:
+        parameter = self._parameters[name]
+        about, is_number = parameter.about, parameter.kind in (int, float)
+        if choices is None:
+            choices = [(each, each) for each in about.choices]
+        if _is_switch(parameter):
+            kind, first = "switch", "0"
+        elif choices:
+            kind, first = "choice", choices[0][0]
+        elif parameter.is_many or name in self.form.long:
+            kind, first = "lines", ""
+        else:
+            kind, first = "number" if is_number and about.read is None else "text", ""
+        value, held = given.given(parameter.key), default if default is not None else _default_of(parameter)
+        return {
+            "name": parameter.key,
+            "label": self.form.fields[name],
+            "kind": kind,
+            "value": value if value is not None else held or first,
+            "hint": parameter.help.replace("`", ""),
+            "choices": choices,
+            "low": int(about.low or 0),
+            "high": int(about.high) if about.high is not None else (1 << 63) - 1,
+            "most": self._most(name),
+            "is_required": parameter.is_required,
+        }
+
+
+def _check(text: str, parameter: Parameter, label: str, most: int) -> None:
+    if len(text) > most:
+        raise InvalidArgument(f"{label} has {len(text):,} characters: at most {most:,} are allowed")
+    if "\0" in text:
+        raise InvalidArgument(f"{label} has a NUL character: leave it out")
+    if parameter.is_required and not text:
+        raise InvalidArgument(f"{label} is empty: fill it in")
+    if _is_switch(parameter) and text not in ("", "0", "1"):
+        raise InvalidArgument(f"{label} is {text[:60]!r}: it must be 0 or 1")
+
+
+def _is_switch(parameter: Parameter) -> bool:
+    return parameter.kind is bool or bool(parameter.parts)
+
+
+def _default_of(parameter: Parameter) -> str:
+    if parameter.about.default is not None:
+        return parameter.about.default
+    has_none = parameter.is_required or not parameter.default or parameter.is_many or _is_switch(parameter)
+    return "" if has_none else str(parameter.default)
+
+
+def toggles(action: Action, now: Permission, **names: str) -> list[Offer]:
+    """Return an action on a permission as two links, one that pauses or resumes sending, and one for reading."""
+    found = []
+    for permission, what in ((Permission.WRITE, "sending"), (Permission.READ, "reading")):
+        label = f"Pause {what}" if now & permission else f"Resume {what}"
+        found.append(action.on({"permission": permission_name(now ^ permission)}, label=label, **names))
+    return found
+
+
+def needs_of(operation: Operation, given: Given) -> frozenset[Need]:
+    """Return the rights that an operation takes."""
+    return frozenset(operation.needs(given)) if operation.needs is not None else frozenset()
+
+
+def check_rights(console: Console, visitor: Visitor, needs: frozenset[Need]) -> None:
+    """Raise `AccessDenied` if a visitor may not do what takes some rights; asks the cluster."""
+    if not console.allow_changes:
+        raise AccessDenied("this console only reads: start it with --allow-changes to use its actions")
+    if missing := needs - visitor.rights(needs):
+        rights = " and ".join(sorted(f"'{need}'" for need in missing))
+        raise AccessDenied(f"user {visitor.user} may not do this: it takes {rights}")
+
+
+class ActionLog:
+    """Writes the line of the audit log about one request for a change. Used by one thread at a time."""
+
+    def __init__(self, action: str, request: Request, private: Collection[str] = ()) -> None:
+        self._action = action
+        self._private = private
+        self._user: str = request.state.visitor.user
+        self._address = address_of(request.scope)
+        self._names = {name: str(value) for name, value in request.path_params.items()}
+        self.given: Mapping[str, str] = {}
+        #: True once a part of it may have been done: its line then says how it ended.
+        self.has_begun = False
+
+    def done(self, said: str) -> None:
+        """Say that it was done."""
+        self._write(logging.INFO, "done", said)
+
+    def failed(self, said: str) -> None:
+        """Say that it was begun, and failed: a part of it may have been done."""
+        self._write(logging.WARNING, "failed", said)
+
+    def refused(self, said: str) -> None:
+        """Say that nothing was done, and why."""
+        self._write(logging.WARNING, "refused", said)
+
+    def _write(self, level: int, result: str, said: str) -> None:
+        given = {name[:_MOST_VALUE]: self._shown(name, value) for name, value in {**self._names, **self.given}.items()}
+        _audit.log(
+            level,
+            "console: an action user=%r from=%s action=%s given=%r result=%s said=%r",
+            self._user,
+            self._address,
+            self._action,
+            given,
+            result,
+            said[:_MOST_SAID],
+            # Whoever is refused may ask again and again: only what was begun is an account of what was done.
+            extra=None if result == "refused" else ALWAYS_WRITTEN,
+        )
+
+    def _shown(self, name: str, value: str) -> str:
+        if name in self._private:
+            return f"({len(value)} characters)"
+        return value if len(value) <= _MOST_VALUE else f"{value[:_MOST_VALUE]}..."
+
+
+#: All actions, by name.
+ACTIONS = {form.action: Action(each, form) for each in operations_of(Sender) for form in each.forms}

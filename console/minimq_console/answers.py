@@ -1,0 +1,115 @@
+"""Requests as the console reads them, and answers in the face that was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from hmac import compare_digest
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from minimq_common.errors import AccessDenied, InvalidArgument
+from minimq_console.console import Console
+from minimq_console.failures import Failure
+from minimq_console.guard import path_of
+from minimq_console.parameters import Parameters
+
+#: Of every answer: what was true a second ago may be wrong now, and the address alone does not say which face it is.
+HEADERS = {"Cache-Control": "no-store", "Vary": "Accept, HX-Request"}
+#: Name of the field with the token of a form.
+TOKEN = "token"
+_MOST_FIELDS = 60
+#: Seconds in which a body is to come as a whole.
+_WHOLE_S = 10.0
+
+
+# ---- Requests ---------------------------------------------------------------------------------------
+
+
+def is_json(request: Request) -> bool:
+    """Return whether JSON is asked for."""
+    wanted: str | None = request.query_params.get("format")
+    if wanted is not None:
+        return wanted == "json"
+    accepted: str = request.headers.get("accept", "")
+    is_twin = "application/json" in accepted and "text/html" not in accepted
+    return is_twin or path_of(request.scope).startswith("/api/")
+
+
+def is_part(request: Request) -> bool:
+    """Return whether the live part of a page alone is asked for."""
+    target: str | None = request.headers.get("hx-target")
+    return target == "live"
+
+
+def parameters_of(request: Request) -> Parameters:
+    """Return the parameters of an address. Raises `InvalidArgument`."""
+    query = [(name, value) for name, value in request.query_params.multi_items() if name != "format"]
+    return Parameters(query, {name: str(value) for name, value in request.path_params.items()})
+
+
+async def body_of(request: Request) -> bytes:
+    """Return the body of a request; `Guard` has bounded its size. Raises `InvalidArgument`."""
+    try:
+        async with asyncio.timeout(_WHOLE_S):
+            return bytes(await request.body())
+    except (TimeoutError, ClientDisconnect):
+        raise InvalidArgument(f"this request has not come as a whole within {_WHOLE_S:g} s: send it again") from None
+
+
+async def form_of(request: Request) -> Parameters:
+    """Return what a form of this browser's session says. Raises `MiniMQError`."""
+    body = await body_of(request)
+    try:
+        fields = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MOST_FIELDS
+        )
+    except ValueError:
+        raise InvalidArgument(f"this is no form of the console: it has at most {_MOST_FIELDS} fields") from None
+    form = Parameters(fields, {name: str(value) for name, value in request.path_params.items()})
+    expected: str = request.state.form_token
+    if not expected or not compare_digest(form.text(TOKEN).encode(), expected.encode()):
+        raise AccessDenied("this form is not of this visit, or the console was restarted: open the page again")
+    return form
+
+
+def context_of(request: Request) -> dict[str, object]:
+    """Return what templates know of the request."""
+    query = {name: value for name, value in request.query_params.items() if name != "format"}
+    raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    return {
+        "root": request.scope.get("root_path", ""),
+        "path": raw_path.decode("latin-1").partition("?")[0],
+        "query": query,
+        "visitor": request.state.visitor,
+        "form_token": request.state.form_token,
+        "wrong": {},
+        "is_live": False,
+    }
+
+
+# ---- Answers ----------------------------------------------------------------------------------------
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    """Return a value as JSON: times in ISO 8601, bytes in base 64."""
+    return Response(msgspec.json.encode(value, enc_hook=str), status, HEADERS, "application/json")
+
+
+def html_answer(
+    console: Console, request: Request, template: str, context: Mapping[str, object], status: int = 200
+) -> Response:
+    """Return what a template makes of a request and more."""
+    html = console.rendering.template(template, {**context_of(request), **context})
+    return Response(html, status, HEADERS, "text/html")
+
+
+def failure_answer(console: Console, request: Request, failure: Failure) -> Response:
+    """Return a failure in the face that was asked for."""
+    if is_json(request):
+        return json_answer(failure.as_json(), failure.status)
+    name = "failure_part.html" if is_part(request) else "failure.html"
+    return html_answer(console, request, name, {"failure": failure, "title": failure.heading}, failure.status)

@@ -1,0 +1,185 @@
+"""Messages that no queue delivers: dead letters, delayed messages, and half messages of transactions."""
+
+from __future__ import annotations
+
+from minimq.operations.rows import row_of
+from minimq_common.errors import MiniMQError
+from minimq_console.actions import ACTIONS
+from minimq_console.bodies import preview
+from minimq_console.page import Data, Page, Visit
+
+#: Transactions that are listed at most: the oldest.
+_MOST_TRANSACTIONS = 1_000
+#: Keys that a row shows.
+_MOST_KEYS = 20
+
+# ---- Dead letters -----------------------------------------------------------------------------------
+
+_LETTER_ACTIONS = (ACTIONS["resend-letters"], ACTIONS["drop-letters"])
+
+
+def gather_letter_groups(visit: Visit) -> Data:
+    """Return the groups of the last sample that have dead letters."""
+    activity = visit.sample().activity
+    groups = [each.group for each in activity.groups if each.group.dead_letters] if activity is not None else []
+    groups.sort(key=lambda group: (-group.dead_letters, group.group))
+    shown, part = visit.parameters.part_of(groups)
+    return {"part": part, "groups": [{"group": each.group, "stored": each.dead_letters} for each in shown]}
+
+
+def gather_letters(visit: Visit) -> Data:
+    """Return open dead letters of one group."""
+    group, parameters = visit.parameters.name("group"), visit.parameters
+    damages: list[MiniMQError] = []
+    letters, part = visit.ask(
+        "the dead letters",
+        lambda: parameters.part_from(visit.admin.dead_letters(group, on_damage=damages.append)),
+    ).required()
+    visit.missing += [error.message for error in damages]
+    actions, *actions_of_rows = visit.offers_of_rows(
+        [
+            [action.on(group=group, label=f"{action.form.label} several") for action in _LETTER_ACTIONS],
+            *(
+                [action.on({"id": each.place, "topic": each.topic or ""}, group=group) for action in _LETTER_ACTIONS]
+                for each in letters
+            ),
+        ]
+    )
+    rows = [
+        {
+            "broker": each.queue.broker_name,
+            "queue": each.queue.queue_id,
+            "offset": each.queue_offset,
+            "letter_topic": each.queue.topic,
+            "topic": each.topic,
+            "reason": each.reason,
+            "tries": each.tries,
+            "died_at": each.died_at,
+            "tag": each.tag,
+            "keys": each.keys[:_MOST_KEYS],
+            "size": len(each.body),
+            "preview": preview(each.body),
+            "actions": own,
+        }
+        for each, own in zip(letters, actions_of_rows, strict=True)
+    ]
+    return {"group": group, "part": part, "letters": rows, "actions": actions if rows else []}
+
+
+# ---- Delayed messages -------------------------------------------------------------------------------
+
+
+def gather_delayed(visit: Visit) -> Data:
+    """Return how much waits for each of the topics that are shown."""
+    search, admin = visit.parameters.text("search"), visit.admin
+    names = [
+        name
+        for name in visit.ask("the topics", admin.list_topics).required()
+        if search.lower() in name.lower() and not name.startswith("%")
+    ]
+    shown, part = visit.parameters.part_of(names)
+    totals = visit.ask("the delayed messages", lambda: admin.delayed_totals(shown) if shown else []).or_else([])
+    found = {each.topic: row_of(each, keep=("topic", "messages", "batches", "next_due_at")) for each in totals}
+    unknown = dict.fromkeys(("messages", "batches", "next_due_at"))
+    return {"search": search, "part": part, "topics": [found.get(name, {"topic": name, **unknown}) for name in shown]}
+
+
+def gather_waiting(visit: Visit) -> Data:
+    """Return what waits for one topic, in the order in which it is due."""
+    topic, parameters = visit.parameters.name("topic"), visit.parameters
+    batches, part = visit.ask(
+        "the delayed messages", lambda: parameters.part_from(visit.admin.delayed_messages(topic))
+    ).required()
+    recall = ACTIONS["recall"]
+    actions = visit.offers_of_rows(
+        [
+            [] if each.recall_handle is None else [recall.on({"handle": each.recall_handle}, topic=topic)]
+            for each in batches
+        ]
+    )
+    rows = [
+        row_of(
+            each,
+            keep=("queue", "due_at", "stored_at", "messages", "bytes"),
+            recallable=each.recall_handle is not None,
+            actions=own,
+        )
+        for each, own in zip(batches, actions, strict=True)
+    ]
+    return {"topic": topic, "part": part, "waiting": rows}
+
+
+# ---- Transactions -----------------------------------------------------------------------------------
+
+#: What a row shows of one.
+_TRANSACTION = ("group", "number", "broker_name", "topics", "batches", "age_s", "expires_s", "checks", "is_undecided")
+
+
+def gather_transactions(visit: Visit) -> Data:
+    """Return the transactions that all brokers list."""
+    group, failed = visit.parameters.text("group", most=127), list[str]()
+    listed = visit.ask(
+        "the transactions",
+        lambda: visit.admin.list_transactions(
+            group or None,
+            most=_MOST_TRANSACTIONS,
+            on_failure=lambda broker, error: failed.append(f"broker {broker}: {error.message}"),
+        ),
+    ).required()
+    visit.missing += failed
+    shown, part = visit.parameters.part_of(listed.transactions)
+    ends = ACTIONS["commit-transaction"], ACTIONS["rollback-transaction"]
+    actions = visit.offers_of_rows(
+        [[end.on(group=each.group, number=str(each.number)) for end in ends] for each in shown]
+    )
+    rows = [
+        row_of(
+            each,
+            keep=(
+                "group",
+                "number",
+                "broker_name",
+                "topics",
+                "batches",
+                "age_s",
+                "expires_s",
+                "checks",
+                "is_undecided",
+            ),
+            keys=None if each.keys is None else each.keys[:_MOST_KEYS],
+            preview=None if each.body is None else preview(each.body),
+            actions=own,
+        )
+        for each, own in zip(shown, actions, strict=True)
+    ]
+    return {"group": group, "count": listed.count, "part": part, "transactions": rows}
+
+
+PAGES = (
+    Page(
+        path="/dead-letters",
+        template="dead_letters.html",
+        gather=gather_letter_groups,
+        title="Dead letters",
+        label="Dead letters",
+    ),
+    Page(
+        path="/delayed",
+        template="delayed.html",
+        gather=gather_delayed,
+        title="Delayed messages",
+        label="Delayed",
+        live_s=4.0,
+    ),
+    Page(
+        path="/transactions",
+        template="transactions.html",
+        gather=gather_transactions,
+        title="Transactions",
+        label="Transactions",
+    ),
+    Page(
+        path="/dead-letters/{group}", template="letters.html", gather=gather_letters, title="Dead letters", live_s=None
+    ),
+    Page(path="/delayed/{topic}", template="waiting.html", gather=gather_waiting, title="Delayed messages"),
+)

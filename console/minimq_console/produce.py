@@ -1,0 +1,186 @@
+"""Sends one message by hand: an operation of the console alone, since commands read messages from files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import structs
+
+from minimq import Admin, Cluster, Message, Producer, SendReceipt
+from minimq.administration.descriptions import TopicDescription
+from minimq.operations.operation import Form, Given, Operation, Param, Plan, View
+from minimq.operations.words import duration_of, listing
+from minimq.sending.due_times import MAX_DELAY_S
+from minimq_common.batch.single import check_message
+from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_topic
+from minimq_common.properties import check_message_group
+from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.words import count_of, seconds_of
+from minimq_console.bodies import preview
+from minimq_console.parameters import address
+
+#: Bytes of a body.
+_MOST_BODY = 800_000
+#: Seconds for all tries.
+_SEND_S = 15.0
+#: How a body is filled in: the choices of the form, and of the operation.
+_WRITTEN = (("text", "text, sent as UTF-8"), ("hex", "hexadecimal digits"))
+_AS = Param(choices={name: name for name, _ in _WRITTEN})
+
+
+def _delay(what: str, text: str) -> float:
+    found = seconds_of(text)
+    if found is None or not 0 < found <= MAX_DELAY_S:
+        raise InvalidArgument(f"{what} is {text!r}: give a time such as 30s or 2h, at most {MAX_DELAY_S:,} s")
+    return found
+
+
+def _write_topic(given: Given) -> Sequence[Need]:
+    return (Need(Verb.WRITE, Resource.TOPIC, check_topic(given.topic)),)
+
+
+def _described(admin: Admin, given: Given) -> TopicDescription:
+    if given.topic.startswith("%"):
+        raise InvalidArgument(
+            f"messages are not sent to {given.topic} by hand: topics that begin with % are minimq's own"
+        )
+    return admin.describe_topic(given.topic)
+
+
+def _hide_group(admin: Admin, given: Given) -> Mapping[str, str | None]:
+    return {} if any(each.fifo for each in _described(admin, given).settings) else {"message_group": None}
+
+
+def _message_of(admin: Admin, given: Given) -> tuple[Message, TopicDescription]:
+    described = _described(admin, given)
+    body = _bytes_of(given.body) if given.form == "hex" else given.body.encode()
+    message = Message(
+        given.topic,
+        body,
+        given.tag or None,
+        (given.key,) if given.key else (),
+        _properties_of(given.properties),
+        given.message_group or None,
+        given.delay_s,
+        recallable=given.delay_s is not None,
+    )
+    check_message(message, _MOST_BODY)
+    if message.message_group is not None:
+        check_message_group(message.message_group)
+    is_compacted = any(each.compaction for each in described.settings)
+    return structs.replace(message, is_tombstone=is_compacted and not body), described
+
+
+def _bytes_of(digits: str) -> bytes:
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise InvalidArgument("Body has something besides pairs of hexadecimal digits, such as 0a ff") from None
+
+
+def _properties_of(lines: str) -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for line in filter(None, map(str.strip, lines.splitlines())):
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip() or name.strip() in found:
+            raise InvalidArgument(f"Properties has the line {line[:60]!r}: write NAME=VALUE, each name once")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _plan(admin: Admin, given: Given) -> Plan:
+    message, described = _message_of(admin, given)
+    brokers = listing([each.broker_name for each in described.settings])
+    key = f", key {message.keys[0]!r}" if message.keys else ""
+    tag = f", tag {message.tag!r}" if message.tag else ""
+    said = [
+        f"Sends one message of {count_of(len(message.body), 'byte')}{key}{tag} to topic {message.topic}, on {brokers}."
+    ]
+    if message.deliver_after_s is not None:
+        said.append(f"It is delivered after {duration_of(message.deliver_after_s)}; until then it can be recalled.")
+    said += [f"Property {name!r} is {value!r}." for name, value in message.properties.items()]
+    if message.is_tombstone:
+        said.append("It is a tombstone, and deletes its key.")
+    else:
+        said.append(f"The body begins: {preview(message.body)}" if message.body else "The body is empty.")
+    return Plan(sentences=said)
+
+
+def _view(_admin: Admin, _given: Given, receipt: SendReceipt, _plan: Plan | None) -> View:
+    queue, number = receipt.queue, receipt.message_id
+    if receipt.queue_offset < 0:
+        said = f"Message {number} waits on {queue.broker_name} until it is due."
+        return View(json={"message_id": number}, lines=[said], to=address("/delayed/{topic}", {"topic": queue.topic}))
+    place = {"broker": queue.broker_name, "queue": str(queue.queue_id), "offset": str(receipt.queue_offset)}
+    return View(
+        json={"message_id": number, **place},
+        lines=[f"Message {number} was stored as {queue}@{receipt.queue_offset}."],
+        to=address("/topics/{topic}/messages/{broker}/{queue}/{offset}", {"topic": queue.topic, **place}),
+    )
+
+
+class Sender(Admin):
+    """An `Admin` that sends messages, too."""
+
+    def __init__(self, cluster: Cluster, timeout_s: float) -> None:
+        super().__init__(cluster, timeout_s=timeout_s)
+        self._sends_to = cluster
+
+    @Operation(
+        "message send",
+        example="message send orders",
+        needs=_write_topic,
+        plan=_plan,
+        view=_view,
+        forms=[
+            Form(
+                action="produce",
+                path="/topics/{topic}/produce",
+                page="/topics/{topic}",
+                title="Send a message to topic {topic}",
+                label="Send a message",
+                fields={
+                    "body": "Body",
+                    "form": "The body is",
+                    "key": "Key",
+                    "tag": "Tag",
+                    "properties": "Properties",
+                    "message_group": "Message group",
+                    "delay_s": "Deliver after",
+                },
+                long=frozenset({"body", "properties"}),
+                defaults=_hide_group,
+                choices=lambda *_: {"form": _WRITTEN},
+            )
+        ],
+    )
+    def send_message(
+        self,
+        topic: str,
+        *,
+        body: str = "",
+        form: Annotated[str, _AS] = "text",
+        key: str = "",
+        tag: str = "",
+        properties: str = "",
+        message_group: str = "",
+        delay_s: Annotated[float | None, Param(flag="--delay", read=_delay)] = None,
+    ) -> SendReceipt:
+        """Send one message.
+
+        Args:
+            topic: to this topic.
+            body: as text or in digits.
+            form: whether the body is text or hexadecimal digits.
+            key: in a compacted topic, an empty body deletes the key.
+            tag: consumers may filter by it.
+            properties: one in each line, as NAME=VALUE.
+            message_group: a FIFO topic takes one.
+            delay_s: a time such as 30s or 2h; at once if it is empty.
+        """
+        given = Given(**{name: value for name, value in locals().items() if name != "self"})
+        message, _ = _message_of(self, given)
+        with Producer(self._sends_to, send_timeout_s=_SEND_S) as producer:
+            return producer.send(message)
