@@ -13,7 +13,7 @@ import grpc
 from minimq.local.broker_process import BrokerProcess
 from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
-from pyspark_minimq.transaction_names import of_query
+from pyspark_minimq.write_options import name_of_query
 
 _ANSWER_S = 1.0
 NONE = -1
@@ -38,7 +38,7 @@ class Checkpoint:
         if not self._transaction:
             with suppress(FileNotFoundError, json.JSONDecodeError):
                 query = json.loads((self.folder / "metadata").read_text())["id"]
-                self._transaction = of_query(query, self._target)
+                self._transaction = name_of_query(query, self._target)
         return self._transaction
 
     @property

@@ -21,11 +21,10 @@ from faststream.specification.schema import BrokerSpec
 
 from faststream_minimq.broker_logging import make_minimq_logger_state
 from faststream_minimq.config import MinimqBrokerConfig
-from faststream_minimq.connection import MinimqConnection
 from faststream_minimq.message import MinimqMessage
-from faststream_minimq.producer import MinimqProducer
+from faststream_minimq.producer import MinimqConnection, MinimqProducer
 from faststream_minimq.registrator import MinimqRegistrator
-from faststream_minimq.response import MessageOptions, MinimqPublishCommand, PublishFields
+from faststream_minimq.response import MinimqPublishCommand, PublishFields, checked
 from minimq import Cluster, Credentials, SendReceipt, __version__
 
 if TYPE_CHECKING:
@@ -185,12 +184,12 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             headers: names and values, which become properties.
             correlation_id: by default a new one.
             reply_to: the topic to which the answer of a handler is published.
-            fields: further fields of the message, as `MessageOptions` has them.
+            fields: further fields of the message, as `PublishFields` has them.
 
         Raises:
             MiniMQError: whatever `minimq.Producer.send` raises.
         """
-        cmd = self._command((message,), topic, headers, correlation_id, MessageOptions(**fields))
+        cmd = self._command((message,), topic, headers, correlation_id, checked(fields))
         cmd.reply_to = reply_to
         receipt: SendReceipt = await self._basic_publish(cmd, producer=self.config.producer)
         return receipt
@@ -205,7 +204,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         **fields: Unpack[PublishFields],
     ) -> list[SendReceipt]:
         """Send messages together and wait until all are on disk; see `publish`. Raises as `Producer.send_many`."""
-        cmd = self._command(messages, topic, headers, correlation_id, MessageOptions(**fields))
+        cmd = self._command(messages, topic, headers, correlation_id, checked(fields))
         cmd.reply_to = reply_to
         receipts: list[SendReceipt] = await self._basic_publish_batch(cmd, producer=self.config.producer)
         return receipts
@@ -226,7 +225,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             TimeoutError: no reply came within `timeout` seconds.
             minimq.errors.RequestFailed: the service replied with an error.
         """
-        cmd = self._command((message,), topic, headers, correlation_id, MessageOptions(**fields))
+        cmd = self._command((message,), topic, headers, correlation_id, checked(fields))
         cmd.publish_type, cmd.timeout_s = PublishType.REQUEST, timeout
         reply: MinimqMessage = await self._basic_request(cmd, producer=self.config.producer)
         return reply
@@ -237,7 +236,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         topic: str,
         headers: dict[str, Any] | None,
         correlation_id: str | None,
-        options: MessageOptions,
+        options: PublishFields,
     ) -> MinimqPublishCommand:
         return MinimqPublishCommand(
             *(bodies or (None,)),

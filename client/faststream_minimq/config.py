@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from faststream._internal.configs import (
     BrokerConfig,
-    PublisherSpecificationConfig,
     PublisherUsecaseConfig,
-    SubscriberSpecificationConfig,
     SubscriberUsecaseConfig,
 )
 from faststream._internal.constants import EMPTY
@@ -17,10 +15,10 @@ from faststream._internal.producer import ProducerProto, ProducerUnset
 from faststream.exceptions import IncorrectState
 from faststream.middlewares import AckPolicy
 
-from faststream_minimq.response import NO_OPTIONS, MessageOptions, MinimqPublishCommand
+from faststream_minimq.response import MinimqPublishCommand, PublishFields
 
 if TYPE_CHECKING:
-    from faststream_minimq.connection import MinimqConnection
+    from faststream_minimq.producer import MinimqConnection
     from faststream_minimq.subscriber_options import SubscriberOptions
 
 
@@ -64,13 +62,6 @@ class MinimqSubscriberConfig(SubscriberUsecaseConfig):
 
 
 @dataclass(kw_only=True)
-class MinimqSubscriberSpecificationConfig(SubscriberSpecificationConfig):
-    """The description of a subscriber in the AsyncAPI document."""
-
-    topic: str
-
-
-@dataclass(kw_only=True)
 class MinimqPublisherConfig(PublisherUsecaseConfig):
     """The settings of a publisher."""
 
@@ -78,11 +69,4 @@ class MinimqPublisherConfig(PublisherUsecaseConfig):
     topic: str
     headers: dict[str, str] = field(default_factory=dict)
     reply_to: str = ""
-    options: MessageOptions = NO_OPTIONS
-
-
-@dataclass(kw_only=True)
-class MinimqPublisherSpecificationConfig(PublisherSpecificationConfig):
-    """The description of a publisher in the AsyncAPI document."""
-
-    topic: str
+    options: PublishFields = field(default_factory=PublishFields)

@@ -1,9 +1,9 @@
-"""The producer of a broker: it sends, asks and replies."""
+"""The connection of a broker to a cluster, and its producer: it sends, asks and replies."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from faststream._internal.endpoint.utils import ParserComposition
@@ -11,10 +11,10 @@ from faststream._internal.parser import DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.exceptions import IncorrectState
 
-from faststream_minimq.connection import MinimqConnection
-from faststream_minimq.parser import MinimqParser
+from faststream_minimq.message import MinimqParser
 from faststream_minimq.response import MinimqPublishCommand
-from minimq import Reply, SendReceipt, errors
+from minimq import Admin, Cluster, Reply, SendInterceptor, SendReceipt, errors
+from minimq.aio import Producer
 
 if TYPE_CHECKING:
     from fast_depends.library.serializer import SerializerProto
@@ -22,6 +22,44 @@ if TYPE_CHECKING:
     from faststream._internal.types import AsyncCallable, CustomCallable
 
 T = TypeVar("T")
+
+
+class MinimqConnection:
+    """The clients that all subscribers and publishers of a broker share.
+
+    Args:
+        cluster: the connection to the cluster, which this closes.
+        create_queues: number of queues of a topic that is created because it is missing; 0 creates none.
+        interceptors: of the producer.
+
+    Attributes:
+        cluster: for further clients.
+        producer: sends and asks.
+    """
+
+    def __init__(self, cluster: Cluster, create_queues: int, interceptors: Sequence[SendInterceptor] = ()) -> None:
+        self.cluster, self.create_queues = cluster, create_queues
+        self.producer = Producer(cluster, interceptors=interceptors)
+
+    def create_topic(self, topic: str) -> None:
+        """Create a topic unless it exists. Blocks; raises as `minimq.Admin.create_topic`."""
+        with Admin(self.cluster) as admin:
+            admin.create_topic(topic, self.create_queues, if_not_exists=True)
+
+    def ping(self, timeout_s: float) -> bool:
+        """Tell whether a name server answers and knows a broker. Blocks."""
+        try:
+            with Admin(self.cluster, timeout_s=timeout_s) as admin:
+                return bool(admin.cluster())
+        except errors.MiniMQError:
+            return False
+
+    async def close(self) -> None:
+        """Send what is buffered, and end all connections. Raises as `minimq.aio.Producer.close`."""
+        try:
+            await self.producer.close()
+        finally:
+            await self.cluster.aclose()
 
 
 class MinimqProducer(ProducerProto[MinimqPublishCommand]):

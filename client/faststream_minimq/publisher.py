@@ -1,4 +1,4 @@
-"""Publishers of a topic."""
+"""Publishers of a topic, and of replies."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
+from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream.response.publish_type import PublishType
 
 from faststream_minimq.config import MinimqBrokerConfig, MinimqPublisherConfig
-from faststream_minimq.message import MinimqMessage
-from faststream_minimq.response import MessageOptions, MinimqPublishCommand, PublishFields
+from faststream_minimq.message import INBOX, MinimqMessage
+from faststream_minimq.response import MinimqPublishCommand, PublishFields, checked
 from minimq import SendReceipt
 
 if TYPE_CHECKING:
+    from faststream._internal.producer import ProducerProto
     from faststream._internal.types import PublisherMiddleware
+    from faststream.message import StreamMessage
     from faststream.response.response import PublishCommand
 
 
@@ -44,7 +47,7 @@ class TopicPublisher(PublisherUsecase):
         **fields: Unpack[PublishFields],
     ) -> SendReceipt:
         """Send a message and wait until it is on disk; see `MinimqBroker.publish`."""
-        cmd = self._command(message, topic, headers, correlation_id, MessageOptions(**fields))
+        cmd = self._command(message, topic, headers, correlation_id, checked(fields))
         cmd.reply_to = reply_to or self.reply_to
         receipt: SendReceipt = await self._basic_publish(
             cmd, producer=self._outer_config.producer, _extra_middlewares=()
@@ -62,7 +65,7 @@ class TopicPublisher(PublisherUsecase):
         **fields: Unpack[PublishFields],
     ) -> MinimqMessage:
         """Send a request and return its reply; see `MinimqBroker.request`."""
-        cmd = self._command(message, topic, headers, correlation_id, MessageOptions(**fields))
+        cmd = self._command(message, topic, headers, correlation_id, checked(fields))
         cmd.publish_type, cmd.timeout_s = PublishType.REQUEST, timeout
         reply: MinimqMessage = await self._basic_request(cmd, producer=self._outer_config.producer)
         return reply
@@ -73,14 +76,14 @@ class TopicPublisher(PublisherUsecase):
         topic: str,
         headers: dict[str, Any] | None,
         correlation_id: str | None,
-        options: MessageOptions,
+        options: PublishFields,
     ) -> MinimqPublishCommand:
         return MinimqPublishCommand(
             message,
             topic=topic or self.topic,
             headers=self.headers | (headers or {}),
             correlation_id=correlation_id or self._outer_config.id_generator(),
-            options=options.over(self.options),
+            options=checked(options, self.options),
             _publish_type=PublishType.PUBLISH,
         )
 
@@ -89,5 +92,27 @@ class TopicPublisher(PublisherUsecase):
         command.destination = command.destination or self.topic
         command.add_headers(self.headers, override=False)
         command.reply_to = command.reply_to or self.reply_to
-        command.options = command.options.over(self.options)
+        command.options = checked(command.options, self.options)
         await self._basic_publish(command, producer=self._outer_config.producer, _extra_middlewares=_extra_middlewares)
+
+
+class ReplyPublisher(FakePublisher):
+    """Publishes the answer of a handler to the inbox of a request, or to the topic that its message names.
+
+    Args:
+        producer: sends it.
+        message: the message that is answered.
+    """
+
+    def __init__(self, producer: ProducerProto[Any], message: StreamMessage[Any]) -> None:
+        super().__init__(producer=producer)
+        self._message = message
+
+    def patch_command(self, cmd: PublishCommand) -> MinimqPublishCommand:
+        """Return the command, addressed."""
+        command = MinimqPublishCommand.from_cmd(super().patch_command(cmd))
+        if INBOX in self._message.raw_message.properties:
+            command.request = self._message.raw_message
+        else:
+            command.destination = self._message.reply_to
+        return command

@@ -14,14 +14,17 @@ from faststream.middlewares import AckPolicy
 from faststream_minimq.config import (
     MinimqBrokerConfig,
     MinimqPublisherConfig,
-    MinimqPublisherSpecificationConfig,
     MinimqSubscriberConfig,
-    MinimqSubscriberSpecificationConfig,
 )
 from faststream_minimq.orderly_subscriber import OrderlySubscriber
 from faststream_minimq.publisher import TopicPublisher
-from faststream_minimq.response import MessageOptions, PublishFields
-from faststream_minimq.specification import MinimqPublisherSpecification, MinimqSubscriberSpecification
+from faststream_minimq.response import PublishFields, checked
+from faststream_minimq.specification import (
+    MinimqPublisherSpecification,
+    MinimqPublisherSpecificationConfig,
+    MinimqSubscriberSpecification,
+    MinimqSubscriberSpecificationConfig,
+)
 from faststream_minimq.subscriber import MinimqSubscriber
 from faststream_minimq.subscriber_options import SubscriberFields, SubscriberOptions
 from faststream_minimq.work_queue_subscriber import WorkQueueSubscriber
@@ -147,7 +150,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
             topic=topic,
             headers=headers or {},
             reply_to=reply_to,
-            options=MessageOptions(**fields),
+            options=checked(fields),
             _outer_config=outer,
         )
         specification = MinimqPublisherSpecification(

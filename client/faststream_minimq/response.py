@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack, cast
 
-import msgspec
 from faststream.response.publish_type import PublishType
 from faststream.response.response import BatchPublishCommand, PublishCommand, Response
 
-from faststream_minimq.message import RawMessage
-from faststream_minimq.parser import CONTENT_TYPE, CORRELATION_ID, EMPTY_BODY, REPLY_TOPIC
+from faststream_minimq.message import CONTENT_TYPE, CORRELATION_ID, EMPTY_BODY, REPLY_TOPIC, RawMessage
 from minimq import Message, Reply
 
 
-class MessageOptions(msgspec.Struct, frozen=True):
+class PublishFields(TypedDict, total=False):
     """The fields of `minimq.Message` beside topic, body and properties; with the same meaning.
 
     Attributes:
@@ -26,29 +24,19 @@ class MessageOptions(msgspec.Struct, frozen=True):
         deliver_at: or the time at which it is delivered.
     """
 
-    tag: str | None = None
-    keys: Sequence[str] = ()
-    message_group: str | None = None
-    deliver_after_s: float | None = None
-    deliver_at: datetime | float | None = None
-
-    def over(self, others: MessageOptions) -> MessageOptions:
-        """Return these options, and others where these are not set."""
-        given = {name: value for name, value in msgspec.structs.asdict(self).items() if value not in (None, ())}
-        return msgspec.structs.replace(others, **given)
-
-
-NO_OPTIONS = MessageOptions()
-
-
-class PublishFields(TypedDict, total=False):
-    """The fields of `MessageOptions`, for functions that take them by name."""
-
     tag: str | None
     keys: Sequence[str]
     message_group: str | None
     deliver_after_s: float | None
     deliver_at: datetime | float | None
+
+
+def checked(fields: PublishFields, defaults: PublishFields | None = None) -> PublishFields:
+    """Return fields, and defaults for those that are not set. Raises `TypeError` for a field that there is not."""
+    if unknown := fields.keys() - PublishFields.__annotations__.keys():
+        raise TypeError(f"a message has no field {', '.join(sorted(unknown))}")
+    given = {name: value for name, value in fields.items() if value not in (None, ())}
+    return cast("PublishFields", {**(defaults or {}), **given})
 
 
 class MinimqResponse(Response):
@@ -59,7 +47,7 @@ class MinimqResponse(Response):
         headers: names and values, which become properties.
         correlation_id: by default that of the message.
         error: for a request that cannot be done: why. Its sender gets `minimq.errors.RequestFailed` with this text.
-        fields: further fields of the message, as `MessageOptions` has them.
+        fields: further fields of the message, as `PublishFields` has them.
     """
 
     def __init__(
@@ -72,7 +60,7 @@ class MinimqResponse(Response):
         **fields: Unpack[PublishFields],
     ) -> None:
         super().__init__(body, headers=headers, correlation_id=correlation_id)
-        self.options = MessageOptions(**fields)
+        self.options = checked(fields)
         self.error = error
 
     def as_publish_command(self) -> MinimqPublishCommand:
@@ -106,7 +94,7 @@ class MinimqPublishCommand(BatchPublishCommand):
         headers: dict[str, Any] | None = None,
         correlation_id: str | None = None,
         reply_to: str = "",
-        options: MessageOptions = NO_OPTIONS,
+        options: PublishFields | None = None,
         timeout_s: float = 3.0,
         error: str | None = None,
         _publish_type: PublishType,
@@ -120,7 +108,7 @@ class MinimqPublishCommand(BatchPublishCommand):
             reply_to=reply_to,
             _publish_type=_publish_type,
         )
-        self.options = options
+        self.options: PublishFields = options or {}
         self.timeout_s = timeout_s
         self.request: RawMessage | None = None
         self.error = error
@@ -143,17 +131,7 @@ class MinimqPublishCommand(BatchPublishCommand):
 
     def message(self, body: bytes, content_type: str | None) -> Message:
         """Return a message with an encoded body."""
-        options = self.options
-        return Message(
-            self.destination,
-            body or b" ",
-            options.tag,
-            options.keys,
-            self._properties(body, content_type),
-            options.message_group,
-            options.deliver_after_s,
-            options.deliver_at,
-        )
+        return Message(self.destination, body or b" ", properties=self._properties(body, content_type), **self.options)
 
     def reply(self, body: bytes, content_type: str | None) -> Reply:
         """Return a reply with an encoded body."""

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from faststream._internal.configs import PublisherSpecificationConfig, SubscriberSpecificationConfig
 from faststream._internal.endpoint.publisher import PublisherSpecification
 from faststream._internal.endpoint.subscriber import SubscriberSpecification
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec, SubscriberSpec
 
-from faststream_minimq.config import (
-    MinimqBrokerConfig,
-    MinimqPublisherSpecificationConfig,
-    MinimqSubscriberSpecificationConfig,
-)
+from faststream_minimq.config import MinimqBrokerConfig
+
+
+@dataclass(kw_only=True)
+class MinimqSubscriberSpecificationConfig(SubscriberSpecificationConfig):
+    """The description of a subscriber in the AsyncAPI document."""
+
+    topic: str
+
+
+@dataclass(kw_only=True)
+class MinimqPublisherSpecificationConfig(PublisherSpecificationConfig):
+    """The description of a publisher in the AsyncAPI document."""
+
+    topic: str
 
 
 class MinimqSubscriberSpecification(SubscriberSpecification[MinimqBrokerConfig, MinimqSubscriberSpecificationConfig]):

@@ -9,8 +9,8 @@ from faststream._internal.endpoint.subscriber import SubscriberSpecification, Su
 from faststream.exceptions import SetupError
 
 from faststream_minimq.config import MinimqBrokerConfig, MinimqSubscriberConfig
-from faststream_minimq.parser import MinimqParser
-from faststream_minimq.reply_publisher import ReplyPublisher
+from faststream_minimq.message import MinimqParser
+from faststream_minimq.publisher import ReplyPublisher
 from minimq import ReceivedMessage
 
 if TYPE_CHECKING:

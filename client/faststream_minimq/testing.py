@@ -17,7 +17,7 @@ from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
 from faststream_minimq.broker import MinimqBroker
-from faststream_minimq.parser import INBOX, MinimqParser
+from faststream_minimq.message import INBOX, MinimqParser
 from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import MinimqPublishCommand
 from faststream_minimq.subscriber import MinimqSubscriber

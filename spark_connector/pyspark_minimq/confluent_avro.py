@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -47,8 +49,10 @@ def from_confluent_avro(
         InvalidArgument: the schema is none, or Spark has no type for it; an argument of the registry is wrong.
     """
     from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.types import StructField, StructType
 
     from minimq.errors import InvalidArgument
+    from pyspark_minimq.columns import arrow_schema
 
     if mode not in ("FAILFAST", "PERMISSIVE"):
         raise InvalidArgument(f"mode is {mode!r}: it must be 'FAILFAST' or 'PERMISSIVE'")
@@ -62,7 +66,7 @@ def from_confluent_avro(
     def decode(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         import pyarrow as pa
 
-        read, arrow = _reader(text, options), _arrow_type(kind)
+        read, arrow = _reader(text, options), arrow_schema(StructType([StructField("value", kind)])).field(0).type
         for bodies, *places in batches:
             yield pa.array(_values(read, bodies.to_pylist(), mode, places), arrow)
 
@@ -105,7 +109,11 @@ def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
 
 def spark_type(schema: str) -> DataType:
     """Return the type of a column with the values of an Avro schema."""
-    return _TypeOf().of(json.loads(schema), ())[0]
+    import fastavro
+
+    named: dict[str, Plain] = {}
+    parsed = fastavro.parse_schema(json.loads(schema), named_schemas=named)  # whole names take the place of others
+    return _TypeOf(named).of(parsed, ())[0]
 
 
 @lru_cache(_KEPT)
@@ -117,34 +125,15 @@ def _reader(schema: str, options: str | None) -> Callable[[bytes], object]:
     from minimq.schemas import AvroSerializer, SchemaRegistry
 
     serializer = AvroSerializer(schema, None if options is None else SchemaRegistry(**json.loads(options)))
-    as_they_are = _plain_types()
 
     def read(body: bytes) -> object:
         if options is None:
             if len(body) < _MARK_BYTES or body[0] != 0:
                 raise MalformedBody(f"the body of {len(body)} bytes does not begin with the mark of a schema")
             body = body[_MARK_BYTES:]
-        return msgspec.to_builtins(serializer.value(Message("", body)), builtin_types=as_they_are)
+        return msgspec.to_builtins(serializer.value(Message("", body)), builtin_types=(bytes, datetime, date, Decimal))
 
     return read
-
-
-def _arrow_type(kind: DataType) -> pa.DataType:
-    import pyarrow as pa
-    from pyspark.sql import types
-
-    if isinstance(kind, types.StructType):
-        return pa.struct([pa.field(field.name, _arrow_type(field.dataType), field.nullable) for field in kind])
-    if isinstance(kind, types.ArrayType):
-        return pa.list_(pa.field("element", _arrow_type(kind.elementType), kind.containsNull))
-    if isinstance(kind, types.MapType):
-        return pa.map_(pa.string(), pa.field("value", _arrow_type(kind.valueType), kind.valueContainsNull))
-    if isinstance(kind, types.DecimalType):
-        return pa.decimal128(kind.precision, kind.scale)
-    simple = {"int": pa.int32(), "bigint": pa.int64(), "float": pa.float32(), "double": pa.float64()}
-    simple |= {"boolean": pa.bool_(), "string": pa.string(), "binary": pa.binary(), "void": pa.null()}
-    simple |= {"date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
-    return simple[kind.simpleString()]
 
 
 #: A byte of 0, and the id of the schema.
@@ -175,13 +164,6 @@ def _place(places: Sequence[pa.Array], row: int) -> str:
     return f"the body of offset {offset} of queue {'/'.join(map(str, queue))} cannot be read"
 
 
-def _plain_types() -> tuple[type, ...]:
-    from datetime import date, datetime
-    from decimal import Decimal
-
-    return (bytes, datetime, date, Decimal)
-
-
 #: Types of Spark for types of Avro, and for those with a logical type.
 _SIMPLE: Final = {
     **{"int": "int", "long": "bigint", "float": "float", "double": "double", "boolean": "boolean", "null": "void"},
@@ -209,63 +191,47 @@ _MOST_DIGITS: Final = 38
 
 
 class _TypeOf:
-    """The types of the parts of a schema, with the names that it defines."""
+    """The types of the parts of a schema, with the definitions in it by their whole names."""
 
-    def __init__(self) -> None:
-        #: The definitions by full name.
-        self._named: dict[str, Plain] = {}
+    def __init__(self, named: Mapping[str, Plain]) -> None:
+        self._named = named
 
-    def of(self, schema: Plain, above: tuple[str, ...], namespace: str = "") -> tuple[DataType, bool]:
+    def of(self, schema: Plain, above: tuple[str, ...]) -> tuple[DataType, bool]:
         """Return the type of a part, and whether it may be null."""
         from pyspark.sql.types import ArrayType, MapType, StringType
 
         if isinstance(schema, list):
-            return self._of_union(schema, above, namespace)
+            return self._of_union(schema, above)
         if isinstance(schema, str):
-            name = _full_name(schema, namespace)
-            if name not in self._named:
-                return self._simple({"type": schema}), False
-            schema, namespace = self._named[name], name.rpartition(".")[0]
+            schema = self._named.get(schema, {"type": schema})
         kind = schema["type"]
-        found: DataType
         if kind == "array":
-            found = ArrayType(*self.of(schema["items"], above, namespace))
-        elif kind == "map":
-            found = MapType(StringType(), *self.of(schema["values"], above, namespace))
-        elif kind in ("record", "error"):
-            found = self._of_record(schema, above, self._define(schema, namespace))
-        elif isinstance(kind, str) and kind in _SIMPLE:
-            if kind in ("enum", "fixed"):
-                self._define(schema, namespace)
-            found = self._simple(schema)
-        else:
-            return self.of(kind, above, namespace)
-        return found, False
+            return ArrayType(*self.of(schema["items"], above)), False
+        if kind == "map":
+            return MapType(StringType(), *self.of(schema["values"], above)), False
+        if kind in ("record", "error"):
+            return self._of_record(schema, above), False
+        return (self._simple(schema), False) if isinstance(kind, str) else self.of(kind, above)
 
-    def _of_union(self, schema: Plain, above: tuple[str, ...], namespace: str) -> tuple[DataType, bool]:
+    def _of_union(self, schema: Plain, above: tuple[str, ...]) -> tuple[DataType, bool]:
         from minimq.errors import InvalidArgument
 
         others = [kind for kind in schema if kind != "null"]
         if len(others) != 1:
             raise InvalidArgument(f"Spark has no type for an Avro union of {len(others)} types: {schema}")
-        return self.of(others[0], above, namespace)[0], "null" in schema
+        return self.of(others[0], above)[0], "null" in schema
 
-    def _of_record(self, schema: Plain, above: tuple[str, ...], name: str) -> DataType:
+    def _of_record(self, schema: Plain, above: tuple[str, ...]) -> DataType:
         from pyspark.sql.types import StructField, StructType
 
         from minimq.errors import InvalidArgument
 
+        name = schema["name"]
         if name in above:
             raise InvalidArgument(f"Spark has no type for the Avro record {name}, which contains itself")
-        inside, within = (*above, name), name.rpartition(".")[0]
         return StructType(
-            [StructField(each["name"], *self.of(each["type"], inside, within)) for each in schema["fields"]]
+            [StructField(each["name"], *self.of(each["type"], (*above, name))) for each in schema["fields"]]
         )
-
-    def _define(self, schema: Plain, namespace: str) -> str:
-        name = _full_name(schema["name"], schema.get("namespace", namespace))
-        self._named[name] = schema
-        return name
 
     @staticmethod
     def _simple(schema: Plain) -> DataType:
@@ -288,7 +254,3 @@ class _TypeOf:
         if name is None:
             raise InvalidArgument(f"Spark has no type for the Avro type {kind!r}")
         return types.DataType.fromDDL(name)
-
-
-def _full_name(name: str, namespace: str | None) -> str:
-    return name if "." in name or not namespace or name in _SIMPLE else f"{namespace}.{name}"

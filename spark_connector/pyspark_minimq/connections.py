@@ -1,15 +1,24 @@
-"""The connections of this process, shared by all the tasks that it runs."""
+"""The connections of this process, shared by all the tasks that it runs, and the options that say to which cluster."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
-from minimq import ProducerOptions
-from minimq.connectors import QueueFinder, RangeOptions, RangeReader, RecordsSender, TransactionCommitter
-from pyspark_minimq.connection_options import ConnectionOptions
+from minimq import Credentials, ProducerOptions
+from minimq.connectors import (
+    QueueFinder,
+    RangeOptions,
+    RangeReader,
+    RecordsSender,
+    TransactionCommitter,
+    check_address,
+)
+from minimq.errors import InvalidArgument
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.option_table import Values
 
 T = TypeVar("T")
 
@@ -18,6 +27,40 @@ _FINDER_TIMEOUT_S: Final = 5.0
 
 #: By process as well, because a forked process inherits this dictionary but must not use the connections in it.
 _kept: dict[Hashable, object] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """A cluster, and the user that asks it. No `repr` shows what is secret.
+
+    Attributes:
+        nameserver: HOST:PORT of each, separated by commas; None for those of the credentials, or 127.0.0.1:9876.
+        credentials: of the user; None for those that the variable MINIMQ_CREDENTIALS of a node names, or for none.
+    """
+
+    nameserver: str | None = None
+    credentials: Credentials | None = None
+
+
+def connection_of(values: Values) -> ConnectionOptions:
+    """Return the connection that options say."""
+    path = values.get("credentials", lambda _, text: Credentials(path=text))
+    # Spark shows no value of an option with "secret" in its name.
+    secret = values.get("credentialsSecret", lambda _, text: Credentials.from_text(text))
+    if path and secret:
+        raise MinimqSparkError(
+            "credentials and credentialsSecret are given: write the path of a file that each node has, or its content"
+        )
+    return ConnectionOptions(values.get("nameserver", _addresses), path or secret)
+
+
+def _addresses(option: str, text: str) -> str:
+    try:
+        for address in text.split(","):
+            check_address(address.strip())
+    except InvalidArgument as error:
+        raise MinimqSparkError(f"{option}: {error.message}") from None
+    return text
 
 
 def range_reader(connection: ConnectionOptions, timeout_s: float) -> RangeReader:

@@ -59,7 +59,7 @@ class OptionTable:
         if elsewhere:
             other = Mode.STREAM if mode is Mode.BATCH else Mode.BATCH
             raise MinimqSparkError(
-                f"option {_listed(elsewhere)} is for {self._ways[other]}: {self._ways[mode]} has "
+                f"option {listed(elsewhere)} is for {self._ways[other]}: {self._ways[mode]} has "
                 f"{_names_of(known.values())}"
             )
         self._refuse_unknown(given, known.values(), self._ways[mode])
@@ -85,8 +85,8 @@ class OptionTable:
             nearest = dict.fromkeys(
                 names[keys[key]] for name in unknown for key in difflib.get_close_matches(name.lower(), keys, 1)
             )
-            hint = f"did you mean {_listed(nearest)}? " if nearest else ""
-            raise MinimqSparkError(f"unknown option {_listed(unknown)}: {hint}{what} has {', '.join(names.values())}")
+            hint = f"did you mean {listed(nearest)}? " if nearest else ""
+            raise MinimqSparkError(f"unknown option {listed(unknown)}: {hint}{what} has {', '.join(names.values())}")
 
 
 class Values:
@@ -132,5 +132,6 @@ def _names_of(options: Iterable[Option]) -> str:
     return ", ".join(option.name for option in options)
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
+    """Return names in quotes."""
     return ", ".join(map(repr, names))

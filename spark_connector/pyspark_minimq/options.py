@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark_minimq import option_values
-from pyspark_minimq.connection_options import ConnectionOptions, connection_of
+from pyspark_minimq.connections import ConnectionOptions, connection_of
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values, of_table
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription, TimesByQueue

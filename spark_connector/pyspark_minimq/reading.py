@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
 from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicId, TopicRoute, with_retries
+from pyspark_minimq.columns import arrow_schema, with_table_columns
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
-from pyspark_minimq.schema import arrow_schema, with_table_columns
 from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.worker_process import spare_collector
 

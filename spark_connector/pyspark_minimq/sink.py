@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minimq import MiniMQError, errors
-from minimq.connectors import RecordsSender, Transaction
-from pyspark_minimq import transaction_names
+from minimq.connectors import RecordsSender, StagedPart, Transaction
 from pyspark_minimq.connections import transaction_committer
-from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.task_commit import TaskCommit
-from pyspark_minimq.tracebacks import without_traceback
+from pyspark_minimq.tracebacks import in_one_line, without_traceback
 from pyspark_minimq.worker_process import SentToWorkers, spare_collector
-from pyspark_minimq.write_options import WriteOptions
+from pyspark_minimq.write_options import WriteOptions, name_of_one_write, name_of_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,6 +85,22 @@ _LOST: Final = (
     "what other brokers have is published, and this part cannot be any more, so starting again does not help; with "
     "failOnDataLoss=false the query goes on without it"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCommit(WriterCommitMessage):
+    """The report of a task that has written."""
+
+    #: Under which it is staged; None when it is there for all to see.
+    transaction: Transaction | None
+    topics: frozenset[str]
+    #: What is staged; empty without a transaction.
+    parts: tuple[StagedPart, ...]
+    #: Whether a broker said that the transaction is decided, by an attempt before this one.
+    decided: bool = False
+    #: Number of rows that make no message, and were dropped or sent to the dead-letter topic.
+    refused: int = 0
+    first_refusal: str = ""
 
 
 class MinimqWriter(SentToWorkers):
@@ -180,7 +193,7 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         super().__init__(options)
         self.advice = _UNNAMED if options.transaction is None else _NAMED
         #: Without a name that was given, nobody can go on with this write: the next one is another.
-        self._transaction = options.transaction or Transaction(transaction_names.of_one_write(), 0)
+        self._transaction = options.transaction or Transaction(name_of_one_write(), 0)
 
     def transaction(self) -> Transaction:
         """Return that of the data frame."""
@@ -227,7 +240,7 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
                 "Spark does not tell this task its query and micro-batch, by which repetitions are recognized: "
                 "set transactional=false, which stores each row at least once"
             )
-        return Transaction(transaction_names.of_query(query, self._options.topic), int(batch))
+        return Transaction(name_of_query(query, self._options.topic), int(batch))
 
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

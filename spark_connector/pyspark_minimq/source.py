@@ -39,8 +39,8 @@ class MinimqDataSource(DataSource):
     @without_traceback
     def schema(self) -> StructType:
         """Return the columns of a data frame for which `.schema(...)` chose none."""
+        from pyspark_minimq.columns import MESSAGE_SCHEMA
         from pyspark_minimq.options import check_options
-        from pyspark_minimq.schema import MESSAGE_SCHEMA
 
         check_options(self.options)
         spare_collector()
@@ -49,18 +49,18 @@ class MinimqDataSource(DataSource):
     @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads a batch query."""
-        from pyspark_minimq.batch import MinimqBatchReader
+        from pyspark_minimq.columns import checked_projection
         from pyspark_minimq.options import parse_read_options
-        from pyspark_minimq.schema import checked_projection
+        from pyspark_minimq.readers import MinimqBatchReader
 
         return MinimqBatchReader(parse_read_options(self.options), checked_projection(schema))
 
     @without_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what plans and reads a streaming query; argument and errors as for `reader`."""
+        from pyspark_minimq.columns import checked_projection
         from pyspark_minimq.options import parse_stream_options
-        from pyspark_minimq.schema import checked_projection
-        from pyspark_minimq.stream import MinimqStreamReader
+        from pyspark_minimq.readers import MinimqStreamReader
 
         return MinimqStreamReader(parse_stream_options(self.options), checked_projection(schema))
 
@@ -83,7 +83,7 @@ class MinimqDataSource(DataSource):
         return MinimqStreamWriter(self._write_options(schema, Mode.STREAM, overwrite=overwrite))
 
     def _write_options(self, schema: StructType, mode: Mode, *, overwrite: bool) -> WriteOptions:
-        from pyspark_minimq.write_columns import check_columns
+        from pyspark_minimq.columns import check_columns
         from pyspark_minimq.write_options import parse_write_options
 
         spare_collector()

@@ -11,9 +11,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from minimq import MessageQueue, MiniMQError
 from minimq.connectors import RangeOptions, RangeReader
+from pyspark_minimq.columns import arrow_schema
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange
-from pyspark_minimq.schema import arrow_schema
 
 log = logging.getLogger(__name__)
 

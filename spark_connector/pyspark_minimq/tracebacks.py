@@ -1,4 +1,4 @@
-"""Errors as Spark shows them."""
+"""Errors as Spark shows them: nothing but text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from pyspark_minimq.errors import MinimqSparkError
 
+if TYPE_CHECKING:
+    from minimq import MiniMQError
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def in_one_line(error: MiniMQError) -> str:
+    """Return the cause of an error, and of the last try where there were several."""
+    from minimq import errors
+
+    text = error.message.splitlines()[0]
+    if isinstance(error, errors.SendFailed) and error.tries:
+        return f"{text} (tries: {len(error.tries)}; {error.tries[-1]}); sendTimeout says how long to try"
+    return text
 
 
 def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
@@ -53,7 +66,6 @@ def _shown(error: Exception) -> Exception:
         )
     if not isinstance(error, MinimqSparkError):
         from minimq import MiniMQError
-        from pyspark_minimq.error_line import in_one_line
 
         if not isinstance(error, MiniMQError):
             return error

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from minimq import MiniMQError, ProducerOptions
-from minimq.connectors import CompressionName, Transaction
-from pyspark_minimq import option_values, transaction_names
-from pyspark_minimq.connection_options import ConnectionOptions, connection_of
+from minimq.connectors import ONE_TIME_TRANSACTIONS, CompressionName, Transaction
+from pyspark_minimq import option_values
+from pyspark_minimq.connections import ConnectionOptions, connection_of
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode, Option, OptionTable, Values
 
@@ -34,6 +37,15 @@ _TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
 
 #: Spark hands on what is meant for itself as well.
 _OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+
+
+#: In place of the topic when rows say theirs.
+_BY_COLUMN: Final = "columns"
+#: Bytes of the digest of a topic. A topic itself may be longer than what a name has room for.
+_DIGEST_BYTES: Final = 8
+_APP_ID: Final = re.compile(r"[a-zA-Z0-9_.-]+")
+#: Characters of the name of an application: what a name of a transaction has room for, with something to spare.
+_MOST_OF_APP_ID: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +128,7 @@ def _transaction(values: Values, topic: str | None) -> Transaction | None:
         )
     if values.is_given("transactional") and not values.required("transactional", option_values.flag):
         raise MinimqSparkError("transactional is false: with txnAppId and txnVersion a write is a transaction")
-    name = transaction_names.of_application(app_id, topic)
+    name = _name_of_application(app_id, topic)
     try:
         return Transaction(name, version)
     except MiniMQError:  # it can only be too large
@@ -128,3 +140,37 @@ def _compression(option: str, text: str) -> CompressionName:
     if text.lower() not in choices:
         raise MinimqSparkError(f"{option} is {text!r}: write {' or '.join(choices)}")
     return cast("CompressionName", text.lower())
+
+
+# ---- Names of transactions ------------------------------------------------------------------------
+#
+# Made of the writer and the target. Who writes to two topics does so under two names: an application may give the same
+# number to both, as it does with two tables of Delta Lake.
+
+
+def _name_of_application(app_id: str, topic: str | None) -> str:
+    """Return the name of the writes of an application."""
+    if len(app_id) > _MOST_OF_APP_ID:
+        raise MinimqSparkError(
+            f"txnAppId has {len(app_id)} characters, the limit is {_MOST_OF_APP_ID}: {app_id[:40]!r}..."
+        )
+    if not _APP_ID.fullmatch(app_id):
+        raise MinimqSparkError(f"txnAppId is {app_id!r}: write letters, digits and the characters _ - .")
+    return f"spark-app-{app_id}-{_target(topic)}"
+
+
+def name_of_query(query: str, topic: str | None) -> str:
+    """Return the name of the micro-batches of a query.
+
+    With its target: what a copy of its checkpoint has written elsewhere is not what the query itself has to write.
+    """
+    return f"spark-{query}-{_target(topic)}"
+
+
+def name_of_one_write() -> str:
+    """Return a name that no other write has."""
+    return f"{ONE_TIME_TRANSACTIONS}{uuid.uuid4()}"
+
+
+def _target(topic: str | None) -> str:
+    return _BY_COLUMN if topic is None else hashlib.blake2b(topic.encode(), digest_size=_DIGEST_BYTES).hexdigest()

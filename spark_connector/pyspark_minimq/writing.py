@@ -14,9 +14,9 @@ from minimq.arrow import Destination, Destinations, Outbox, divided
 from minimq.connectors import Transaction, staged_parts
 from minimq.kafka import text_of
 from pyspark_minimq.connections import records_sender
-from pyspark_minimq.error_line import in_one_line
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.task_commit import TaskCommit
+from pyspark_minimq.sink import TaskCommit
+from pyspark_minimq.tracebacks import in_one_line
 from pyspark_minimq.worker_process import spare_collector
 from pyspark_minimq.write_options import WriteOptions
 

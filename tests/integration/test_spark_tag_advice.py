@@ -8,10 +8,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from minimq import LocalCluster, Message, MessageQueue, Producer
-from pyspark_minimq.batch import MinimqBatchReader
+from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.options import parse_read_options, parse_stream_options
-from pyspark_minimq.schema import MESSAGE_SCHEMA
-from pyspark_minimq.stream import MinimqStreamReader
+from pyspark_minimq.readers import MinimqBatchReader, MinimqStreamReader
 
 ADVICE = "40 messages with different tags are read, as no option tag is given"
 

@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
 from pyspark_minimq import reading
+from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.reading import RangePartition
-from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.pages import blocks_of
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pyspark.sql.types import StructType
 
-from pyspark_minimq.batch import MinimqBatchReader
+from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.options import parse_read_options
-from pyspark_minimq.schema import MESSAGE_SCHEMA
+from pyspark_minimq.readers import MinimqBatchReader
 
 
 class Plan:

@@ -12,8 +12,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.trace import Span
 
 from minimq import __version__
-from minimq.otel.client_metrics import ClientMetrics
-from minimq.otel.conventions import ERROR_TYPE, INSTRUMENTATION, SCHEMA_URL
+from minimq.otel.conventions import ERROR_TYPE, INSTRUMENTATION, SCHEMA_URL, ClientMetrics
 from minimq.otel.receiving_spans import attributes_of, start_processing
 from minimq.otel.sending_spans import fail
 from minimq.receiving.interceptor import ConsumerCall

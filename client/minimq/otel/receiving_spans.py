@@ -13,7 +13,6 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
 from minimq import __version__
-from minimq.otel.client_metrics import ClientMetrics
 from minimq.otel.conventions import (
     BATCH_COUNT,
     CLIENT_ID,
@@ -29,6 +28,7 @@ from minimq.otel.conventions import (
     SCHEMA_URL,
     TRIES,
     Attributes,
+    ClientMetrics,
     operation,
     partition,
 )

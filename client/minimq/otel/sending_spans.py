@@ -10,7 +10,6 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from minimq import __version__
-from minimq.otel.client_metrics import ClientMetrics
 from minimq.otel.conventions import (
     BATCH_COUNT,
     DESTINATION,
@@ -21,6 +20,7 @@ from minimq.otel.conventions import (
     PARTITION,
     SCHEMA_URL,
     Attributes,
+    ClientMetrics,
     error_type,
     operation,
     partition,

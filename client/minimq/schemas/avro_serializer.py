@@ -10,8 +10,7 @@ from typing import Any, Unpack
 from minimq.schemas.avro_schema import AvroSchema, Plain
 from minimq.schemas.framing import SchemaMark
 from minimq.schemas.registry import Schema, SchemaRegistry, resolved
-from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer
-from minimq.schemas.serializer_options import SerializerOptions
+from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
 
 

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import msgspec
 
-from minimq.schemas.extra import check_installed
 from minimq.schemas.framing import SchemaMark
-from minimq.schemas.registry import Schema, SchemaRegistry, resolved
-from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer
-from minimq.schemas.serializer_options import SerializerOptions
+from minimq.schemas.registry import Schema, SchemaRegistry, check_installed, resolved
+from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
 
 if TYPE_CHECKING:

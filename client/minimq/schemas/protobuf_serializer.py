@@ -11,8 +11,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from minimq.schemas.framing import SchemaMark
 from minimq.schemas.registry import Schema, SchemaReference, SchemaRegistry
-from minimq.schemas.serializer import Serializer
-from minimq.schemas.serializer_options import SerializerOptions
+from minimq.schemas.serializer import Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
 from minimq_common.words import kind_of
 

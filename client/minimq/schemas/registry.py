@@ -8,15 +8,15 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
 import msgspec
 
 from minimq.arguments import waiting_s
-from minimq.schemas.extra import check_installed
 from minimq_common.errors import AccessDenied, InvalidArgument, NotAuthenticated, Unavailable
 
 if TYPE_CHECKING:
@@ -314,13 +314,15 @@ class SchemaRegistry:
             raise Unavailable(f"{self.url} has answered with the GUID {text[:40]!r}") from None
 
 
+def check_installed(library: str) -> None:
+    """Raise `ModuleNotFoundError` with the remedy unless a library is installed."""
+    if find_spec(library) is None:
+        raise ModuleNotFoundError(f"minimq.schemas needs {library}: pip install 'minimq[schemas]'", name=library)
+
+
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
-    try:
-        is_whole = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that is no number, or too large
-        is_whole = False
-    if not is_whole or parts.scheme not in ("http", "https") or parts.username is not None:
+    if not _is_address(parts) or parts.username is not None:
         raise InvalidArgument(
             "the URL of the schema registry must be like http://127.0.0.1:8081, and without a user: give basic_auth"
         )
@@ -328,6 +330,13 @@ def _check_url(url: str) -> None:
         raise InvalidArgument(
             f"the URL of the schema registry ends behind its path: leave out what follows {parts.path!r}"
         )
+
+
+def _is_address(parts: SplitResult) -> bool:
+    try:
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # of a port that is no number, or too large
+        return False
 
 
 def _basic(credentials: tuple[str, str]) -> str:
@@ -368,11 +377,7 @@ def _proxy_of(url: str) -> str:
 
 def _proxy_user(proxy: str) -> str:
     parts = urlsplit(proxy)
-    try:
-        is_whole = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_whole = False
-    if not is_whole or parts.scheme not in ("http", "https"):
+    if not _is_address(parts):
         raise InvalidArgument(
             "the proxy of the schema registry must be like http://127.0.0.1:3128: change the argument proxy, or "
             "HTTPS_PROXY and HTTP_PROXY"

@@ -35,6 +35,14 @@ class MessageFields(TypedDict, total=False):
     recallable: bool
 
 
+class SerializerOptions(TypedDict, total=False):
+    """The options of a serializer besides its schema and its registry; `Serializer` tells what they mean."""
+
+    subject: Callable[[str], str] | None
+    register: bool
+    framing: Framing
+
+
 class HasBody(Protocol):
     """A message of any consumer, or a reply."""
 

@@ -14,11 +14,11 @@ from minimq import Message, OffsetReset, Producer, PullConsumer
 from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
 from minimq.receiving.queue_finder import QueueFinder
 from minimq_common.errors import OffsetOutOfRange
+from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.reading import RangePartition, read
-from pyspark_minimq.schema import MESSAGE_SCHEMA
 from support.client_replicas import committed, ends
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until

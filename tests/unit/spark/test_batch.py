@@ -12,13 +12,12 @@ from minimq import Credentials, MessageQueue
 from minimq.connectors import TopicId, TopicRoute
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import connections, planning
-from pyspark_minimq.batch import MinimqBatchReader
-from pyspark_minimq.connection_options import ConnectionOptions
-from pyspark_minimq.connections import range_reader
+from pyspark_minimq.columns import MESSAGE_SCHEMA
+from pyspark_minimq.connections import ConnectionOptions, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
-from pyspark_minimq.schema import MESSAGE_SCHEMA
+from pyspark_minimq.readers import MinimqBatchReader
 
 ID = planning.TopicId(1, 10)
 

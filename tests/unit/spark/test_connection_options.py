@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from minimq import Credentials
-from pyspark_minimq.connection_options import ConnectionOptions
-from pyspark_minimq.connections import range_reader
+from pyspark_minimq.connections import ConnectionOptions, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import parse_read_options, parse_stream_options

@@ -20,7 +20,8 @@ from pyspark.sql.types import (
     TimestampNTZType,
 )
 
-from pyspark_minimq.connection_options import ConnectionOptions
+from pyspark_minimq.columns import MESSAGE_SCHEMA, checked_projection
+from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import (
@@ -31,7 +32,6 @@ from pyspark_minimq.options import (
     parse_stream_options,
 )
 from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
-from pyspark_minimq.schema import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.stream_planning import BatchLimits
 
 NINES = "9" * 5000

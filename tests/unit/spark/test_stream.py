@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
+from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.options import parse_stream_options
 from pyspark_minimq.planning import QueueName, TopicId
+from pyspark_minimq.readers import MinimqStreamReader
 from pyspark_minimq.reading import RangePartition
-from pyspark_minimq.schema import MESSAGE_SCHEMA
-from pyspark_minimq.stream import MinimqStreamReader
 from pyspark_minimq.stream_planning import StreamOffset
 
 T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)

@@ -24,10 +24,10 @@ from pyspark.sql.types import (
 
 from minimq import ProducerOptions
 from minimq.connectors import Transaction
-from pyspark_minimq.connection_options import ConnectionOptions
+from pyspark_minimq.columns import WRITE_COLUMNS, check_columns
+from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
-from pyspark_minimq.write_columns import WRITE_COLUMNS, check_columns
 from pyspark_minimq.write_options import WRITE_OPTIONS, WriteOptions, parse_write_options
 
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()

@@ -1,0 +1,155 @@
+"""The columns of data frames that are read and written."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_minimq.errors import MinimqSparkError
+from pyspark_minimq.option_table import listed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# ---- Reading ----------------------------------------------------------------------------------------
+
+#: Every message has all of these but the tag. A message without keys or properties has an empty list or map, not null,
+#: so that `size(keys)` and `explode(keys)` need no special case.
+MESSAGE_SCHEMA = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("broker_name", StringType()),
+        StructField("queue_id", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("body", BinaryType()),
+        StructField("tag", StringType()),
+        StructField("keys", ArrayType(StringType())),
+        StructField("properties", MapType(StringType(), StringType())),
+        StructField("born_timestamp", TimestampType()),
+        StructField("store_timestamp", TimestampType()),
+        StructField("message_id", StringType()),
+    ]
+)
+
+
+_TYPES = {field.name: field.dataType for field in MESSAGE_SCHEMA}
+_NULLABLE = frozenset({"tag"})
+
+
+def checked_projection(schema: StructType) -> StructType:
+    """Return the columns that a user has chosen, which may be any of `MESSAGE_SCHEMA` in any order."""
+    if not schema.fields:
+        raise MinimqSparkError(f"the schema has no column: choose some of {', '.join(_TYPES)}")
+    seen = set()
+    for field in schema.fields:
+        name = field.name.lower()  # as in SQL
+        if name not in _TYPES:
+            raise MinimqSparkError(f"there is no column {field.name!r}: choose some of {', '.join(_TYPES)}")
+        if name in seen:
+            raise MinimqSparkError(f"column {field.name!r} appears twice in the schema")
+        seen.add(name)
+        wanted, actual = field.dataType.simpleString(), _TYPES[name].simpleString()
+        if wanted != actual:
+            raise MinimqSparkError(f"column {name!r} is of type {actual}, not {wanted}: cast it after the load")
+        if not field.nullable and name in _NULLABLE:
+            raise MinimqSparkError(f"column {name!r} may be null: leave out NOT NULL")
+    return schema
+
+
+def with_table_columns(schema: StructType) -> StructType:
+    """Return some columns in the case of `MESSAGE_SCHEMA`, with those by which the newest message of a key is told."""
+    names = dict.fromkeys([*(field.name.lower() for field in schema), "keys", "body"])
+    return StructType([MESSAGE_SCHEMA[name] for name in names])
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Return a schema in Arrow's types; Spark compares what it is given with the outcome of this very call."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+# ---- Writing ----------------------------------------------------------------------------------------
+
+_WHOLE_NUMBERS: Final = ("int", "bigint", "smallint", "tinyint")
+
+#: The types that each column may have, as Spark writes them.
+WRITE_COLUMNS: Final = {
+    "topic": ("string",),
+    "body": ("binary", "string"),
+    "value": ("binary", "string"),
+    "key": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>", "map<string,string>"),
+    "tag": ("string",),
+    "keys": ("array<string>", "string"),
+    "properties": ("map<string,string>",),
+    "queue_id": _WHOLE_NUMBERS,
+    "broker_name": ("string",),
+    "sharding_key": ("string", "binary", *_WHOLE_NUMBERS),
+}
+
+#: What a broker says of a message.
+_READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
+#: What other sinks call it.
+_ELSEWHERE: Final = {"partition": "queue_id"}
+#: What stands for others, as in Spark's Kafka sink.
+_STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
+
+
+def check_columns(schema: StructType, topic: str | None) -> None:
+    """See to it that a data frame can be written."""
+    names = [field.name.lower() for field in schema.fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise MinimqSparkError(f"column {listed(twice)} appears twice in the data frame: drop one of them")
+    _refuse_strangers([field.name for field in schema.fields])
+    for field in schema.fields:
+        name, actual = field.name.lower(), field.dataType.simpleString()
+        if actual not in WRITE_COLUMNS[name]:
+            wanted = " or ".join(WRITE_COLUMNS[name][:2]) if name != "sharding_key" else "string, binary or int"
+            raise MinimqSparkError(f"column {name!r} is of type {actual}: cast it to {wanted}")
+    for alias, name in _STANDS_FOR:
+        if alias in names and name in names:
+            raise MinimqSparkError(f"there is a column {name!r} and a column {alias!r}, which stands for it: drop one")
+    if "body" not in names and "value" not in names:
+        raise MinimqSparkError(
+            "there is no column 'body': make one, for example with selectExpr('to_json(struct(*)) AS body')"
+        )
+    if "topic" not in names and topic is None:
+        raise MinimqSparkError('no topic is given: add .option("topic", "NAME"), or a column \'topic\'')
+    if "broker_name" in names and "queue_id" not in names:
+        raise MinimqSparkError("there is a column 'broker_name' without 'queue_id': add that, or drop it")
+
+
+def _refuse_strangers(names: Iterable[str]) -> None:
+    strange = [name for name in names if name.lower() not in WRITE_COLUMNS]
+    read_only = [name for name in strange if name.lower() in _READ_ONLY]
+    if read_only:
+        dropped = ", ".join(f'"{name}"' for name in read_only)
+        raise MinimqSparkError(
+            f"column {listed(read_only)} is set by brokers and cannot be written: leave it out with .drop({dropped})"
+        )
+    if strange:
+        known = ", ".join(WRITE_COLUMNS)
+        nearest = {
+            _ELSEWHERE.get(name.lower()) or next(iter(difflib.get_close_matches(name.lower(), WRITE_COLUMNS, 1)), "")
+            for name in strange
+        } - {""}
+        hint = f"did you mean {listed(sorted(nearest))}? " if nearest else ""
+        raise MinimqSparkError(
+            f"column {listed(strange)} cannot be written: {hint}a message has {known}; "
+            "put everything else into 'body' or 'properties'"
+        )
