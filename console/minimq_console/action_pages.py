@@ -22,6 +22,7 @@ from minimq_console.answers import (
     HEADERS,
     TOKEN,
     failure_answer,
+    failure_of,
     form_of,
     html_answer,
     is_json,
@@ -30,7 +31,6 @@ from minimq_console.answers import (
 )
 from minimq_console.console import Console
 from minimq_console.faces import Faces
-from minimq_console.failures import failure_of
 from minimq_console.guard import new_id
 from minimq_console.page import Data, Page, Visit
 from minimq_console.parameters import Parameters, address

@@ -14,8 +14,8 @@ from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.security.access_rule import Need
 from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_console.answers import address_of
 from minimq_console.console import Console
-from minimq_console.guard import address_of
 from minimq_console.page import Data, Offer, Visit
 from minimq_console.parameters import Parameters, address, with_query
 from minimq_console.produce import Sender

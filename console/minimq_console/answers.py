@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from hmac import compare_digest
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from minimq_common import errors
 from minimq_common.errors import AccessDenied, InvalidArgument
-from minimq_console.console import Console
-from minimq_console.failures import Failure
-from minimq_console.guard import path_of
 from minimq_console.parameters import Parameters
+
+if TYPE_CHECKING:
+    from minimq_console.console import Console
 
 #: Of every answer: what was true a second ago may be wrong now, and the address alone does not say which face it is.
 HEADERS = {"Cache-Control": "no-store", "Vary": "Accept, HX-Request"}
@@ -26,7 +29,46 @@ _MOST_FIELDS = 60
 _WHOLE_S = 10.0
 
 
+#: The status of each class of errors; the first that fits counts.
+_STATUS: dict[type[errors.MiniMQError], int] = {
+    errors.InvalidArgument: 400,
+    errors.NotAuthenticated: 401,
+    errors.AccessDenied: 403,
+    errors.TopicNotFound: 404,
+    errors.GroupNotFound: 404,
+    errors.QueueNotFound: 404,
+    errors.OffsetOutOfRange: 404,
+    errors.DeadlineExceeded: 504,
+    errors.TransportError: 503,
+    errors.SystemBusy: 503,
+    errors.Closed: 503,
+}
+_HEADINGS = {
+    400: "This address cannot be shown",
+    401: "The cluster does not know you",
+    403: "You may not see this",
+    404: "There is no such thing",
+    405: "This address is for reading only",
+    500: "The console failed",
+    503: "The cluster does not answer",
+    504: "The cluster does not answer in time",
+}
+#: Of what the console itself refuses with 503, in place of the heading of the status.
+_BUSY = "Too much is asked at once"
+
+
 # ---- Requests ---------------------------------------------------------------------------------------
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request within the console."""
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
+
+
+def address_of(scope: Scope) -> str:
+    """Return the address of a browser, HOST:PORT."""
+    host, port = scope.get("client") or ("-", 0)
+    return f"{host}:{port}"
 
 
 def is_json(request: Request) -> bool:
@@ -89,6 +131,37 @@ def context_of(request: Request) -> dict[str, object]:
         "wrong": {},
         "is_live": False,
     }
+
+
+# ---- Errors -----------------------------------------------------------------------------------------
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A few sentences in place of a page."""
+
+    status: int
+    heading: str
+    message: str
+    #: Of the error of minimq; empty for others.
+    code: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return it for the JSON twin of a page."""
+        return {"error": self.code or self.heading, "message": self.message}
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what is said about an error."""
+    if not isinstance(error, errors.MiniMQError):
+        return failure(500, "The console has an error of its own; the log of its process says more.")
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
+    heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
+    return Failure(status, heading, error.message, error.code)
+
+
+def failure(status: int, message: str) -> Failure:
+    """Return what is said for a status of HTTP."""
+    return Failure(status, _HEADINGS.get(status, "This cannot be shown"), message)
 
 
 # ---- Answers ----------------------------------------------------------------------------------------

@@ -21,12 +21,11 @@ from minimq import Cluster, __version__
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.action_pages import ActionPages
-from minimq_console.answers import failure_answer
+from minimq_console.answers import failure, failure_answer, failure_of
 from minimq_console.bodies import decoder
 from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.faces import Faces
-from minimq_console.failures import failure, failure_of
 from minimq_console.guard import Guard
 from minimq_console.json_api import JsonApi
 from minimq_console.pages import cluster, groups, held, messages, topics

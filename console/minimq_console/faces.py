@@ -12,9 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from minimq_common.errors import MiniMQError, NotAuthenticated
-from minimq_console.answers import HEADERS, context_of, failure_answer, is_json, is_part, json_answer, parameters_of
+from minimq_console.answers import (
+    HEADERS,
+    context_of,
+    failure_answer,
+    failure_of,
+    is_json,
+    is_part,
+    json_answer,
+    parameters_of,
+)
 from minimq_console.console import MOST_STREAMS, MOST_TAILS, Console
-from minimq_console.failures import failure_of
 from minimq_console.page import Data, Page, Visit
 from minimq_console.parameters import Parameters, WrongParameter
 from minimq_console.visitors import Visitor

@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import MiniMQError, NotAuthenticated
+from minimq_console.answers import Failure, address_of, failure_of, path_of
 from minimq_console.console_options import host_of, is_of_this_site
-from minimq_console.failures import Failure, failure_of
 from minimq_console.visitors import Visitors
 
 _audit = logging.getLogger("minimq.audit")
@@ -144,17 +144,6 @@ def begin_session(request: Request, browser: str = "") -> None:
 def new_id() -> str:
     """Return a random id that nobody guesses."""
     return secrets.token_urlsafe(32)
-
-
-def path_of(scope: Scope) -> str:
-    """Return the path of a request within the console."""
-    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
-
-
-def address_of(scope: Scope) -> str:
-    """Return the address of a browser, HOST:PORT."""
-    host, port = scope.get("client") or ("-", 0)
-    return f"{host}:{port}"
 
 
 async def _send_with_headers(send: Send, root_path: str, is_file: bool, message: Message) -> None:

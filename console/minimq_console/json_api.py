@@ -25,9 +25,8 @@ from minimq.operations.rows import json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
-from minimq_console.answers import HEADERS, body_of
+from minimq_console.answers import HEADERS, body_of, failure_of
 from minimq_console.console import MOST_READS, Console
-from minimq_console.failures import failure_of
 from minimq_console.visitors import Visitor
 
 _log = logging.getLogger(__name__)

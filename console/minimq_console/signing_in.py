@@ -11,10 +11,9 @@ from starlette.routing import Route
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
 from minimq_common.security.tokens import has_form
 from minimq_common.serving.logs import ALWAYS_WRITTEN
-from minimq_console.answers import failure_answer, form_of, html_answer
+from minimq_console.answers import address_of, failure_answer, failure_of, form_of, html_answer
 from minimq_console.console import Console
-from minimq_console.failures import failure_of
-from minimq_console.guard import SIGN_IN_PATH, address_of, begin_session, new_id
+from minimq_console.guard import SIGN_IN_PATH, begin_session, new_id
 from minimq_console.visitors import Visitors
 
 _audit = logging.getLogger("minimq.audit")

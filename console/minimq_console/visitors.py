@@ -114,13 +114,7 @@ class Visitors:
 
     @asynccontextmanager
     async def visit(self, browser: str, bearer: str, host: str) -> AsyncIterator[Visitor | None]:
-        """Yield who makes a request: None before a sign-in. Raises `MiniMQError` for a bearer that is not let in.
-
-        Args:
-            browser: the id in the session of the browser.
-            bearer: the key or token in the header `Authorization`; empty if there is none.
-            host: IP address of the browser.
-        """
+        """Yield who makes a request: None before a sign-in. Raises `MiniMQError` for a bearer that is not let in."""
         if self._everybody is not None:
             yield Visitor(browser, "", self._everybody, lambda: True)
             return
@@ -144,14 +138,7 @@ class Visitors:
             sign_in.seen_s = time.monotonic()
 
     async def sign_in(self, sign_in_id: str, name: str | None, bearer: str, host: str) -> str:
-        """Let a user in who shows a key or a token; return the name of the user. Raises `MiniMQError`.
-
-        Args:
-            sign_in_id: the id in the session of the browser from now on.
-            name: of the user; None for whose key or token it is.
-            bearer: the key or the token.
-            host: IP address of the browser.
-        """
+        """Let the user of a key or token in, whose name it has to be unless that is None; return the name."""
         now_s, view = time.monotonic(), _digest(bearer)
         self._attempts.check(host, now_s)
         observer = await asyncio.to_thread(self._connect, bearer.strip())

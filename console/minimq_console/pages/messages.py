@@ -19,10 +19,9 @@ from minimq.aio import PullConsumer
 from minimq.operations.places import MessageAddress, parse_address
 from minimq.operations.rows import row_of
 from minimq_common.errors import CorruptBatch, MiniMQError
-from minimq_console.answers import failure_answer, parameters_of
+from minimq_console.answers import failure_answer, failure_of, parameters_of
 from minimq_console.bodies import SHOWN_BYTES, WAYS, shown, visible
 from minimq_console.console import Console
-from minimq_console.failures import failure_of
 from minimq_console.message_search import message_row
 from minimq_console.page import Data, Page, Visit
 from minimq_console.pages.topics import chosen_queues, describe
