@@ -195,7 +195,7 @@ def check_stores(cluster: LocalCluster) -> None:
 def log_levels() -> Iterator[None]:
     """Undo what commands that run in this process set: it would hide from later tests what is logged."""
     yield
-    for name, logger in logging.root.manager.loggerDict.items():
+    for name, logger in [*logging.root.manager.loggerDict.items()]:  # threads may add others
         if name.startswith("minimq") and isinstance(logger, logging.Logger):
             logger.setLevel(logging.NOTSET)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from minimq.local.local_cluster import LocalCluster
@@ -30,7 +31,7 @@ class ServerLogs:
         for name, path in self._paths.items():
             begin, end = self._begins.get(name, 0), _size(path)
             if end > begin:
-                with path.open("rb") as log_file:
+                with suppress(OSError), path.open("rb") as log_file:  # its cluster may end meanwhile
                     log_file.seek(max(begin, end - _MOST_BYTES))
                     found.append((f"log of minimq {name}", log_file.read().decode(errors="replace")))
         return found

@@ -135,17 +135,7 @@ def gather_transactions(visit: Visit) -> Data:
     rows = [
         row_of(
             each,
-            keep=(
-                "group",
-                "number",
-                "broker_name",
-                "topics",
-                "batches",
-                "age_s",
-                "expires_s",
-                "checks",
-                "is_undecided",
-            ),
+            keep=_TRANSACTION,
             keys=None if each.keys is None else each.keys[:_MOST_KEYS],
             preview=None if each.body is None else preview(each.body),
             actions=own,
