@@ -128,7 +128,7 @@ def _transaction(values: Values, topic: str | None) -> Transaction | None:
         )
     if values.is_given("transactional") and not values.required("transactional", option_values.flag):
         raise MinimqSparkError("transactional is false: with txnAppId and txnVersion a write is a transaction")
-    name = _name_of_application(app_id, topic)
+    name = name_of_application(app_id, topic)
     try:
         return Transaction(name, version)
     except MiniMQError:  # it can only be too large
@@ -148,7 +148,7 @@ def _compression(option: str, text: str) -> CompressionName:
 # number to both, as it does with two tables of Delta Lake.
 
 
-def _name_of_application(app_id: str, topic: str | None) -> str:
+def name_of_application(app_id: str, topic: str | None) -> str:
     """Return the name of the writes of an application."""
     if len(app_id) > _MOST_OF_APP_ID:
         raise MinimqSparkError(

@@ -26,7 +26,7 @@ from minimq_common.security import access_document
 from minimq_common.security.tokens import RefusedToken, claim_of, has_form, parse_keys
 from minimq_common.serving.options import read_config
 from minimq_common.words import SECONDS, bytes_of, seconds_of
-from pyspark_minimq import option_values, transaction_names
+from pyspark_minimq import option_values, write_options
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import check_options, parse_read_options, parse_stream_options
@@ -332,6 +332,10 @@ TARGETS = (
     Target("spark.queues", _json_values, lambda text: option_values.queues("assign", text), _SPARK),
     Target("spark.checkpoint", _json_values, _stream_offset, (MinimqSparkError,)),
     Target(
-        "spark.app-id", _texts("app-1", *_NAMES), lambda text: transaction_names.of_application(text, text), _SPARK, 0.3
+        "spark.app-id",
+        _texts("app-1", *_NAMES),
+        lambda text: write_options.name_of_application(text, text),
+        _SPARK,
+        0.3,
     ),
 )

@@ -32,10 +32,12 @@ def follow(document: AccessDocument, text: str) -> AccessDocument:
     _, _, effect, name, *options = shlex.split(command)
     removes = "--remove" in options
     [option, given] = [each for each in options if each != "--remove"]
+    changed: AccessDocument
     if option == "--role":
-        return Rehearsal(Admin, document).remove_rules(name, (), [given])
-    right = given if option == "--right" else f"{GRANTS[option.removeprefix('--')][0]} {given}"
-    changed: AccessDocument = Rehearsal(Admin, document).change_rights(name, [right], effect=effect, remove=removes)
+        changed = Rehearsal(Admin, document).remove_rules(name, (), [given])
+    else:
+        right = given if option == "--right" else f"{GRANTS[option.removeprefix('--')][0]} {given}"
+        changed = Rehearsal(Admin, document).change_rights(name, [right], effect=effect, remove=removes)
     return changed
 
 
