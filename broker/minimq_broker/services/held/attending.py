@@ -2,144 +2,75 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence, Set
+from typing import Any
 
 import grpc.aio
 
+from minimq_broker.services.append import MAX_WAITING
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.stream_writer import StreamWriter
-from minimq_broker.services.streams import raise_failure
+from minimq_broker.services.stream_writer import AnswerStream
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.names import check_client_id, check_group
 from minimq_common.properties import MIN_KEY_BYTES, inbox_of
 from minimq_common.security.caller import current_caller
 from minimq_proto.v1 import attend_pb2
 
-log = logging.getLogger(__name__)
-
 Context = grpc.aio.ServicerContext[attend_pb2.AttendRequest, attend_pb2.AttendEvent]
 ReplyContext = grpc.aio.ServicerContext[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse]
 
 
-class AttendService:
-    """The `Attend` call of the broker; anew with each role."""
+class _OneByOne(AnswerStream):
+    """Messages that are written each by itself."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._is_retired = False
-        self.attendants = Attendants()
+    def __init__(self, context: Any, engine: Engine) -> None:
+        super().__init__(context, bytes, engine.writes.soon, engine.unsent)
 
-    def retire(self) -> None:
-        """Admit nobody any more: another role has begun."""
-        self._is_retired = True
+    def next_size(self) -> int:
+        """Return how large the next message is, in bytes."""
+        return int(self._answers[0].ByteSize())
 
-    async def serve(self, requests: AsyncIterator[attend_pb2.AttendRequest], context: Context) -> None:
-        """Tell a client its events until it closes its side. Raises `NotMaster`, and `InvalidArgument`."""
-        self._engine.writes.check()
-        incoming = aiter(requests)
-        hello = await anext(incoming, None)
-        if hello is None:
-            return
-        if self._is_retired:
-            raise Unavailable("the role of this broker has changed: attend again")
-        _check(hello)
-        attendant = self.attendants.new(hello, current_caller().user)
-        writer: StreamWriter[attend_pb2.AttendEvent] = StreamWriter(context, self._engine.unsent)
-        attendant.receiver = self._engine.streams.receive(_receive(attendant, incoming), "attend-receiver")
-        attendant.tell(attend_pb2.AttendEvent(attending=attend_pb2.Attending()))
-        self.attendants.enter(attendant)
-        try:
-            while await attendant.some():
-                await writer.write(attendant.take, lambda: attendant.next_size)
-        finally:
-            attendant.receiver.cancel()
-            self.attendants.leave(attendant)
-        raise_failure(attendant.receiver)
+    def take(self) -> bytes:
+        """Return the next message."""
+        return bytes(self._answers.pop(0).SerializeToString())
 
 
-def _check(hello: attend_pb2.AttendRequest) -> None:
-    check_client_id(hello.client_id)
-    if hello.inbox_key and len(hello.inbox_key) < MIN_KEY_BYTES:
-        raise InvalidArgument(
-            f"the key of the inbox has {len(hello.inbox_key)} bytes: it must have {MIN_KEY_BYTES}, or others guess it"
-        )
-    for group in hello.producer_groups:
-        check_group(group)
-
-
-async def _receive(attendant: Attendant, incoming: AsyncIterator[attend_pb2.AttendRequest]) -> None:
-    try:
-        async for _ in incoming:
-            raise InvalidArgument("a client that attends says so once in a stream")
-    finally:
-        attendant.end()
-
-
-class Attendant:
+class Attendant(_OneByOne):
     """One client that attends, and the events that wait for it to read them. Lives on the event loop of the broker."""
 
-    def __init__(self, hello: attend_pb2.AttendRequest, user: str, count: Callable[[int], None]) -> None:
+    def __init__(
+        self, hello: attend_pb2.AttendRequest, context: Any, engine: Engine, count: Callable[[int], None]
+    ) -> None:
+        super().__init__(context, engine)
         self.client_id = hello.client_id
-        self.user = user
         self.inbox = inbox_of(hello.inbox_key) if hello.inbox_key else None
         self.producer_groups = tuple(dict.fromkeys(hello.producer_groups))
         self.producer_ids = frozenset(hello.producer_ids)
         self.unread_bytes = 0
-        self.receiver: asyncio.Task[None] | None = None
         self._count = count
-        self._events: deque[attend_pb2.AttendEvent] = deque()
-        self._writing_bytes = 0
-        self._has_ended = False
-        self._waiter: asyncio.Future[None] | None = None
 
-    def tell(self, event: attend_pb2.AttendEvent) -> None:
+    def add(self, event: attend_pb2.AttendEvent) -> None:
         """Send an event, after those that wait."""
-        self._events.append(event)
-        self._change(event.ByteSize())
-        self._wake()
+        if not self.is_closed:
+            self._account(event.ByteSize())
+            super().add(event)
 
-    def end(self) -> None:
-        """Send what waits, and nothing more."""
-        self._has_ended = True
-        self._wake()
+    def take(self) -> bytes:
+        """Return the next event, which is unread no more: it is about to be written."""
+        data = super().take()
+        self._account(-len(data))
+        return data
 
-    async def some(self) -> bool:
-        """Wait until an event waits; False once the stream is to end. What was taken before has been written."""
-        self._change(-self._writing_bytes)
-        self._writing_bytes = 0
-        while not self._events:
-            if self._has_ended:
-                return False
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return True
+    def close(self) -> None:
+        """Send nothing more."""
+        super().close()
+        self._answers.clear()
+        self._account(-self.unread_bytes)
 
-    @property
-    def next_size(self) -> int:
-        """Bytes of the next event."""
-        return self._events[0].ByteSize()
-
-    def take(self) -> attend_pb2.AttendEvent:
-        """Return the next event, to be written."""
-        event = self._events.popleft()
-        self._writing_bytes = event.ByteSize()
-        return event
-
-    def forget(self) -> None:
-        """Drop what it has not read."""
-        self._events.clear()
-        self._change(-self.unread_bytes)
-
-    def _change(self, size: int) -> None:
+    def _account(self, size: int) -> None:
         self.unread_bytes += size
         self._count(size)
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 class Attendants:
@@ -147,32 +78,25 @@ class Attendants:
 
     def __init__(self) -> None:
         self.unread_bytes = 0
-        self._all: set[Attendant] = set()
         self._by_inbox: dict[bytes, Attendant] = {}
         self._by_producer_group: defaultdict[str, dict[Attendant, None]] = defaultdict(dict)
 
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def new(self, hello: attend_pb2.AttendRequest, user: str) -> Attendant:
-        """Return a client of a user, which says who it is, to be entered."""
-        return Attendant(hello, user, self._count)
+    def count(self, change: int) -> None:
+        """Count bytes that a client has not read, or has read if they are negative."""
+        self.unread_bytes += change
 
     def enter(self, attendant: Attendant) -> None:
         """Add a client. It takes over its inbox: whoever has the key is the same client, in a new stream."""
         if attendant.inbox is not None:
             former = self._by_inbox.get(attendant.inbox)
-            if former is not None and former.receiver is not None:
-                former.receiver.cancel()
+            if former is not None:
+                former.close()
             self._by_inbox[attendant.inbox] = attendant
         for group in attendant.producer_groups:
             self._by_producer_group[group][attendant] = None
-        self._all.add(attendant)
 
     def leave(self, attendant: Attendant) -> None:
-        """Forget a client, and what it has not read."""
-        attendant.forget()
-        self._all.discard(attendant)
+        """Forget a client."""
         if attendant.inbox is not None and self._by_inbox.get(attendant.inbox) is attendant:
             del self._by_inbox[attendant.inbox]
         for group in attendant.producer_groups:
@@ -199,8 +123,51 @@ class Attendants:
             for producer_id in member.producer_ids
         }
 
-    def _count(self, change: int) -> None:
-        self.unread_bytes += change
+
+class AttendService:
+    """The `Attend` call of the broker; anew with each role."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._is_retired = False
+        self.attendants = Attendants()
+
+    def retire(self) -> None:
+        """Admit nobody any more: another role has begun."""
+        self._is_retired = True
+
+    async def serve(self, requests: AsyncIterator[attend_pb2.AttendRequest], context: Context) -> None:
+        """Tell a client its events until it closes its side. Raises `NotMaster`, and `InvalidArgument`."""
+        self._engine.writes.check()
+        incoming = aiter(requests)
+        hello = await anext(incoming, None)
+        if hello is None:
+            return
+        if self._is_retired:
+            raise Unavailable("the role of this broker has changed: attend again")
+        _check(hello)
+        attendant = Attendant(hello, context, self._engine, self.attendants.count)
+        attendant.add(attend_pb2.AttendEvent(attending=attend_pb2.Attending()))
+        self.attendants.enter(attendant)
+        try:
+            await self._engine.streams.serve(_receive(incoming), "attend-receiver", attendant)
+        finally:
+            self.attendants.leave(attendant)
+
+
+def _check(hello: attend_pb2.AttendRequest) -> None:
+    check_client_id(hello.client_id)
+    if hello.inbox_key and len(hello.inbox_key) < MIN_KEY_BYTES:
+        raise InvalidArgument(
+            f"the key of the inbox has {len(hello.inbox_key)} bytes: it must have {MIN_KEY_BYTES}, or others guess it"
+        )
+    for group in hello.producer_groups:
+        check_group(group)
+
+
+async def _receive(incoming: AsyncIterator[attend_pb2.AttendRequest]) -> None:
+    async for _ in incoming:
+        raise InvalidArgument("a client that attends says so once in a stream")
 
 
 #: Bytes of replies that may wait for one client to read them; one batch that is larger is forwarded if nothing else
@@ -230,25 +197,17 @@ class ReplyService:
     async def serve(self, requests: AsyncIterator[attend_pb2.ReplyRequest], context: ReplyContext) -> None:
         """Forward replies until the client closes its side. Raises `NotMaster`."""
         self._engine.writes.check()
-        writer: StreamWriter[attend_pb2.ReplyResponse] = StreamWriter(context, self._engine.unsent)
-        receiver = self._engine.streams.receive(self._receive(requests, writer), "reply-receiver")
-        try:
-            await asyncio.wait((receiver,))
-        finally:
-            receiver.cancel()
-        await writer.drained()
-        raise_failure(receiver)
+        answers = _OneByOne(context, self._engine)
+        await self._engine.streams.serve(self._receive(requests, answers), "reply-receiver", answers)
 
-    async def _receive(
-        self, requests: AsyncIterator[attend_pb2.ReplyRequest], writer: StreamWriter[attend_pb2.ReplyResponse]
-    ) -> None:
+    async def _receive(self, requests: AsyncIterator[attend_pb2.ReplyRequest], answers: AnswerStream) -> None:
         async for request in requests:
             if (rate := current_caller().received) is not None:
                 await rate.turn()
                 rate.moved(request.ByteSize())
             outcomes = [self._forward(item) for item in request.inboxes]
-            response = attend_pb2.ReplyResponse(request_id=request.request_id, outcomes=outcomes)
-            await writer.write(response.SerializeToString)
+            answers.add(attend_pb2.ReplyResponse(request_id=request.request_id, outcomes=outcomes))
+            await answers.fewer(MAX_WAITING)
 
     def _forward(self, item: attend_pb2.InboxReplies) -> attend_pb2.ReplyOutcome.ValueType:
         outcome = self._try(item, len(item.replies))
@@ -265,7 +224,7 @@ class ReplyService:
             return UNREAD
         if self._attendants.unread_bytes + size > MAX_UNREAD_IN_ALL and (attendant.unread_bytes or size > _SMALL_BYTES):
             return UNREAD
-        attendant.tell(attend_pb2.AttendEvent(replies=item.replies))
+        attendant.add(attend_pb2.AttendEvent(replies=item.replies))
         return FORWARDED
 
 

@@ -223,7 +223,7 @@ class HalfService(PeriodicTask):
             asked.count += 1
             if check.batch:
                 check.checks = asked.count
-                member.tell(attend_pb2.AttendEvent(check=check))
+                member.add(attend_pb2.AttendEvent(check=check))
                 self._engine.counters.half_checks += 1
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
