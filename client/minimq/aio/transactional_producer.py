@@ -17,7 +17,8 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.check_back import CheckThreads
-from minimq.sending.transactions.transactional_core import HalfTransaction, TransactionalCore
+from minimq.sending.transactions.transactional_core import TransactionalCore
+from minimq.sending.transactions.transactional_producer import CheckedFace
 from minimq.transport.dropped import WhenDropped
 from minimq_common.model import Message, MessageQueue
 
@@ -86,17 +87,8 @@ class TransactionalProducer:
         self._tasks.threads.close(_JOIN_S)
 
 
-class CheckedTransaction:
+class CheckedTransaction(CheckedFace):
     """A transaction of a `TransactionalProducer`; ends with its `async with` block."""
-
-    def __init__(self, core: TransactionalCore, transaction: HalfTransaction) -> None:
-        self._core = core
-        self._transaction = transaction
-
-    @property
-    def number(self) -> int:
-        """Its number, by which tools name it."""
-        return self._transaction.number
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,10 +107,6 @@ class CheckedTransaction:
     async def send_many(self, messages: Iterable[Message]) -> None:
         """Send half messages in large batches, and wait until all are on disk."""
         await self._send([*check_iterable("messages", messages, "messages")], None, None)
-
-    def rollback(self) -> None:
-        """Have the transaction rolled back at the end of the block, without an error."""
-        self._transaction.fail()
 
     async def _send(self, messages: Sequence[Message], queue: MessageQueue | None, selector: Selector | None) -> None:
         steps = self._core.send(self._transaction, messages, queue, selector)

@@ -200,11 +200,8 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
         self._receivers[request_id] = receiver
         if self.failure is not None and self._receivers.pop(request_id, None) is not None:
             raise self.failure
-        self._send(make(request_id))
+        self._stream.send(make(request_id))
         return request_id
-
-    def _send(self, request: Request) -> None:
-        self._stream.send(request)
 
     def forget(self, request_id: int, farewell: Request) -> None:
         """Hand no further answer to a request out, and tell the broker, if that has not answered the last time."""

@@ -111,8 +111,8 @@ class TransactionalProducer:
             self._release()
 
 
-class CheckedTransaction:
-    """A transaction of a `TransactionalProducer`; ends with its `with` block."""
+class CheckedFace:
+    """The part of a transaction of a `TransactionalProducer` that is the same for threads and for asyncio."""
 
     def __init__(self, core: TransactionalCore, transaction: HalfTransaction) -> None:
         self._core = core
@@ -122,6 +122,14 @@ class CheckedTransaction:
     def number(self) -> int:
         """Its number, by which tools name it."""
         return self._transaction.number
+
+    def rollback(self) -> None:
+        """Have the transaction rolled back at the end of the block, without an error."""
+        self._transaction.fail()
+
+
+class CheckedTransaction(CheckedFace):
+    """A transaction of a `TransactionalProducer`; ends with its `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +156,3 @@ class CheckedTransaction:
         """Send half messages in large batches, and wait until all are on disk. Raises as `send`."""
         given = check_iterable("messages", messages, "messages")
         run_steps(self._core.send(self._transaction, given, None, None))
-
-    def rollback(self) -> None:
-        """Have the transaction rolled back at the end of the block, without an error."""
-        self._transaction.fail()
