@@ -85,13 +85,16 @@ class Replier:
         self._connection = client.connection
         self._max_body_bytes = max_body_bytes
         self.outcomes: Counter[str] = Counter()
+        self._came: deque[PreparedReply] = deque()
+        #: How often the loop has looked at these, and for which of these times it was woken. No flag that both sides
+        #: change: Ctrl-C may come between any two steps of who sends.
+        self._looks, self._woken = 0, -1
         self._is_used = self._is_closed = False
         self._outage = OutageLog(log)
         # What follows belongs to the event loop.
         self._lines: dict[str, _ReplyLine] = {}
         self._bytes = 0
         self._has_ended = False
-        self._flush: asyncio.Handle | None = None
         self._waiters: list[threading.Event] = []
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
@@ -121,8 +124,12 @@ class Replier:
             text = "client: a request is not answered, it has waited no longer than %s ms topic=%s age_ms=%s"
             log.info(text, prepared.to.wait_ms, prepared.topic, age_ms)
             return
+        self._came.append(prepared)
         self._is_used = True
-        self._connection.call_soon(self._add, prepared)
+        looks = self._looks
+        if self._woken != looks:
+            self._connection.call_soon(self._look)
+            self._woken = looks
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all replies are forwarded or dropped; return whether they are. Without a limit if infinite."""
@@ -140,6 +147,13 @@ class Replier:
 
     # ---- on the event loop ----------------------------------------------------------------------
 
+    def _look(self) -> None:
+        self._looks += 1  # first: whoever adds one from here on wakes the loop again
+        while self._came:
+            self._add(self._came.popleft())
+        for line in self._lines.values():
+            line.flush()
+
     def _add(self, reply: PreparedReply) -> None:
         if self._has_ended or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
             self.outcomes["dropped"] += 1
@@ -151,13 +165,6 @@ class Replier:
         if line is None:
             line = self._lines[reply.to.broker_name] = _ReplyLine(self, reply.to.broker_name)
         line.waiting.append(reply)
-        if self._flush is None:  # behind others that come at the same time
-            self._flush = asyncio.get_running_loop().call_soon(self._flush_all)
-
-    def _flush_all(self) -> None:
-        self._flush = None
-        for line in self._lines.values():
-            line.flush()
 
     def over(self, replies: Iterable[PreparedReply], outcome: str) -> None:
         """Forget replies, and count what became of them."""
@@ -174,6 +181,7 @@ class Replier:
                 done.set()
 
     def _tell_when_done(self, done: threading.Event) -> None:
+        self._look()
         self._waiters.append(done)
         self._look_whether_done()
 

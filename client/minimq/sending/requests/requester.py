@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import random
 import time
@@ -35,6 +36,8 @@ log = client_logger(__name__)
 #: Random bytes of a key, and bytes of the id of a request.
 _KEY_BYTES = 32
 _ID_BYTES = 12
+#: Least time between two looks at the deadlines of requests, in seconds.
+_LOOK_S = 0.01
 
 
 class ReplyOutcome(Protocol):
@@ -47,7 +50,7 @@ class ReplyOutcome(Protocol):
 class OpenRequest:
     """One request without a reply. It is the outcome of its message, too: a message that is not sent has no reply."""
 
-    __slots__ = ("_end", "_events", "_outcome", "_receipt", "deadline", "home", "id", "timeout_s", "timer")
+    __slots__ = ("_end", "_events", "_outcome", "_receipt", "deadline", "home", "id", "timeout_s")
 
     def __init__(
         self,
@@ -66,8 +69,6 @@ class OpenRequest:
         self.deadline = deadline
         self.home = home
         self._events = home.events
-        #: Of its deadline, once the event loop has it.
-        self.timer: asyncio.TimerHandle | None = None
 
     @property
     def heard_nothing(self) -> bool:
@@ -123,7 +124,12 @@ class Requester:
         self._key = os.urandom(_KEY_BYTES)
         self._inbox = ""  # address, in hexadecimal digits
         self._numbers = itertools.count()
-        self._streams: AttendStreams | None = None  # of the event loop
+        #: When deadlines are looked at next; how often that was done, and for which of these times it was asked for.
+        self._look_at = math.inf
+        self._looks, self._woken = 0, -1
+        # Of the event loop.
+        self._timer: asyncio.TimerHandle | None = None
+        self._streams: AttendStreams | None = None
         client.connection.at_end(self._end_all)
 
     # ---- the inbox ------------------------------------------------------------------------------
@@ -219,7 +225,9 @@ class Requester:
         """Let a request wait for its reply, before it is sent; return its property `REPLY_TO` as well."""
         request = OpenRequest(self._end, self._new_id(), timeout_s, deadline, outcome, home)
         self._open[request.id] = request
-        self._connection.call_soon(self._begin_timer, request)
+        if deadline < self._look_at and self._woken != (looks := self._looks):
+            self._connection.call_soon(self._look)
+            self._woken = looks
         wait_ms = max(round((deadline - time.monotonic()) * 1000), 1)
         return request, f"{home.broker_name}/{self._inbox}/{request.id}/{wait_ms}"
 
@@ -232,7 +240,7 @@ class Requester:
 
     def forget(self, request: OpenRequest) -> None:
         """Let nobody wait for a request any more."""
-        self._take(request.id)
+        self._open.pop(request.id, None)
 
     def close(self) -> None:
         """Close the inbox, and end all requests by `Closed`. Idempotent."""
@@ -241,14 +249,8 @@ class Requester:
         if self._streams is not None:
             self._streams.close()
 
-    def _take(self, request_id: str) -> OpenRequest | None:
-        request = self._open.pop(request_id, None)
-        if request is not None and request.timer is not None:
-            self._connection.call_soon(request.timer.cancel)
-        return request
-
     def _end(self, request: OpenRequest, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
-        return request.tell(reply, error) if self._take(request.id) is not None else None
+        return request.tell(reply, error) if self._open.pop(request.id, None) is not None else None
 
     def _end_all(self) -> None:
         for request in [*self._open.values()]:
@@ -261,16 +263,25 @@ class Requester:
 
     # ---- on the event loop ----------------------------------------------------------------------
 
-    def _begin_timer(self, request: OpenRequest) -> None:
-        if request.id in self._open:
-            left_s = max(request.deadline - time.monotonic(), 0.0)
-            request.timer = asyncio.get_running_loop().call_later(left_s, self._late, request)
+    def _look(self) -> None:
+        """End the requests whose time is over, and look again when that of another one is."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks += 1
+        now = time.monotonic()
+        for request in [*self._open.values()]:
+            if request.deadline <= now:
+                if request.heard_nothing and request.home.address:  # the broker of its inbox may be away
+                    self._health.failed(request.home.address, DeadlineExceeded("no reply came"))
+                self._run(self._end(request, None, request.late()))
+        self._look_at = self._first_deadline()
+        self._look_at = min(self._look_at, self._first_deadline())  # of one that did not see the time of this look
+        if self._look_at < math.inf:
+            left_s = max(self._look_at - now, _LOOK_S)
+            self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
 
-    def _late(self, request: OpenRequest) -> None:
-        if request.id in self._open:
-            if request.heard_nothing and request.home.address:  # the broker of its inbox may be away
-                self._health.failed(request.home.address, DeadlineExceeded("no reply came"))
-            self._run(self._end(request, None, request.late()))
+    def _first_deadline(self) -> float:
+        return min((request.deadline for request in [*self._open.values()]), default=math.inf)
 
     def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
         if event.WhichOneof("event") != "replies":
@@ -282,7 +293,7 @@ class Requester:
             log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)
             return
         for made in batch.replies:  # only the first one to each request counts
-            request = self._take(made.correlation_id)
+            request = self._open.pop(made.correlation_id, None)
             if request is None:
                 self.late_replies += 1
                 continue
