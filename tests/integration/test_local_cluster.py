@@ -66,8 +66,6 @@ def test_all_brokers_are_registered_when_it_is_up_and_nothing_stays() -> None:
     assert not any(exists(pid) for pid in processes)
     assert not data_dir.exists()
     cluster.stop()
-    with pytest.warns(DeprecationWarning, match=r"LocalCluster.close is LocalCluster.stop now"):
-        cluster.close()
 
 
 def test_an_exception_ends_everything_as_well() -> None:

@@ -12,9 +12,11 @@ import click
 
 from minimq.cli.base import confirm, show
 from minimq.cli.commands import Output, declared
+from minimq.local.certificate_authority import CertificateAuthority, issue_key
+from minimq.operations.access_folder import AccessFolder
 from minimq.operations.operation import Param, Row, Table, columns
 from minimq.operations.words import duration_of
-from minimq.options import DEFAULT_NAMESERVER
+from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.issuer import issuer_of
@@ -52,7 +54,7 @@ _NAMESERVERS = Param(
     letter="-n",
     flag="--nameserver",
     metavar="HOST:PORT[,HOST:PORT]",
-    help="Name servers of the cluster, for the credentials; by default those of the former file, or of admin.",
+    help="Name servers of the cluster, for the credentials.",
 )
 _CA = Param(
     choices={name: name for name in _STEPS},
@@ -77,9 +79,6 @@ def _init(
 
     Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -n mq1.example.org:9876
     """
-    from minimq.local.certificate_authority import CertificateAuthority
-    from minimq.options import nameserver_addresses
-
     authority = CertificateAuthority(directory)
     if not authority.init(_split(hosts), nameserver_addresses(nameservers), if_absent=if_absent):
         click.echo(f"{directory} already has an authority; nothing was changed")
@@ -110,8 +109,6 @@ def _renew(
 
     Example: minimq secure renew secrets --host mq3.example.org
     """
-    from minimq.local.certificate_authority import CertificateAuthority
-
     if ca is not None:
         if hosts:
             raise InvalidArgument("--host cannot be combined with --ca: add names before or after its three steps")
@@ -153,13 +150,11 @@ def _issue(
 ) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
-    Give the file to the user, who needs nothing else; anyone who has it can act as the user.
+    Give the file to the user, who needs nothing else; anyone who has it can act as the user. The name servers in it
+    are those of the former file, or of admin, unless others are given.
 
     Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
-    from minimq.local.certificate_authority import CertificateAuthority
-    from minimq.options import nameserver_addresses
-
     authority = CertificateAuthority(directory)
     if (directory / f"{user}.minimq").exists() and not force:
         raise InvalidArgument(
@@ -184,8 +179,6 @@ def _new_key(_nameserver: str) -> None:
 
     Example: minimq secure new-key >> secrets/server/cluster.key
     """
-    from minimq.local.certificate_authority import issue_key
-
     click.echo(issue_key()[0].text)
 
 
@@ -195,8 +188,6 @@ def _show_certificates(_nameserver: str, directory: Directory, *, output: Output
 
     Example: minimq secure show secrets
     """
-    from minimq.local.certificate_authority import CertificateAuthority
-
     found = CertificateAuthority(directory).certificates()
     rows: list[Row] = [
         {
@@ -260,8 +251,6 @@ def _access_document(directory: Path) -> AccessDocument | None:
     """Return the users and rules of access.toml; None if there is no such file."""
     if not (directory / "server" / ACCESS).exists():
         return None
-    from minimq.operations.access_folder import AccessFolder
-
     return AccessFolder(directory).access()
 
 

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import ascii_lowercase
@@ -182,11 +181,6 @@ class LocalCluster:
                 server.wait_stopped()
         if self._is_temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
-
-    def close(self) -> None:
-        """Do as `stop`, under the name that it had before."""
-        warnings.warn("LocalCluster.close is LocalCluster.stop now", DeprecationWarning, stacklevel=2)
-        self.stop()
 
     def server(self, name: str) -> ServerProcess:
         """Return a server by name, such as "broker-a". Raises `InvalidArgument`."""
