@@ -19,7 +19,7 @@ from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
 from minimq.operations.groups import describe_lines
-from minimq.operations.operation import View
+from minimq.operations.views import View
 from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue

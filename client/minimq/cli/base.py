@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import click
 
 from minimq.cli.table import show_table
-from minimq.operations.operation import Row, Table
 from minimq.operations.rows import json_text
+from minimq.operations.views import Row, Table
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
 

@@ -13,7 +13,8 @@ import click
 
 from minimq.cli.base import show
 from minimq.cli.commands import Output, declared
-from minimq.operations.operation import Param, Row, Table, columns
+from minimq.operations.operation import Param
+from minimq.operations.views import Row, Table, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of

@@ -16,8 +16,9 @@ import click
 
 from minimq.cli.base import confirm, option, show_json, tell
 from minimq.cli.table import show_table
-from minimq.operations.operation import Operation, Param, Parameter, Plan, Rows, View, operations_of
+from minimq.operations.operation import Operation, Param, Parameter, operations_of
 from minimq.operations.rows import json_text
+from minimq.operations.views import Plan, Rows, View
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from minimq.cli.commands import declared, progress_bar
 from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, moment_of, properties_of
 from minimq.cli.table import show_table
 from minimq.operations import values
-from minimq.operations.operation import Param, Row, Table, columns
+from minimq.operations.operation import Param
+from minimq.operations.views import Row, Table, columns
 from minimq.operations.words import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError

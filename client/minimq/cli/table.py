@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 import click
 
-from minimq.operations.operation import Row, Table
+from minimq.operations.views import Row, Table
 from minimq.operations.words import printable
 
 #: A longer cell with blanks is a sentence, or a list; shorter ones, such as "3d 4h", stay on one line.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param, Plan, Rows, Table, View, columns
+from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
+from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.security.access_document import (
     NO_LIMITS,

@@ -14,22 +14,10 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
-from minimq.operations.operation import (
-    AsyncOperations,
-    Form,
-    Given,
-    Operation,
-    Operations,
-    Param,
-    Plan,
-    Rows,
-    Table,
-    View,
-    asynchronous,
-    columns,
-    listed,
-)
+from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
+from minimq.operations.operation import Form, Given, Operation, Operations, Param
 from minimq.operations.rows import row_of
+from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import duration_of, size_of
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue

@@ -9,21 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 from minimq.administration.failures import raise_failures
 from minimq.administration.masters import Masters
 from minimq.operations import values
-from minimq.operations.operation import (
-    HIDDEN,
-    Form,
-    Given,
-    Operation,
-    Operations,
-    Param,
-    Plan,
-    Rows,
-    Table,
-    View,
-    columns,
-    flag,
-)
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag
 from minimq.operations.rows import away_rows
+from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import left_out, listing
 from minimq.transport.start_position import offset_or_start
 from minimq_common.errors import (

@@ -10,21 +10,11 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
+from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.group_changes import GroupChanges, group_not_found
-from minimq.operations.operation import (
-    AsyncOperations,
-    Given,
-    Operation,
-    Plan,
-    Row,
-    Rows,
-    Table,
-    View,
-    asynchronous,
-    columns,
-    flag,
-)
+from minimq.operations.operation import Given, Operation, flag
 from minimq.operations.rows import row_of
+from minimq.operations.views import Plan, Row, Rows, Table, View, columns
 from minimq.operations.words import duration_of, listing, missing
 from minimq.routes.away import state_of
 from minimq.transport.client_log import client_logger

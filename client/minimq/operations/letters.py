@@ -11,24 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.dead_letters.choice import Chosen, Wants, choice_of
 from minimq.operations import values
-from minimq.operations.operation import (
-    HIDDEN,
-    AsyncOperations,
-    Form,
-    Given,
-    Operation,
-    Operations,
-    Param,
-    Plan,
-    Rows,
-    Table,
-    View,
-    asynchronous,
-    columns,
-    flag,
-    listed,
-)
+from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag
 from minimq.operations.rows import row_of
+from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import listing, missing
 from minimq.routes.away import by_broker
 from minimq.transport.client_log import client_logger

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from minimq.operations.operation import Row
+from minimq.operations.views import Row
 from minimq.operations.words import printable
 
 if TYPE_CHECKING:

@@ -6,22 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.operations import values
+from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.message_text import message_lines, message_row, trace_lines, trace_row
-from minimq.operations.operation import (
-    HIDDEN,
-    AsyncOperations,
-    Given,
-    Operation,
-    Operations,
-    Param,
-    Plan,
-    Rows,
-    Table,
-    View,
-    asynchronous,
-    columns,
-)
+from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
 from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
+from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic

@@ -6,15 +6,15 @@ docstring. `Annotated[..., Param(...)]` says what a signature cannot. Commands a
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
 
+from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: A row of a table, by its keys in JSON.
-Row = Mapping[str, object]
 #: The arguments of a call, by parameter; all of them have a value.
 Given = SimpleNamespace
 _OPERATIONS = "__operations__"
@@ -169,75 +167,6 @@ class Parameter:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The columns of a table.
-
-    Attributes:
-        empty: printed instead of a table without rows: "no topics".
-        headings: of the columns, by the keys of the rows.
-    """
-
-    empty: str
-    headings: Mapping[str, str]
-
-
-def columns(keys: str, /, **headings: str) -> Mapping[str, str]:
-    """Return the headings of columns by their keys, which blanks divide: "read_queues" is headed "Read queues"."""
-    return {key: headings.get(key, key.replace("_", " ").capitalize()) for key in keys.split()}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows under a table's headings; the columns in `without` are left out."""
-
-    table: Table
-    rows: Sequence[Mapping[str, object]]
-    without: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The effect of an operation, told before it is done.
-
-    Attributes:
-        sentences: what will happen.
-        warnings: what one may not want.
-        question: that a command asks on a terminal; nothing if it is empty.
-        rows: what will be, for `--dry-run --output json`.
-        table: shows the rows to people; None shows the sentences alone.
-        is_complete: False if a part could not be looked at: a dry run ends with status 1.
-        carried: values that a form carries from the plan to the end, by `Parameter.key`.
-    """
-
-    sentences: Sequence[str]
-    warnings: Sequence[str] = ()
-    question: str = ""
-    rows: Sequence[Mapping[str, object]] = ()
-    table: Table | None = None
-    is_complete: bool = True
-    carried: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """The result of an operation for people and programs.
-
-    Attributes:
-        json: printed by `--output json`; `--output jsonl` prints each item of a list on a line.
-        lines: sentences and tables for people.
-        notes: what is missing, on stderr.
-        is_complete: False if the command ends with status 1 although something was done.
-        to: address of the page that shows the effect, if it is not that of the form.
-    """
-
-    json: object
-    lines: Sequence[str | Rows] = ()
-    notes: Sequence[str] = ()
-    is_complete: bool = True
-    to: str = ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
     """An action of the console: some parameters of an operation at an address.
@@ -276,38 +205,6 @@ class Operations:
 
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
-
-
-class AsyncOperations:
-    """A part of `minimq.aio.Admin`: the same methods, each run by a thread."""
-
-    _admin: Admin
-
-
-def asynchronous(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, T]]:
-    """Return the method for `minimq.aio.Admin`, with the same parameters."""
-
-    @functools.wraps(method)
-    async def call(self: AsyncOperations, /, *args: P.args, **named: P.kwargs) -> T:
-        import asyncio
-
-        return await asyncio.to_thread(method, self._admin, *args, **named)
-
-    return call
-
-
-def listed(
-    method: Callable[Concatenate[Any, P], Iterator[T]],
-) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, list[T]]]:
-    """Do as `asynchronous` does, for a method that returns an iterator: it returns a list of all."""
-
-    @functools.wraps(method)
-    def all_of(self: Any, /, *args: P.args, **named: P.kwargs) -> list[T]:
-        return list(method(self, *args, **named))
-
-    return asynchronous(all_of)
 
 
 @dataclass(frozen=True)

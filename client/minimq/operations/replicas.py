@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minimq.operations.operation import Row
 from minimq.operations.rows import name_in_rows, row_of
+from minimq.operations.views import Row
 from minimq.operations.words import duration_of, size_of
 from minimq_common.model import MASTER_ID
 

@@ -9,8 +9,9 @@ from minimq.administration.compaction import Compaction, check_compaction, compa
 from minimq.administration.failures import raise_failures
 from minimq.arguments import check_permission
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, Plan, View
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param
 from minimq.operations.rows import away_rows
+from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, left_out, listing, size_of
 from minimq_common.errors import (
     InvalidArgument,

@@ -8,22 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.operations import values
+from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import (
-    HIDDEN,
-    AsyncOperations,
-    Form,
-    Given,
-    Operation,
-    Plan,
-    Rows,
-    Table,
-    View,
-    asynchronous,
-    columns,
-    flag,
-)
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag
 from minimq.operations.rows import away_rows, plain, row_of
+from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import left_out, listing, missing
 from minimq.routes.away import by_broker, check_route
 from minimq_common.errors import (

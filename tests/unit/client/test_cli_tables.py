@@ -15,7 +15,7 @@ import pytest
 import minimq.cli
 import minimq.operations
 from minimq.cli.table import lines_of, show_table
-from minimq.operations.operation import Row, Table
+from minimq.operations.views import Row, Table
 
 
 def long_name(beginning: str) -> str:

@@ -10,7 +10,8 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.cli.commands import command_of
-from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Plan, View, flag, operations_of
+from minimq.operations.operation import HIDDEN, Operation, Operations, Param, flag, operations_of
+from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import pytest
 
-from minimq.operations.operation import Form, Operation, Param, View, operations_of
+from minimq.operations.operation import Form, Operation, Param, operations_of
+from minimq.operations.views import View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,
