@@ -29,13 +29,7 @@ from minimq.operations.words import duration_of, printable, size_of
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
-    from minimq.operations.activity import (
-        ActivityReader,
-        BrokerActivity,
-        ClusterActivity,
-        GroupActivity,
-        TopicActivity,
-    )
+    from minimq.operations.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
 
 #: A server that hangs holds one look up for that long, in seconds.
 _TIMEOUT_S = 2.0

@@ -11,7 +11,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.administration.failures import raise_failures
-from minimq.administration.masters import Masters
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
@@ -28,6 +27,7 @@ from minimq_proto.v1 import delay_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
+    from minimq.administration.masters import Masters
     from minimq.administration.recalls import RecallResult
 
 #: Batches that a broker lists at a time.

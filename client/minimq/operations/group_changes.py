@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 from minimq.administration.failures import raise_failures
-from minimq.administration.masters import Masters
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag
 from minimq.operations.rows import away_rows
@@ -32,6 +31,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
+    from minimq.administration.masters import Masters
 
 _RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)

@@ -15,12 +15,7 @@ from minimq.operations.rows import away_rows
 from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
 from minimq.routes.away import check_route
-from minimq_common.errors import (
-    InvalidArgument,
-    MiniMQError,
-    NotDrained,
-    TopicNotFound,
-)
+from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
 from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
 from minimq_common.names import check_group, check_topic
 from minimq_common.words import count_of

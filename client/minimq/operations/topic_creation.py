@@ -13,10 +13,7 @@ from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operatio
 from minimq.operations.rows import away_rows
 from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, left_out, listing, size_of
-from minimq_common.errors import (
-    InvalidArgument,
-    TopicExists,
-)
+from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb

@@ -15,10 +15,7 @@ from minimq.operations.rows import away_rows, plain, row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import left_out, listing, missing
 from minimq.routes.away import by_broker, check_route
-from minimq_common.errors import (
-    TopicNotFound,
-    TopicUnavailable,
-)
+from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker, TopicRoute, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
 from minimq_common.words import count_of

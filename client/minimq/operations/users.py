@@ -16,12 +16,7 @@ from minimq.operations.issuers import NO_ISSUER, IssuerOperations
 from minimq.operations.operation import Given, Param, text_option
 from minimq.operations.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
-from minimq_common.security.access_document import (
-    NO_LIMITS,
-    AccessDocument,
-    StoredKey,
-    User,
-)
+from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User
 from minimq_common.security.access_policy import Policy, check_decides, denied_by
 from minimq_common.security.access_rule import parse_rule
 from minimq_common.security.issuer import is_token_user, issuer_of

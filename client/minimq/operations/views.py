@@ -1,4 +1,4 @@
-"""What operations show: tables, what would change, and results."""
+"""Tables, plans and results, as all faces show them."""
 
 from __future__ import annotations
 
