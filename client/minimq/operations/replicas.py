@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _KEYS = (
     *("role", "replica_id", "term", "sync", "min_in_sync", "in_sync", "confirmed"),
-    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes", "replicas"),
+    *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
 )
 
 #: A controller that is silent for longer is reported, in seconds.
@@ -31,11 +31,11 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
     """
     problem = _problem(status.report) if status.report is not None else None
     if status.report is None or status.report.replication.role == "alone":
-        return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s"))), "problem": problem}
+        return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
     about = status.report.replication
     seen = _as_its_master_sees_it(status.broker_name, about, masters)
-    row = row_of(about, keep=_KEYS, behind_s=seen.behind_s if seen else None, problem=problem)
-    row["replicas"] = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
+    replicas = [row_of(each, in_sync=each.replica_id in about.in_sync) for each in about.replicas]
+    row = row_of(about, keep=_KEYS, behind_s=seen.behind_s if seen else None, replicas=replicas, problem=problem)
     return {**row, "behind_bytes": seen.behind_bytes} if seen else row
 
 
