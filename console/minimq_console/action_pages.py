@@ -16,19 +16,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_console import answers
 from minimq_console.action_runs import ActionRun, ActionRuns, MistypedName, digest_of
 from minimq_console.actions import ACTIONS, Action, ActionLog, check_rights
-from minimq_console.answers import (
-    HEADERS,
-    TOKEN,
-    failure_answer,
-    failure_of,
-    form_of,
-    html_answer,
-    is_json,
-    json_answer,
-    parameters_of,
-)
 from minimq_console.console import Console
 from minimq_console.faces import Faces
 from minimq_console.guard import new_id
@@ -49,7 +39,7 @@ _RUN_PATH = "/actions/{run}"
 _STEP, _STEPS = "step", ("fill", "check", "do")
 #: Fields of a confirmation that are not part of what is confirmed.
 _CONFIRMED, _TYPED = "confirm", "typed"
-_ABOUT_THE_FORM = (TOKEN, _STEP, _CONFIRMED, _TYPED)
+_ABOUT_THE_FORM = (answers.TOKEN, _STEP, _CONFIRMED, _TYPED)
 #: Characters of a name that is typed.
 _MOST_TYPED = 255
 
@@ -92,12 +82,12 @@ class ActionPages:
     async def _answer(self, action: Action, request: Request) -> Response:
         if request.method != "POST":
             try:
-                return await self._show(action, request, parameters_of(request))
+                return await self._show(action, request, answers.parameters_of(request))
             except MiniMQError as error:
                 return self._refusal(action, request, error)
         log = ActionLog(action.form.action, request, action.form.long)
         try:
-            form = await form_of(request)
+            form = await answers.form_of(request)
             if form.choice(_STEP, _STEPS, "fill") != "do":
                 return await self._show(action, request, form)
             return await self._do(action, request, form, log)
@@ -107,7 +97,9 @@ class ActionPages:
 
     def _refusal(self, action: Action, request: Request, error: MiniMQError) -> Response:
         heading = "Nothing was changed" if request.method == "POST" else f"{action.form.label}: this cannot be done"
-        return failure_answer(self._console, request, msgspec.structs.replace(failure_of(error), heading=heading))
+        return answers.failure_answer(
+            self._console, request, msgspec.structs.replace(answers.failure_of(error), heading=heading)
+        )
 
     # ---- Describing -----------------------------------------------------------------------------
 
@@ -120,10 +112,12 @@ class ActionPages:
         page |= {"token": request.state.form_token, "problem": None if problem is None else problem.message}
         if page["plan"] is not None:
             page["confirm"] = self._remember(page, request.state.browser, address(action.form.path, given.names))
-        status = 200 if problem is None else failure_of(problem).status
-        if is_json(request):
-            return json_answer(page, status)
-        return html_answer(self._console, request, "action.html", {"title": page["title"], "page": page}, status)
+        status = 200 if problem is None else answers.failure_of(problem).status
+        if answers.is_json(request):
+            return answers.json_answer(page, status)
+        return answers.html_answer(
+            self._console, request, "action.html", {"title": page["title"], "page": page}, status
+        )
 
     def _describe(
         self, action: Action, visitor: Visitor, given: Parameters, wants_plan: bool
@@ -182,10 +176,10 @@ class ActionPages:
         if isinstance(run.error, MiniMQError):
             return await self._show_again(action, request, form, "fill", run.error)
         place = address(_RUN_PATH, {"run": run.number})
-        if is_json(request):
+        if answers.is_json(request):
             status = 500 if run.error is not None else 202 if run.state == "under way" else 200
-            return json_answer({"state": run.state, "said": run.said, "to": run.to, "run": place}, status)
-        return RedirectResponse(place, 303, HEADERS)
+            return answers.json_answer({"state": run.state, "said": run.said, "to": run.to, "run": place}, status)
+        return RedirectResponse(place, 303, answers.HEADERS)
 
     async def _show_again(
         self, action: Action, request: Request, form: Parameters, step: str, error: MiniMQError
@@ -193,7 +187,7 @@ class ActionPages:
         try:
             return await self._show(action, request, form, step, error)
         except MiniMQError:
-            return failure_answer(self._console, request, failure_of(error))
+            return answers.failure_answer(self._console, request, answers.failure_of(error))
 
     def _run(self, action: Action, run: ActionRun, visitor: Visitor, form: Parameters, log: ActionLog) -> None:
         def tell(sentence: str) -> None:

@@ -12,16 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from minimq_common.errors import MiniMQError, NotAuthenticated
-from minimq_console.answers import (
-    HEADERS,
-    context_of,
-    failure_answer,
-    failure_of,
-    is_json,
-    is_part,
-    json_answer,
-    parameters_of,
-)
+from minimq_console import answers
 from minimq_console.console import MOST_STREAMS, MOST_TAILS, Console
 from minimq_console.page import Data, Page, Visit
 from minimq_console.parameters import Parameters, WrongParameter
@@ -45,7 +36,7 @@ class Faces:
     async def answer(self, request: Request) -> Response:
         """Return the face that the request asks for."""
         try:
-            visitor, parameters = request.state.visitor, parameters_of(request)
+            visitor, parameters = request.state.visitor, answers.parameters_of(request)
             if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
                 return await self._events(request, visitor, parameters)
             wrong: dict[str, str] = {}
@@ -54,18 +45,18 @@ class Faces:
                 try:
                     data = await self._gather(visitor, parameters)
                 except WrongParameter as error:
-                    if is_json(request) or not self._page.has_form or error.name in wrong:
+                    if answers.is_json(request) or not self._page.has_form or error.name in wrong:
                         raise
                     wrong[error.name] = error.message
                     parameters = parameters.without(error.name)
-            if is_json(request):
-                return json_answer(data)
+            if answers.is_json(request):
+                return answers.json_answer(data)
             rendering = self._console.rendering
-            render = rendering.live_part if is_part(request) else rendering.page
-            html = render(self._page, data, {**context_of(request), "wrong": wrong})
-            return Response(html, 400 if wrong else 200, HEADERS, "text/html")
+            render = rendering.live_part if answers.is_part(request) else rendering.page
+            html = render(self._page, data, {**answers.context_of(request), "wrong": wrong})
+            return Response(html, 400 if wrong else 200, answers.HEADERS, "text/html")
         except MiniMQError as error:
-            return failure_answer(self._console, request, failure_of(error))
+            return answers.failure_answer(self._console, request, answers.failure_of(error))
 
     async def _gather(self, visitor: Visitor, parameters: Parameters) -> Data:
         console, loop = self._console, asyncio.get_running_loop()
@@ -89,15 +80,17 @@ class Faces:
     # ---- Events ---------------------------------------------------------------------------------
 
     async def _events(self, request: Request, visitor: Visitor, parameters: Parameters) -> Response:
-        context = context_of(request)
+        context = answers.context_of(request)
         if self._page.follow is not None:
             parts = self._new_rows(self._page.follow, Visit(visitor, parameters, self._console), context)
         else:
             with suppress(MiniMQError):  # which the stream tells, as it may pass
                 if self._page.stays(await self._gather(visitor, parameters)):
-                    return Response(status_code=204, headers=HEADERS)  # after which a browser does not ask again
+                    return Response(
+                        status_code=204, headers=answers.HEADERS
+                    )  # after which a browser does not ask again
             parts = self._live_parts(visitor, parameters, context)
-        return StreamingResponse(self._stream(visitor, parts), media_type="text/event-stream", headers=HEADERS)
+        return StreamingResponse(self._stream(visitor, parts), media_type="text/event-stream", headers=answers.HEADERS)
 
     async def _stream(self, visitor: Visitor, parts: AsyncIterator[str]) -> AsyncIterator[str]:
         is_followed, quiet_since = self._page.follow is not None, time.monotonic()
@@ -149,7 +142,7 @@ class Faces:
             return self._failure_part(error)
 
     def _failure_part(self, error: Exception) -> str:
-        return self._console.rendering.template("failure_part.html", {"failure": failure_of(error)})
+        return self._console.rendering.template("failure_part.html", {"failure": answers.failure_of(error)})
 
 
 def _event_of(html: str, name: str = "part") -> str:

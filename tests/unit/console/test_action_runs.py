@@ -156,3 +156,9 @@ def test_fields_become_the_arguments_of_the_operation() -> None:
     given = ACTION.given(Parameters([*filled_in.items()]))
     assert (given.number, given.maybe, given.text, given.choice, given.switch) == (7, None, "ab", "a", True)
     assert (given.body, given.many) == (" a\n b", ("x", "y"))
+
+
+def test_a_name_in_the_path_is_not_replaced_by_the_query() -> None:
+    form = Form(action="change", path="/things/{text}", page="/", title="", label="", fields={"number": "Number"})
+    given = Action(OPERATION, form).given(Parameters([("number", "7"), ("text", "b")], {"text": "a"}))
+    assert (given.number, given.text) == (7, "a")
