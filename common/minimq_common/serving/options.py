@@ -29,7 +29,7 @@ import json
 import math
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -46,18 +46,11 @@ R = TypeVar("R")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _About:
-    """The metadata of an option's field."""
-
-    sentence: str
-    metavar: str | None
-    flag: str | None
-    minimum: float | None
-    maximum: float | None
-
-
 _KEY = "minimq-option"
+_METAVARS = {"_s": "SECONDS", "_ms": "MILLISECONDS", "_bytes": "BYTES"}
+_WORDS: dict[object, str] = {
+    **{str: "a string", bool: "true or false", int: "a whole number", float: "a number", Path: "a string"}
+}
 
 
 def option(
@@ -66,29 +59,91 @@ def option(
     *,
     metavar: str | None = None,
     flag: str | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
 ) -> T:
     """Declare a field of an options class."""
-    about = _About(sentence, metavar, flag, minimum, maximum)
+    about = {"sentence": sentence, "metavar": metavar, "flag": flag, "minimum": minimum, "maximum": maximum}
     # At run time a field; its declared type is that of the default, which is what an instance will hold.
     return dataclasses.field(default=default, metadata={_KEY: about})
+
+
+class _Option:
+    """A field of an options class, and all that follows from it."""
+
+    def __init__(self, field: dataclasses.Field[Any], annotation: object = None, env_prefix: str = "") -> None:
+        self.name, self.default = field.name, field.default
+        self.about: Mapping[str, Any] = field.metadata[_KEY]
+        self.flag = self.about["flag"] or "--" + field.name.removesuffix("_s").replace("_", "-")
+        self.key = self.flag.removeprefix("--")
+        self.variable = f"{env_prefix}_{self.key.replace('-', '_').upper()}"
+        self.kind: Any = without_none(annotation)
+        self.may_be_none = self.kind is not annotation
+        self.metavar = next((unit for ending, unit in _METAVARS.items() if field.name.endswith(ending)), None)
+        self.unit = {"SECONDS": SECONDS, "BYTES": BYTES}.get(self.metavar or "")
+
+    def of_file(self, value: object) -> Any:
+        """Return a value of a configuration file as one of the option. Raises `InvalidArgument`, and says what is."""
+        if value == "" and self.may_be_none:
+            return None
+        number = self.unit.read(value) if self.unit is not None and isinstance(value, str) else None
+        try:
+            return msgspec.convert(value if number is None else number, self.kind, dec_hook=_path)
+        except msgspec.ValidationError:
+            said = json.dumps(value, default=str, ensure_ascii=False)
+            unit = "" if self.unit is None else f" of {self.unit.name}, or text such as {self.unit.example!r}"
+            raise InvalidArgument(f"{self.key} is {said}: it has to be {_wanted(self.kind)}{unit}") from None
+
+    def click_option(self) -> Callable[[Decorated], Decorated]:
+        """Return the decorator that gives a command its flag."""
+        default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
+        return click.option(
+            f"{self.flag}/--no-{self.key}" if self.kind is bool else self.flag,
+            self.name,
+            type=self._click_type(),
+            default=default,
+            help=self.about["sentence"],
+            metavar=self.about["metavar"] or self.metavar,
+            envvar=self.variable,
+            show_envvar=True,
+            show_default=default not in (None, ""),
+        )
+
+    def _click_type(self) -> click.ParamType[Any] | type[Any]:
+        kind = self.kind
+        if self.unit is not None and kind in (int, float):
+            return _Quantity(kind, self.unit)
+        if get_origin(kind) is Literal:
+            return click.Choice(get_args(kind))
+        if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
+            return _CommaSeparated(get_args(kind)[0])
+        if kind is Path:
+            return click.Path(path_type=Path)
+        if kind in (str, int, float, bool):
+            return cast(type[Any], kind)
+        raise TypeError(f"no command-line type is known for {kind}")
+
+    def example(self) -> Iterator[str]:
+        """Yield its lines in an example of a configuration file, at its default and commented out."""
+        unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}.get(self.metavar or "", "")
+        yield ""
+        yield from textwrap.wrap(self.about["sentence"] + unit, 118, initial_indent="# ", subsequent_indent="# ")
+        yield f"#{self.key} = {_written(self.default)}"
 
 
 def check_limits(options: object) -> None:
     """Check every number of an options instance; for its `__post_init__`."""
     for field in dataclasses.fields(cast(Any, options)):
-        about = field.metadata.get(_KEY)
         value = getattr(options, field.name)
-        if about is None or isinstance(value, bool) or not isinstance(value, int | float):
+        if _KEY not in field.metadata or isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        said = f"{_flag(field)} is {value}"
+        known = _Option(field)
+        least, most = known.about["minimum"], known.about["maximum"]
+        said = f"{known.flag} is {value}: it must be"
         if not math.isfinite(value):
-            raise InvalidArgument(f"{said}: it must be a finite number")
-        if about.minimum is not None and value < about.minimum:
-            raise InvalidArgument(f"{said}: it must be at least {about.minimum}")
-        if about.maximum is not None and value > about.maximum:
-            raise InvalidArgument(f"{said}: it must be at most {about.maximum}")
+            raise InvalidArgument(f"{said} a finite number")
+        if not least <= value <= most:
+            raise InvalidArgument(f"{said} {f'at least {least}' if value < least else f'at most {most}'}")
 
 
 def from_command_line(
@@ -99,40 +154,40 @@ def from_command_line(
     The command is called with the instance as its first argument. An `InvalidArgument` from constructing it is
     wrong usage: click prints the text and exits with status 2.
     """
-    fields = [field for field in dataclasses.fields(cast(Any, options_class)) if _KEY in field.metadata]
+    options = _options_of(options_class, env_prefix)
 
     def decorate(function: Callable[Concatenate[T, P], R]) -> Callable[P, R]:
         @functools.wraps(function)
         def command(*args: P.args, **kwargs: P.kwargs) -> R:
-            values = {field.name: kwargs.pop(field.name) for field in fields}
+            values = {each.name: kwargs.pop(each.name) for each in options}
             try:
-                options = options_class(**values)
+                made = options_class(**values)
             except InvalidArgument as error:
-                raise click.UsageError(_with_sources(fields, values, error.message, env_prefix)) from None
-            return function(options, *args, **kwargs)
+                raise click.UsageError(_with_sources(options, values, error.message)) from None
+            return function(made, *args, **kwargs)
 
-        hints = get_type_hints(options_class)
         decorated: Callable[P, R] = command
-        for field in reversed(fields):  # click lists them in the order of the decorators, the last applied first
-            decorated = _click_option(field, hints[field.name], env_prefix)(decorated)
-        return _config_option(fields, hints, env_prefix)(_example_option(fields)(decorated))
+        for each in reversed(options):  # click lists them in the order of the decorators, the last applied first
+            decorated = each.click_option()(decorated)
+        return _config_option(options_class, env_prefix)(_example_option(options)(decorated))
 
     return decorate
 
 
-def _config_option(
-    fields: list[dataclasses.Field[Any]], hints: dict[str, Any], env_prefix: str
-) -> Callable[[Decorated], Decorated]:
+def _options_of(options_class: type[Any], env_prefix: str = "") -> list[_Option]:
+    hints = get_type_hints(options_class)
+    fields = (field for field in dataclasses.fields(options_class) if _KEY in field.metadata)
+    return [_Option(field, hints[field.name], env_prefix) for field in fields]
+
+
+def _config_option(options_class: type[Any], env_prefix: str) -> Callable[[Decorated], Decorated]:
     def read(context: click.Context, _: click.Parameter, path: Path | None) -> None:
         if path is None:
             return
         try:
-            units = {_key(field): unit for field in fields if (unit := _unit(field.name)) is not None}
-            values = read_config(path, {_key(field): hints[field.name] for field in fields}, units)
+            context.default_map = read_config(path, options_class)
         except InvalidArgument as error:
             raise click.UsageError(error.message, context) from None
-        names = {_key(field): field.name for field in fields}
-        context.default_map = {names[key]: value for key, value in values.items()}
         context.meta[_KEY] = path
 
     return click.option(
@@ -149,12 +204,13 @@ def _config_option(
     )
 
 
-def _example_option(fields: list[dataclasses.Field[Any]]) -> Callable[[Decorated], Decorated]:
+def _example_option(options: list[_Option]) -> Callable[[Decorated], Decorated]:
     def show(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         if wanted:
             command = context.find_root().info_name or "this command"
-            options = {_key(field): (_sentence(field), field.default) for field in fields}
-            click.echo("\n".join(example_config(command, options)))
+            advice = "remove the # before an option to set it. Flags and variables win over it."
+            click.echo(f"# Configuration of {command}: {advice}")
+            click.echo("\n".join(line for each in options for line in each.example()))
             context.exit()
 
     return click.option(
@@ -167,89 +223,16 @@ def _example_option(fields: list[dataclasses.Field[Any]]) -> Callable[[Decorated
     )
 
 
-def _with_sources(
-    fields: list[dataclasses.Field[Any]], values: Mapping[str, object], message: str, env_prefix: str
-) -> str:
+def _with_sources(options: list[_Option], values: Mapping[str, object], message: str) -> str:
     context = click.get_current_context()
     source = context.get_parameter_source
-    named = [field for field in fields if f"{_flag(field)} " in message]
-    if not named and (named := [field for field in fields if repr(values[field.name]) in message][:1]):
-        message = f"{_flag(named[0])}: {message}"
-    keys = [_key(field) for field in named or fields if source(field.name) == ParameterSource.DEFAULT_MAP]
-    variables = [_variable(field, env_prefix) for field in named if source(field.name) == ParameterSource.ENVIRONMENT]
+    named = [each for each in options if f"{each.flag} " in message]
+    if not named and (named := [each for each in options if repr(values[each.name]) in message][:1]):
+        message = f"{named[0].flag}: {message}"
+    keys = [each.key for each in named or options if source(each.name) == ParameterSource.DEFAULT_MAP]
+    variables = [each.variable for each in named if source(each.name) == ParameterSource.ENVIRONMENT]
     said = [f"{', '.join(keys)} in {context.meta[_KEY]}"] if keys else []
     return " ".join([message, *(f"({each})" for each in (*said, *variables))])
-
-
-def _key(field: dataclasses.Field[Any]) -> str:
-    return _flag(field).removeprefix("--")
-
-
-def _sentence(field: dataclasses.Field[Any]) -> str:
-    unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}
-    about: _About = field.metadata[_KEY]
-    return about.sentence + unit.get(_metavar(field.name) or "", "")
-
-
-def _variable(field: dataclasses.Field[Any], env_prefix: str) -> str:
-    return f"{env_prefix}_{_key(field).replace('-', '_').upper()}"
-
-
-def _flag(field: dataclasses.Field[Any]) -> str:
-    about: _About = field.metadata[_KEY]
-    return about.flag or "--" + field.name.removesuffix("_s").replace("_", "-")
-
-
-def _click_option(
-    field: dataclasses.Field[Any], annotation: object, env_prefix: str
-) -> Callable[[Decorated], Decorated]:
-    about: _About = field.metadata[_KEY]
-    flag = _flag(field)
-    kind = without_none(annotation)
-    default = field.default
-    if isinstance(default, tuple):
-        default = ",".join(map(str, default))
-    return click.option(
-        f"{flag}/--no-{flag[2:]}" if kind is bool else flag,
-        field.name,
-        type=_click_type(kind, _unit(field.name)),
-        default=default,
-        help=about.sentence,
-        metavar=about.metavar or _metavar(field.name),
-        envvar=_variable(field, env_prefix),
-        show_envvar=True,
-        show_default=default not in (None, ""),
-    )
-
-
-def _unit(name: str) -> Unit | None:
-    if name.endswith("_s"):
-        return SECONDS
-    return BYTES if name.endswith("_bytes") else None
-
-
-def _click_type(kind: object, unit: Unit | None) -> click.ParamType[Any] | type[Any]:
-    if unit is not None and kind in (int, float):
-        return _Quantity(cast(type[Any], kind), unit)
-    if get_origin(kind) is Literal:
-        return click.Choice(get_args(kind))
-    if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
-        return _CommaSeparated(get_args(kind)[0])
-    if kind is Path:
-        return click.Path(path_type=Path)
-    if kind in (str, int, float, bool):
-        return cast(type[Any], kind)
-    raise TypeError(f"no command-line type is known for {kind}")
-
-
-def _metavar(name: str) -> str | None:
-    if name.endswith("_s"):
-        return "SECONDS"
-    if name.endswith("_ms"):
-        return "MILLISECONDS"
-    if name.endswith("_bytes"):
-        return "BYTES"
-    return None
 
 
 class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -287,16 +270,8 @@ class _CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in 
         return tuple(self._item.convert(part, param, ctx) for part in parts if part)
 
 
-#: Options that are numbers without a unit.
-NO_UNITS: Mapping[str, Unit] = types.MappingProxyType({})
-
-_WORDS: Mapping[object, str] = types.MappingProxyType(
-    {str: "a string", bool: "true or false", int: "a whole number", float: "a number", Path: "a string"}
-)
-
-
-def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Unit] = NO_UNITS) -> dict[str, Any]:
-    """Return what a file sets, by key, as values of the options."""
+def read_config(path: Path, options_class: type[Any]) -> dict[str, Any]:
+    """Return what a file sets of an options class, by field. Raises `InvalidArgument`."""
     import tomllib  # for who has such a file
 
     try:
@@ -305,27 +280,16 @@ def read_config(path: Path, kinds: Mapping[str, object], units: Mapping[str, Uni
         raise InvalidArgument(f"cannot read the configuration file {path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:  # of TOML, or of UTF-8; or lists in lists without end
         raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
+    options = {each.key: each for each in _options_of(options_class)}
     values = {}
     for key, value in table.items():
-        if key not in kinds:
-            raise InvalidArgument(f"{path}: there is no option {key!r}{_nearest(key, kinds)}")
-        kind = without_none(kinds[key])
+        if key not in options:
+            raise InvalidArgument(f"{path}: there is no option {key!r}{_nearest(key, options)}")
         try:
-            values[key] = (
-                None
-                if value == "" and kind is not kinds[key]
-                else msgspec.convert(_without_unit(value, units.get(key)), kind, dec_hook=_path)
-            )
-        except msgspec.ValidationError:
-            said = json.dumps(value, default=str, ensure_ascii=False)
-            unit = f" of {units[key].name}, or text such as {units[key].example!r}" if key in units else ""
-            raise InvalidArgument(f"{path}: {key} is {said}: it has to be {_wanted(kind)}{unit}") from None
+            values[options[key].name] = options[key].of_file(value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{path}: {error.message}") from None
     return values
-
-
-def _without_unit(value: object, unit: Unit | None) -> object:
-    number = unit.read(value) if unit is not None and isinstance(value, str) else None
-    return value if number is None else number
 
 
 def without_none(annotation: object) -> object:
@@ -351,21 +315,12 @@ def _wanted(kind: Any) -> str:
     return _WORDS[kind]
 
 
-def _nearest(key: str, known: Mapping[str, object]) -> str:
+def _nearest(key: str, known: Iterable[str]) -> str:
     written = key.replace("_", "-").lower()
     # A key with something behind it, which is mostly its unit, is nearer than one that has as many letters in common.
     found = sorted((name for name in known if written.startswith(f"{name}-")), key=len, reverse=True)
     found = found or difflib.get_close_matches(written, known, 1)
     return f": did you mean {found[0]!r}?" if found else ""
-
-
-def example_config(command: str, options: Mapping[str, tuple[str, object]]) -> Iterator[str]:
-    """Yield the lines of a file that has every option of a command at its default, each commented out."""
-    yield f"# Configuration of {command}: remove the # before an option to set it. Flags and variables win over it."
-    for key, (sentence, default) in options.items():
-        yield ""
-        yield from textwrap.wrap(sentence, 118, initial_indent="# ", subsequent_indent="# ")
-        yield f"#{key} = {_written(default)}"
 
 
 def _written(value: object) -> str:

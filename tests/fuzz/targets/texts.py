@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PosixPath
 from random import Random
 from types import SimpleNamespace
@@ -24,8 +25,8 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.moments import start_ms, timestamp_ms
 from minimq_common.security import access_document
 from minimq_common.security.tokens import RefusedToken, claim_of, has_form, parse_keys
-from minimq_common.serving.options import read_config
-from minimq_common.words import SECONDS, bytes_of, seconds_of
+from minimq_common.serving.options import option, read_config
+from minimq_common.words import bytes_of, seconds_of
 from pyspark_minimq import option_values, write_options
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
@@ -254,10 +255,15 @@ def _read_lines(lines: list[bytes]) -> None:
                 made.messages([line], 1)
 
 
-_KINDS: Final = {
-    **{"listen": str, "retention": float, "sync": bool, "queues": int, "colours": tuple[str, ...], "level": str | None},
-    **{"data-dir": Path},
-}
+@dataclass
+class _Options:
+    listen: str = option("", "Text.")
+    retention_s: float = option(1.0, "A number with a unit.")
+    sync: bool = option(True, "Yes or no.")
+    queues: int = option(1, "A number.")
+    colours: tuple[str, ...] = option((), "Texts.")
+    level: str | None = option(None, "Text, or nothing.")
+    data_dir: Path = option(Path(), "A path.")
 
 
 class _File(PosixPath):
@@ -272,7 +278,7 @@ class _File(PosixPath):
 def _read_config(content: bytes) -> None:
     file = _File("x.toml")
     object.__setattr__(file, "_content", content)
-    read_config(file, _KINDS, {"retention": SECONDS})
+    read_config(file, _Options)
 
 
 TARGETS = (

@@ -198,4 +198,4 @@ def test_lists_in_lists_without_end_are_no_file_of_ours(tmp_path: Path) -> None:
     path.write_text("a = " + "[" * 5000)
 
     with pytest.raises(InvalidArgument, match="is not a TOML file"):
-        read_config(path, {"a": int})
+        read_config(path, Options)
