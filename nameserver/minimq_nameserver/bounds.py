@@ -6,10 +6,6 @@ refused with a text that says so, and everybody who has a place keeps it.
 
 from __future__ import annotations
 
-from minimq_common.wire import protocol_bounds
-
-#: Topics that one broker carries.
-MAX_TOPICS_OF_A_BROKER = protocol_bounds.MAX_TOPICS
 #: Topics that have a route.
 MAX_ROUTED_TOPICS = 50_000
 #: Topics of all brokers together; one that ten brokers carry counts ten times.
@@ -21,8 +17,6 @@ MAX_AWAY_TOPICS = 50_000
 
 #: Streams of clients that watch routes.
 MAX_WATCHERS = 4_000
-#: Topics that one of them watches; the clients of this release ask for the routes of further ones.
-MAX_WATCHED_BY_ONE = protocol_bounds.MAX_WATCHED
 #: Topics of all watchers together; one that ten clients watch counts ten times.
 MAX_WATCHED_BY_ALL = 300_000
 

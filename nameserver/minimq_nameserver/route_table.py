@@ -125,7 +125,7 @@ class RouteTable:
         self._by_session[session] = self._by_address[state.address] = replica
         self._conflicts.settle(state)
         changed = self._reindex(name)
-        return Change(_both(changed, self._away.returned(name, self._told[name].topics)), tuple(ended))
+        return Change(changed | self._away.returned(name, self._told[name].topics), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
         """Note that a broker lives. False when it is not known with that version, and has to register anew."""
@@ -305,7 +305,7 @@ class RouteTable:
         changed = self._reindex(name)
         if told is None or name in self._told:
             return changed
-        return _both(changed, self._away.add(RememberedBroker(told.broker, told.topics, since, stopped)))
+        return changed | self._away.add(RememberedBroker(told.broker, told.topics, since, stopped))
 
     def _reindex(self, name: str) -> Set[str]:
         told, telling = self._told.pop(name, None), self._tell(name)
@@ -323,10 +323,6 @@ class RouteTable:
         if told is None or telling is None or told.broker != telling.broker:
             return before.keys() | after.keys()
         return gone | _changed_topics(before, after)
-
-
-def _both(some: Set[str], others: Set[str]) -> Set[str]:
-    return some | others if others else some
 
 
 def _full(state: BrokerState, why: str) -> SystemBusy:

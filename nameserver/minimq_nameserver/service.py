@@ -24,6 +24,7 @@ from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire import rpc
+from minimq_common.wire.dispatcher import retrieve
 from minimq_common.wire.unsent import SMALL_BYTES, Unsent
 from minimq_nameserver.answers import Answers
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
@@ -185,7 +186,7 @@ class NameServerService:
         self.watchers.add(watcher)
         writes: list[asyncio.Future[None]] = []
         telling = asyncio.create_task(self._tell(watcher, context, writes), name="nameserver-watch")
-        telling.add_done_callback(_retrieve)
+        telling.add_done_callback(retrieve)
         with rpc.LiveStream(self._streams):
             try:
                 async for request in request_iterator:
@@ -208,8 +209,3 @@ class NameServerService:
             if len(event) > _LARGE_BYTES:
                 self._take_room(context, event, writes[0])
             await asyncio.shield(writes[0])
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    if not task.cancelled():
-        task.exception()  # the client has left, and its call ends by that

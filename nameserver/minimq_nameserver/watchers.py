@@ -11,7 +11,8 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_common.wire.bound_check import check_bounds
-from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHED_BY_ONE, MAX_WATCHERS
+from minimq_common.wire.protocol_bounds import MAX_WATCHED
+from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHERS
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
 
 #: Seconds after which a client that found no place is to try again.
@@ -75,8 +76,8 @@ class Watchers:
 
     async def follow(self, watcher: Watcher, request: WatchRoutesRequest) -> None:
         """Set what a watcher watches, as its client says. The topics that are new to it count as news."""
-        if len(request.topics) > MAX_WATCHED_BY_ONE:
-            raise InvalidArgument(f"a client watches more than {MAX_WATCHED_BY_ONE} topics, which is the limit")
+        if len(request.topics) > MAX_WATCHED:
+            raise InvalidArgument(f"a client watches more than {MAX_WATCHED} topics, which is the limit")
         check_bounds(request)
         caller = current_caller()
         wanted: dict[str, None] = {}

@@ -302,7 +302,7 @@ class _Requests:
     async def _first(self, most_s: float) -> Any:
         # Not cancelled when it is late: gRPC never frees a request that comes after its reader was cancelled.
         reading = asyncio.ensure_future(self._read())
-        reading.add_done_callback(_retrieve)
+        reading.add_done_callback(retrieve)
         await asyncio.wait((reading,), timeout=most_s)
         if not reading.done():
             raise InvalidArgument(
@@ -332,9 +332,10 @@ def _decoder(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any
     return decoder
 
 
-def _retrieve(reading: asyncio.Future[Any]) -> None:
-    if not reading.cancelled():
-        reading.exception()  # nobody may be there to ask for it
+def retrieve(outcome: asyncio.Future[Any]) -> None:
+    """Look at the error of a future, since nobody may be there who asks for it."""
+    if not outcome.cancelled():
+        outcome.exception()
 
 
 def _forget_frames(error: BaseException) -> None:

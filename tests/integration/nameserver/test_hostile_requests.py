@@ -13,9 +13,10 @@ import pytest
 
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_common.wire import rpc
+from minimq_common.wire.protocol_bounds import MAX_WATCHED
 from minimq_nameserver import server as server_module
 from minimq_nameserver import service, watchers
-from minimq_nameserver.bounds import MAX_TABLE_BYTES, MAX_WATCHED_BY_ONE
+from minimq_nameserver.bounds import MAX_TABLE_BYTES
 from minimq_nameserver.server import NameServer
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.nameserver_client import NameServerClient
@@ -172,7 +173,7 @@ def test_large_lists_wait_until_those_before_them_are_taken(
 
 def test_whoever_watches_too_much_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:
     stub = nameserver_pb2_grpc.NameServerStub(channel)
-    topics = [f"t{number}" for number in range(MAX_WATCHED_BY_ONE + 1)]
+    topics = [f"t{number}" for number in range(MAX_WATCHED + 1)]
     request = nameserver_pb2.WatchRoutesRequest(topics=topics)
     error = failure_of(lambda: list(stub.WatchRoutes(iter([request]), timeout=60)))
     assert isinstance(error, InvalidArgument)

@@ -11,8 +11,8 @@ import pytest
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.model import Permission, QueueData
 from minimq_common.wire.bound_check import check_bounds
+from minimq_common.wire.protocol_bounds import MAX_TOPICS
 from minimq_nameserver import away, route_table
-from minimq_nameserver.bounds import MAX_TOPICS_OF_A_BROKER
 from minimq_nameserver.registrations import read_registration
 from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_proto.v1 import nameserver_pb2
@@ -99,6 +99,6 @@ def test_a_registration_is_read_whole(count: int) -> None:
 
 
 def test_a_broker_registers_no_more_topics_than_one_may_have() -> None:
-    check_bounds(registration(["t"] * MAX_TOPICS_OF_A_BROKER))
-    with pytest.raises(InvalidArgument, match=f"the limit is {MAX_TOPICS_OF_A_BROKER}"):
-        check_bounds(registration(["t"] * (MAX_TOPICS_OF_A_BROKER + 1)))
+    check_bounds(registration(["t"] * MAX_TOPICS))
+    with pytest.raises(InvalidArgument, match=f"the limit is {MAX_TOPICS}"):
+        check_bounds(registration(["t"] * (MAX_TOPICS + 1)))

@@ -129,7 +129,7 @@ def test_others_go_on_while_much_is_watched(world: World) -> None:
 
 
 def test_one_client_watches_no_more_than_one_may(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_WATCHED_BY_ONE", 10)
+    monkeypatch.setattr(module, "MAX_WATCHED", 10)
     watcher = world.watch(*many(10))
     with pytest.raises(InvalidArgument, match="more than 10 topics"):
         world.follow(watcher, *many(11))
