@@ -232,12 +232,15 @@ class AccessFolder(PeriodicTask):
         super().__init__("access file", self._follow, _LOOK_S, log)
         self._path = path
         self.shared = SharedAccess(only_reports=only_reports, max_age_s=max_age_s)
-        self._seen = AccessDocument(0)
-        initial = None if path.exists() else self._seen  # one that is there has to be right
-        self._file = Watched([path], self._read, fresh_s=_LOOK_S / 2, most_bytes=MAX_DOCUMENT_BYTES, initial=initial)
+        self._file: Watched[AccessDocument] | None = None
+        self._seen: AccessDocument | None = None
         self._follow()
 
     def _follow(self) -> None:
+        if self._file is None:
+            if not self._path.exists():
+                return
+            self._file = Watched([self._path], self._read, fresh_s=_LOOK_S / 2, most_bytes=MAX_DOCUMENT_BYTES)
         found = self._file.get()
         if found is self._seen:
             return

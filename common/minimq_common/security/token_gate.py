@@ -79,8 +79,8 @@ class TokenGate:
                 "this server cannot verify tokens: whoever runs it has to install minimq with the extra secure",
             )
         self._count(_host_of(peer))
-        claim = claim_of(text)
-        found = next(((name, *each) for name, each in self._issuers.items() if each[0].issuer == claim.issuer), None)
+        wanted, key_id = claim_of(text)
+        found = next(((name, *each) for name, each in self._issuers.items() if each[0].issuer == wanted), None)
         if found is None:
             raise RefusedToken(
                 "token-issuer",
@@ -88,7 +88,7 @@ class TokenGate:
                 "those that are, `minimq access issuer add` adds one",
             )
         name, issuer, keys = found
-        key = keys.find(claim.key_id)
+        key = keys.find(key_id)
         if key is None:
             raise RefusedToken(
                 "token-key",
