@@ -78,7 +78,8 @@ class Watched(Generic[T]):
         except InvalidArgument as error:
             if error.message != self._complaint:
                 self._complaint = error.message
-                log.error("security: new files cannot be used, the former ones stand reason=%s", error.message)
+                stands = "no others were there before" if self._marks is None else "the former ones stand"
+                log.error("security: new files cannot be used, %s reason=%s", stands, error.message)
             return  # it is looked at again: the others of the files may be on their way
         self._marks, self._complaint = marks, ""
         log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
