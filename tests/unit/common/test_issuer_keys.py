@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -19,7 +18,7 @@ from minimq_common.security import issuer_keys, key_fetch
 from minimq_common.security.certificates import Trust, server_context
 from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
 from minimq_common.security.key_fetch import fetch
-from minimq_common.security.tokens import MAX_SET_BYTES, TokenKey
+from minimq_common.security.tokens import MAX_SET_BYTES, TokenKey, TokenKeys, parse_keys
 from support.tokens import KeyServer, TokenIssuer, key_server
 from support.waiting import wait_until
 
@@ -106,26 +105,27 @@ def test_keys_stay_when_the_issuer_has_no_others(
 
 
 def test_keys_are_fetched_again_after_an_error_that_nobody_expects(
-    issuer: TokenIssuer,
-    server: KeyServer,
-    keys: FetchedKeys,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    issuer: TokenIssuer, server: KeyServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = issuer.newest
+    fails = False
+
+    def parse(data: bytes) -> TokenKeys:
+        if fails:
+            raise UnsupportedAlgorithm(f"{len(data)} bytes")  # which is no ValueError
+        return parse_keys(data)
+
+    monkeypatch.setattr(issuer_keys, "parse_keys", parse)
+    keys, first = FetchedKeys("sso", server.url, None, again_s=AGAIN_S), issuer.newest
     wait_until(lambda: outcome(lambda: keys.find(first)) == first, PATIENCE_S, what="it is fetched")
-
-    def fail(data: bytes) -> NoReturn:
-        raise UnsupportedAlgorithm(f"{len(data)} bytes")  # which is no ValueError
-
-    with monkeypatch.context() as library:
-        library.setattr(issuer_keys, "parse_keys", fail)
-        second = issuer.new_key(drops_old=True)
-        server.show(issuer.key_set())
-        wait_until(lambda: outcome(lambda: keys.find(second)) == "Unavailable", PATIENCE_S, what="it has failed")
+    fails = True
+    second = issuer.new_key(drops_old=True)
+    server.show(issuer.key_set())
+    wait_until(lambda: outcome(lambda: keys.find(second)) == "Unavailable", PATIENCE_S, what="it has failed")
     assert "keys were not fetched issuer=sso" in caplog.text
+    fails = False
     wait_until(lambda: outcome(lambda: keys.find(second)) == second, PATIENCE_S, what="it is fetched after all")
     assert outcome(lambda: keys.find(first)) != first
+    keys.stop()
 
 
 def test_an_issuer_that_does_not_answer_is_unavailable(caplog: pytest.LogCaptureFixture) -> None:
