@@ -23,7 +23,7 @@ from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.entry import fact_entry
 from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_directory
+from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     CorruptBatch,
@@ -80,7 +80,7 @@ def filled(stores: Stores) -> Path:
 
 def positions(path: Path) -> list[int]:
     """Return where the entries of a directory begin."""
-    return [int(line.split()[0]) for line in inspect_directory(path, entries=True) if re.match(r"\d+ ", line)]
+    return [int(entry["position"]) for entry in inspect_as_json(path, entries=True)["entries"]]
 
 
 # ---- one bit ------------------------------------------------------------------------------------
@@ -298,19 +298,17 @@ def test_the_inspect_command(filled: Path) -> None:
     shown = command("inspect", filled)
     assert shown.returncode == 0
     lines = shown.stdout.splitlines()
-    assert re.fullmatch(r"log: positions 0 to \d+, 1 segment, \d+ bytes on disk", lines[0])
-    assert lines[2:] == [
-        "term: 1",
-        lines[3],
-        "  queue 0: offsets 0 to 10",
-        "  queue 1: offsets 0 to 0",
-        "group some-group: t/0 at 4",
-    ]
-    assert re.fullmatch(r"topic t: id \d+, 2 read queues and 2 write queues, permission read-write", lines[3])
-    entries = command("inspect", "--entries", filled).stdout.splitlines()[len(lines) :]
+    assert re.fullmatch(r"log: start=0 end=\d+ disk_bytes=\d+", lines[0])
+    assert "term: 1" in lines
+    assert "  queues: queue=0 min_offset=0 max_offset=10" in lines
+    assert "groups: group=some-group topic=t queue=0 offset=4" in lines
+    [topic] = [line for line in lines if line.startswith("topics: ")]
+    assert re.search(r"topic=t id=\d+ read_queues=2 write_queues=2 permission=read-write", topic)
+    more = command("inspect", "--entries", filled).stdout.splitlines()[len(lines) :]
+    entries = [line for line in more if line.startswith("entry: ")]
     assert len(entries) == 8
-    assert entries[2].endswith("offsets 0 to 1")
-    assert "some-group" in entries[-1]
+    assert entries[2].endswith("min_offset=0 max_offset=2")
+    assert any("some-group" in line for line in more)
     about = json.loads(command("inspect", "--entries", "--output", "json", filled).stdout)
     assert about["topics"][0]["queues"][0] == {"queue": 0, "min_offset": 0, "max_offset": 10}
     assert about["topics"][0]["permission"] == "read-write"

@@ -307,8 +307,8 @@ def test_inspect_shows_delays(store: OpenStore) -> None:
     assert kinds == ["delayed", "delayed", "due"]
     assert about["delayed"]["published_to"] == {"due_ms": key.due_ms, "id": key.id}
     lines = "\n".join(inspect_directory(store.path, entries=True))
-    assert f"id {key.id} recallable" in lines
-    assert "offsets 0 to 0 due 2023-11-14T22:13:20.100+00:00" in lines
+    assert f"id={key.id}" in lines
+    assert "due_at=2023-11-14T22:13:20.100+00:00" in lines
 
 
 def test_a_recall_whose_batch_is_gone_is_passed_over(stores: Stores) -> None:

@@ -47,8 +47,8 @@ def test_popped_queues_are_listed_one_a_line(path: Path) -> None:
         "most_tries": 3,
         "next_deadline": "2027-01-15T08:00:00.000+00:00",
     }
-    [line] = [line for line in inspect_directory(path, entries=False) if line.startswith("work queue")]
-    assert "group workers: t/0 settled to 2, handed out to 8, 5 unsettled messages in 3 pieces, 3 in flight" in line
+    [line] = [line for line in inspect_directory(path, entries=False) if line.startswith("popped: ")]
+    assert "group=workers topic=t queue=0 settled_to=2 handed_out_to=8 pieces=3 unsettled=5 in_flight=3" in line
 
 
 @pytest.mark.parametrize(

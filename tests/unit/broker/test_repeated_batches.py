@@ -264,8 +264,8 @@ def test_inspecting_shows_the_number_of_a_batch(store: OpenStore) -> None:
     send(store, 0, 7).result(PATIENCE_S)
     store.close()
     *_, without, numbered = inspect_directory(store.path, entries=True)
-    assert without.endswith("offsets 0 to 0")
-    assert numbered.endswith("offsets 1 to 1 producer 000000000000feed sequence 7")
+    assert without.endswith("min_offset=0 max_offset=1")
+    assert numbered.endswith("min_offset=1 max_offset=2 producer=000000000000feed sequence=7")
     *_, plain, entry = inspect_as_json(store.path, entries=True)["entries"]
     assert (entry["producer"], entry["sequence"]) == ("000000000000feed", 7)
     assert "producer" not in plain

@@ -263,7 +263,7 @@ def test_all_that_walks_the_log_understands_it(store: OpenStore, stores: Stores)
     assert check_directory(store.path).findings == []
     about = inspect_as_json(store.path, entries=True)
     assert [segment["rewritten"] for segment in about["log"]["segments"][:3]] == [False, True, False]
-    assert sum(line.endswith(", rewritten") for line in inspect_directory(store.path, entries=False)) == 1
+    assert sum(line.endswith("rewritten=True") for line in inspect_directory(store.path, entries=False)) == 1
     assert compare_directories(store.path, shutil.copytree(store.path, stores.folder / "other")).difference is None
     assert rows(stores.open(segment_bytes=SEGMENT_BYTES).state)
 

@@ -584,8 +584,8 @@ def test_a_listing_names_them(store: OpenStore) -> None:
     store.publish("x")
     store.close()
     lines = [*inspect_directory(store.path, entries=True)]
-    assert any("staged topic id" in line and "messages 2 transaction x number 3 producer" in line for line in lines)
-    assert any("published topic id" in line and "queue 1 offsets 0 to 1" in line for line in lines)
-    assert any(" transaction-decided name=x number=3 " in line for line in lines)
-    assert "transaction x: ended 3, 0 batches to publish" in lines
+    assert any("kind=staged" in line and "messages=2" in line and "transaction=x number=3" in line for line in lines)
+    assert any("kind=published" in line and "queue=1 min_offset=0 max_offset=2" in line for line in lines)
+    assert any("type=transaction-decided name=x number=3 " in line for line in lines)
+    assert "transactions: transaction=x number=3 unpublished=0" in lines
     assert check_directory(store.path).messages == 2

@@ -33,15 +33,14 @@ from minimq_common.batch import header as batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
 from minimq_common.moments import moment
-from minimq_common.words import count_of
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
-    """Yield lines about a data directory that no broker has open."""
+    """Yield lines about a data directory that no broker has open: the names and values of `inspect_as_json`."""
     with _opened(path) as (log, state):
         yield from _lines(_about(log, state))
-        if entries:
-            yield from map(_line, _entries(log))
+        for entry in _entries(log) if entries else ():
+            yield from _lines({"entry": entry})
 
 
 def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
@@ -184,55 +183,13 @@ def _batch(header: EntryHeader, sent: batch.Header) -> dict[str, Any]:
     return about
 
 
-def _lines(about: dict[str, Any]) -> Iterator[str]:
-    log = about["log"]
-    segments = log["segments"]
-    size = f"{count_of(len(segments), 'segment')}, {log['disk_bytes']} bytes on disk"
-    yield f"log: positions {log['start']} to {log['end']}, {size}"
-    for segment in segments:
-        rewritten = ", rewritten" if segment["rewritten"] else ""
-        yield f"  {segment['file']}: from {segment['start']}, {segment['used_bytes']} bytes used{rewritten}"
-    yield f"term: {about['term']}"
-    for topic in about["topics"]:
-        counts = f"{count_of(topic['read_queues'], 'read queue')} and {count_of(topic['write_queues'], 'write queue')}"
-        yield f"topic {topic['topic']}: id {topic['id']}, {counts}, permission {topic['permission']}"
-        for queue in topic["queues"]:
-            yield f"  queue {queue['queue']}: offsets {queue['min_offset']} to {queue['max_offset']}"
-    for item in about["groups"]:
-        yield f"group {item['group']}: {item['topic']}/{item['queue']} at {item['offset']}"
-    for item in about["popped"]:
-        pieces = f"{count_of(item['unsettled'], 'unsettled message')} in {count_of(item['pieces'], 'piece')}"
-        until = f", the next deadline {item['next_deadline']}" if item["next_deadline"] else ""
-        yield (
-            f"work queue of group {item['group']}: {item['topic']}/{item['queue']} settled to {item['settled_to']}, "
-            f"handed out to {item['handed_out_to']}, {pieces}, {item['in_flight']} in flight, "
-            f"at most {count_of(item['most_tries'], 'try', 'tries')}{until}"
-        )
-    yield from _waiting_lines(about)
-
-
-def _waiting_lines(about: dict[str, Any]) -> Iterator[str]:
-    for item in about["delayed"]["waiting"]:
-        messages = f"{count_of(item['messages'], 'message')} in {count_of(item['batches'], 'batch', 'batches')}"
-        yield f"delayed messages of topic {item['topic']}: {messages} waiting"
-    for item in about["transactions"]:
-        left = count_of(item["unpublished"], "batch", "batches")
-        yield f"transaction {item['transaction']}: ended {item['number']}, {left} to publish"
-
-
-def _line(entry: dict[str, Any]) -> str:
-    begin = f"{entry['position']} {entry['stored_at']}"
-    if "fact" in entry:
-        fact = dict(entry["fact"])
-        return f"{begin} {fact.pop('type')} {' '.join(f'{name}={value}' for name, value in fact.items())}"
-    line = f"{begin} {entry['kind']} topic id {entry['topic_id']} queue {entry['queue']}"
-    if entry["kind"] == "delayed":
-        line += f" messages {entry['messages']} due {entry['due_at']} id {entry['id']}"
-        line += " recallable" if entry["recallable"] else ""
-    elif "transaction" in entry:
-        line += f" messages {entry['messages']} transaction {entry['transaction']} number {entry['number']}"
-    else:
-        line += f" offsets {entry['min_offset']} to {entry['max_offset'] - 1}"
-    if entry["kind"] == "due":
-        line += f" due {entry['due_at']} id {entry['id']}"
-    return f"{line} producer {entry['producer']} sequence {entry['sequence']}" if "producer" in entry else line
+def _lines(about: dict[str, Any], indent: str = "") -> Iterator[str]:
+    for name, found in about.items():
+        for item in found if isinstance(found, list) else [found]:
+            if not isinstance(item, dict):
+                yield f"{indent}{name}: {item}"
+                continue
+            nested = {key: value for key, value in item.items() if isinstance(value, dict | list)}
+            plain = " ".join(f"{key}={value}" for key, value in item.items() if key not in nested)
+            yield f"{indent}{name}: {plain}"
+            yield from _lines(nested, f"{indent}  ")
