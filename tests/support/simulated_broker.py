@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from minimq.receiving.member_state import Grant
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.groups import GroupTable
-from minimq_broker.core.leases import Claim, Granted, LeaseEvent, LeaseKey, LeaseTable, Recovery, Wanted
+from minimq_broker.core.leases import Granted, LeaseEvent, LeaseKey, LeaseTable, Wanted
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 from support.simulation import GROUP, TOPICS, Process, Session, Violation, key_of, short
@@ -50,7 +50,7 @@ class SimulatedBroker(Process):
         started = (
             {(GROUP, topic_id) for topic_id, _ in TOPICS.values()} if self.started_once else set[tuple[str, int]]()
         )
-        self.leases = LeaseTable(self.term, Recovery(self.world.now + self.world.times.grace_s, started))
+        self.leases = LeaseTable(self.term, self.world.now + self.world.times.grace_s, started)
         self.groups = GroupTable(self.term << 32)
         self._connections: dict[str, Connection] = {}
         self._given_back: dict[tuple[str, MessageQueue], int] = {}
@@ -169,10 +169,10 @@ class SimulatedBroker(Process):
     def _on_acquire(self, name: str, session: Session, queue: MessageQueue, epoch: int, given_back: int) -> None:
         if self.groups.is_member(GROUP, name):
             self._given_back[name, queue] = given_back
-            claim = Claim(epoch, self.groups.holds(GROUP, name, queue))
+            held = self.groups.holds(GROUP, name, queue)
             if self._saved_ahead.get(key_of(queue), ("", 0))[0] == name:
                 del self._saved_ahead[key_of(queue)]  # it goes on
-            self._tell(self.leases.acquire(key_of(queue), name, self.world.now, claim))
+            self._tell(self.leases.acquire(key_of(queue), name, self.world.now, epoch, held=held))
 
     def _on_release(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
         self._note_hold(key_of(queue), name)

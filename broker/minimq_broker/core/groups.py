@@ -27,14 +27,6 @@ MAX_HELD_OF_GROUP = 50_000
 MAX_HELD = 400_000
 
 
-class Remembered(NamedTuple):
-    """The configurations of groups that were known before a start."""
-
-    #: When it does not count any more unless a member has come that agrees.
-    until: float = -math.inf
-    agreements: Mapping[str, GroupConfig] = MappingProxyType({})
-
-
 class Members(NamedTuple):
     """The members of a group."""
 
@@ -75,10 +67,14 @@ class _Group:
 class GroupTable:
     """All groups that one broker sees. Used by one thread; a changed member list is returned."""
 
-    def __init__(self, first_version: int, remembered: Remembered = Remembered()) -> None:  # noqa: B008 - a value
-        self._remembered_until = remembered.until
-        #: What counts of before for each group.
-        self._remembered = dict(remembered.agreements)
+    def __init__(
+        self,
+        first_version: int,
+        remembered_until: float = -math.inf,
+        remembered: Mapping[str, GroupConfig] = MappingProxyType({}),
+    ) -> None:
+        #: What groups agreed on before a start, and until when that counts though no member has come.
+        self.remembered_until, self._remembered = remembered_until, dict(remembered)
         self._groups: dict[str, _Group] = {}
         self._version = first_version
         #: How many queues all members hold, as far as that is remembered.
@@ -159,11 +155,6 @@ class GroupTable:
 
     # ---- looking --------------------------------------------------------------------------------
 
-    @property
-    def remembered_until(self) -> float:
-        """End of the time in which agreements from before the start count."""
-        return self._remembered_until
-
     def is_member(self, group: str, client_id: str) -> bool:
         """Tell whether a client is in a group."""
         return self._member(group, client_id) is not None
@@ -222,7 +213,7 @@ class GroupTable:
         others = {member.config for name, member in entry.members.items() if name != client_id} if entry else set()
         for theirs in sorted(others):
             check_agreement(group, theirs, own)
-        if group in self._remembered and now < self._remembered_until:
+        if group in self._remembered and now < self.remembered_until:
             check_agreement(group, self._remembered[group], own)
 
     def _admits(self, group: str, client_id: str, config: GroupConfig, now: float) -> bool:

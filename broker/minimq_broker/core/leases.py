@@ -60,28 +60,6 @@ class Fencing(NamedTuple):
 LeaseEvent = Granted | Wanted | Fencing
 
 
-class Claim(NamedTuple):
-    """The knowledge of a member that asks of the run before."""
-
-    #: Under which it held the queue last, 0 if it did not.
-    epoch: int = 0
-    held: bool = False
-
-
-NO_CLAIM = Claim()
-
-
-class Recovery(NamedTuple):
-    """The time after a start in which former owners come back."""
-
-    until: float = -math.inf
-    #: (group, topic id) of all groups that have read before the start; no others have former owners.
-    started: Collection[tuple[str, int]] = frozenset()
-
-
-NO_RECOVERY = Recovery()
-
-
 class LeaseStatus(NamedTuple):
     """One queue of a group."""
 
@@ -124,9 +102,12 @@ class _Lease:
 class LeaseTable:
     """All leases of one broker. Used by one thread; what must be told to whom is returned."""
 
-    def __init__(self, term: int, recovery: Recovery = NO_RECOVERY) -> None:
+    def __init__(
+        self, term: int, recovers_until: float = -math.inf, started: Collection[tuple[str, int]] = frozenset()
+    ) -> None:
         self._first_epoch = self._last_epoch = first_epoch(term)
-        self._recovery = recovery
+        #: Until when former owners come back, and (group, topic id) of all groups that may have some.
+        self._recovers_until, self._started = recovers_until, started
         self._leases: dict[LeaseKey, _Lease] = {}
         #: The queues that each member holds or waits for, by group and client, so that nobody has to look at all:
         #: in the order in which it asked, so that a run can be repeated.
@@ -178,23 +159,28 @@ class LeaseTable:
 
     # ---- asking and giving back -----------------------------------------------------------------
 
-    def acquire(self, key: LeaseKey, client_id: str, now: float, claim: Claim = NO_CLAIM) -> list[LeaseEvent]:
-        """Grant the queue, or let the member wait for it. An owner that asks again is granted the same epoch."""
+    def acquire(
+        self, key: LeaseKey, client_id: str, now: float, epoch: int = 0, *, held: bool = False
+    ) -> list[LeaseEvent]:
+        """Grant the queue, or let the member wait for it. An owner that asks again is granted the same epoch.
+
+        The member says under which epoch it held the queue last, and whether it holds it still.
+        """
         self._end_recovery(now)
         lease = self._leases.get(key)
         if lease is None:
             lease = self._leases[key] = _Lease()
             if self._is_recovering(key, now):
-                self._wait_until(key, lease, self._recovery.until)
+                self._wait_until(key, lease, self._recovers_until)
         if lease.owned and lease.owner == client_id:
             lease.saved = False  # it goes on
             return [Granted(client_id, key, lease.epoch)]
         self._of_member.setdefault((key.group, client_id), {})[key] = None
-        is_former = 0 < claim.epoch < self._first_epoch and self._is_recovering(key, now)
-        lease.waiting[client_id] = max(claim.epoch if is_former else 0, lease.waiting.get(client_id, 0))
+        is_former = 0 < epoch < self._first_epoch and self._is_recovering(key, now)
+        lease.waiting[client_id] = max(epoch if is_former else 0, lease.waiting.get(client_id, 0))
         if lease.owned:
             return [Wanted(lease.owner, key)]
-        if (lease.owner == client_id and now < lease.until) or (is_former and claim.held):
+        if (lease.owner == client_id and now < lease.until) or (is_former and held):
             return self._grant(key, lease, client_id)
         return self._settle(key, lease, now)
 
@@ -267,13 +253,13 @@ class LeaseTable:
     # ---- transitions ----------------------------------------------------------------------------
 
     def _end_recovery(self, now: float) -> None:
-        if now >= self._recovery.until:
-            self._recovery = NO_RECOVERY
+        if now >= self._recovers_until:
+            self._started = frozenset()
             self._recovered.clear()
 
     def _is_recovering(self, key: LeaseKey, now: float) -> bool:
-        started = (key.group, key.queue.topic_id) in self._recovery.started
-        return started and now < self._recovery.until and key not in self._recovered
+        started = (key.group, key.queue.topic_id) in self._started
+        return started and now < self._recovers_until and key not in self._recovered
 
     def _wait_until(self, key: LeaseKey, lease: _Lease, until: float) -> None:
         lease.until = self._until[key] = until
@@ -307,7 +293,7 @@ class LeaseTable:
         lease.waiting.pop(client_id, None)
         lease.owner, lease.owned, lease.epoch, lease.saved = client_id, True, self._last_epoch, False
         lease.waiting = dict.fromkeys(lease.waiting, 0)  # from now on it goes by the order of asking
-        if self._recovery.started:
+        if self._started:
             self._recovered.add(key)
         granted = Granted(client_id, key, lease.epoch)
         return [granted, Wanted(client_id, key)] if lease.waiting else [granted]

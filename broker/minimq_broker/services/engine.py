@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
-from minimq_broker.core.groups import GroupTable, Remembered
-from minimq_broker.core.leases import LeaseTable, Recovery
+from minimq_broker.core.groups import GroupTable
+from minimq_broker.core.leases import LeaseTable
 from minimq_broker.core.popping.poppers import Poppers
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.clock import TOLERANCE_MS, now_ms
@@ -229,10 +229,9 @@ class RoleTables:
     def _set(self) -> None:
         state = self._state()
         until = self._loop.time() + self._recovery_s
-        self.groups = GroupTable(first_epoch(self._term), Remembered(until, state.agreements.copy()))
-        recovery = Recovery(until, frozenset(state.started.copy()))
+        self.groups = GroupTable(first_epoch(self._term), until, state.agreements.copy())
         self.poppers = Poppers()
-        self.leases = LeaseTable(self._term, recovery)
+        self.leases = LeaseTable(self._term, until, frozenset(state.started.copy()))
 
 
 class Arrivals:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from minimq_broker.core.facts import OffsetsCommitted
-from minimq_broker.core.leases import Claim, Fencing, Granted, LeaseEvent, LeaseKey, Wanted
+from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.clock import now_ms
@@ -129,8 +129,8 @@ class LeaseKeeper:
             return
         queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
         self._note_given_back(client_id, key, item.given_back)
-        claim = Claim(item.epoch, self._engine.groups.holds(group, client_id, queue))
-        self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), claim))
+        held = self._engine.groups.holds(group, client_id, queue)
+        self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), item.epoch, held=held))
 
     def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
         wishes = self._wishes.get((group, client_id), {})

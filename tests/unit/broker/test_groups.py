@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minimq_broker.core import groups as groups_module
 from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.groups import GroupTable, Members, Remembered
+from minimq_broker.core.groups import GroupTable, Members
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 
@@ -61,7 +61,7 @@ def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(oth
 
 
 def test_what_was_agreed_on_before_a_start_refuses_others_for_a_while() -> None:
-    table = GroupTable(0, Remembered(10.0, {"g": T}))
+    table = GroupTable(0, 10.0, {"g": T})
     with pytest.raises(GroupConflict, match="all members of a group need the same filters"):
         table.join("g", "b", RED, now=9.9)
     assert table.names() == []
@@ -73,16 +73,16 @@ def test_what_was_agreed_on_before_a_start_refuses_others_for_a_while() -> None:
 
 
 def test_what_was_agreed_on_before_a_start_is_over_when_nobody_has_come_or_all_have_left() -> None:
-    late = GroupTable(0, Remembered(10.0, {"g": T}))
+    late = GroupTable(0, 10.0, {"g": T})
     assert late.join("g", "b", RED, now=10.0)
-    early = GroupTable(0, Remembered(10.0, {"g": T}))
+    early = GroupTable(0, 10.0, {"g": T})
     early.join("g", "a", T, now=1.0)
     early.leave("g", "a")
     assert early.join("g", "b", RED, now=2.0)
 
 
 def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_comes_back() -> None:
-    table = GroupTable(0, Remembered(10.0, {"g": RED_WITH_U}))
+    table = GroupTable(0, 10.0, {"g": RED_WITH_U})
     table.join("g", "a", GroupConfig((("u", ""),), "averagely"), now=1.0)
     assert table.agreement("g") == RED_WITH_U
     with pytest.raises(GroupConflict):
@@ -97,7 +97,7 @@ def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_come
 def test_push_consumers_with_different_topics_come_back_in_any_order() -> None:
     with_u = PUSH._replace(filters=(*PUSH.filters, ("u", "")))
     for first, second in ((PUSH, with_u), (with_u, PUSH)):
-        table = GroupTable(0, Remembered(10.0, {"g": with_u}))
+        table = GroupTable(0, 10.0, {"g": with_u})
         assert table.join("g", "a", first, now=1.0)
         assert table.join("g", "b", second, now=1.0)
         assert table.agreement("g") == with_u

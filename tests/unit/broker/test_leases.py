@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minimq_broker.core.leases import (
-    Claim,
     Fencing,
     Granted,
     LeaseEvent,
     LeaseKey,
     LeaseStatus,
     LeaseTable,
-    Recovery,
     Wanted,
 )
 from minimq_broker.core.state import QueueKey
@@ -49,8 +47,8 @@ def run(table: LeaseTable, steps: str) -> list[LeaseEvent]:
                 told = table.expire(now)
             case "+":
                 number = rest.rstrip("!")
-                claim = Claim((6 << 32) + int(number), rest.endswith("!")) if number else Claim()
-                told = table.acquire(KEY, who, now, claim)
+                epoch = (6 << 32) + int(number) if number else 0
+                told = table.acquire(KEY, who, now, epoch, held=bool(number) and rest.endswith("!"))
             case "-":
                 told = table.release(KEY, who, now, float(rest[1:] or 0))
             case "s":
@@ -151,19 +149,19 @@ def test_holds(steps: str, events: list[LeaseEvent]) -> None:
     ],
 )
 def test_former_owners_come_first_after_a_start(steps: str, events: list[LeaseEvent]) -> None:
-    assert run(LeaseTable(7, Recovery(3.0, {("g", 1)})), steps) == events
+    assert run(LeaseTable(7, 3.0, {("g", 1)}), steps) == events
 
 
 def test_what_nobody_has_read_before_the_start_has_no_former_owners() -> None:
-    table = LeaseTable(7, Recovery(3.0, {("g", 1)}))
+    table = LeaseTable(7, 3.0, {("g", 1)})
     for key in (LeaseKey("h", KEY.queue), LeaseKey("g", QueueKey(2, 0))):
         assert isinstance(table.acquire(key, "a", 0.0)[0], Granted)
 
 
 def test_an_epoch_of_this_run_is_no_claim_of_the_run_before() -> None:
-    table = LeaseTable(7, Recovery(3.0, {("g", 1)}))
-    assert table.acquire(KEY, "a", 0.0, Claim(FIRST + 1, held=True)) == []
-    assert table.acquire(KEY, "b", 0.0, Claim(FORMER)) == []
+    table = LeaseTable(7, 3.0, {("g", 1)})
+    assert table.acquire(KEY, "a", 0.0, FIRST + 1, held=True) == []
+    assert table.acquire(KEY, "b", 0.0, FORMER) == []
     assert table.expire(3.0)[0] == granted("b", 1)
 
 
@@ -258,11 +256,11 @@ class LeaseMachine(RuleBasedStateMachine):
 
     RECOVERY_S = 3.0
     #: The claims of the run before: the higher the later. Only the last owner may hold the queue still.
-    FORMER: ClassVar = {"a": Claim(), "b": Claim(FORMER), "c": Claim(FORMER + 1, held=True)}
+    FORMER: ClassVar = {"a": (0, False), "b": (FORMER, False), "c": (FORMER + 1, True)}
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = LeaseTable(7, Recovery(self.RECOVERY_S, {("g", 1)}))
+        self.table = LeaseTable(7, self.RECOVERY_S, {("g", 1)})
         self.now = 0.0
         self.owners: dict[LeaseKey, tuple[str, int]] = {}  # as the members were told
         self.wishes: dict[LeaseKey, set[str]] = {}
@@ -304,14 +302,14 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @rule(key=keys, client=clients, is_former=st.booleans())
     def ask(self, key: LeaseKey, client: str, is_former: bool) -> None:
-        claim = self.FORMER[client] if is_former else Claim()
+        epoch, held = self.FORMER[client] if is_former else (0, False)
         if self.owners.get(key, ("",))[0] == client:
             self.saved.discard(key)
         else:
             self.wishes.setdefault(key, set()).add(client)
-            if claim.epoch and self.now < self.RECOVERY_S:
+            if epoch and self.now < self.RECOVERY_S:
                 self.claims.setdefault(key, set()).add(client)
-        self.hear(self.table.acquire(key, client, self.now, claim))
+        self.hear(self.table.acquire(key, client, self.now, epoch, held=held))
 
     @rule(key=keys, client=clients, hold_s=holds)
     def give_back(self, key: LeaseKey, client: str, hold_s: float) -> None:
