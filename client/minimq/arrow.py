@@ -19,9 +19,8 @@ from minimq.receiving.arrow.columns import ArrowColumns
 from minimq.receiving.arrow.plan import Bound, QueueRange, newest_of_each_key, planned
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.range_reader import RangeOptions, RangeReader
-from minimq.sending.arrow.bulk_rows import divided
 from minimq.sending.arrow.destinations import Destination, Destinations
-from minimq.sending.arrow.outbox import Outbox
+from minimq.sending.arrow.outbox import Outbox, divided
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 

@@ -12,14 +12,14 @@ Waiting: `with_retries` repeats calls while servers are absent, `describe_away` 
 
 from __future__ import annotations
 
+from minimq.connection.at_master import with_retries
+from minimq.connection.away import describe_away
+from minimq.connection.retry_schedule import after_waiting
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagFilter
 from minimq.receiving.queue_finder import QueueFinder
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedBatch
-from minimq.routes.away import describe_away
-from minimq.routes.retries import with_retries
-from minimq.routes.retry_schedule import after_waiting
 from minimq.sending.key_hash import java_hash
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt

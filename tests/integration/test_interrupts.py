@@ -18,7 +18,7 @@ import pytest
 
 import support
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.connection.loop_call import LoopCall
+from minimq.connection.loop_calls import LoopCall
 from minimq.sending.sender import Sender
 from support.chance import SEED
 

@@ -62,7 +62,7 @@ def test_a_producer_joins_what_waits(
     cluster: LocalCluster, topic: str, admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[int] = []
-    join = AppendStream._join
+    join = AppendStream._joined
 
     def observed(stream: AppendStream, request: Pieces, others: deque[Pieces | None]) -> Pieces:
         waiting = len(others)
@@ -70,7 +70,7 @@ def test_a_producer_joins_what_waits(
         left.append(waiting - len(others))
         return joined
 
-    monkeypatch.setattr(AppendStream, "_join", observed)
+    monkeypatch.setattr(AppendStream, "_joined", observed)
     due = time.time() + 3_600
     with Producer(cluster.nameserver, window=128) as producer:
         producer.send(Message(topic, b"so that the broker has said what it takes"))
@@ -84,9 +84,9 @@ def test_large_requests_travel_alone(cluster: LocalCluster) -> None:
     with contextlib.closing(Connection([cluster.nameserver])) as connection:
         stream = AppendStream(connection, cluster.brokers[0].address)
         others: deque[Pieces | None] = deque([(b"2",), (b"3",)])
-        assert stream._join((b"1",), others) == (b"1", b"\x82\x01\x01", b"2", b"\x82\x01\x01", b"3")
+        assert stream._joined((b"1",), others) == (b"1", b"\x82\x01\x01", b"2", b"\x82\x01\x01", b"3")
         others.extend([(b"x" * (40 << 10),), None])
-        assert stream._join((b"1",), others) == (b"1",)
+        assert stream._joined((b"1",), others) == (b"1",)
         others.popleft()
-        assert stream._join((b"1",), others) == (b"1",)
+        assert stream._joined((b"1",), others) == (b"1",)
         stream.close()

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import NoneType
@@ -17,7 +17,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
 from minimq.connection.connection import Connection
 from minimq.receiving.pulls import open_pulls
-from minimq.sending.record_accumulator import Action, RecordAccumulator
+from minimq.sending.record_accumulator import RecordAccumulator
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
@@ -235,7 +235,7 @@ def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
     looks = 0
     failed = threading.Event()
 
-    def fail_once(accumulator: RecordAccumulator, now: float) -> Sequence[Action]:
+    def fail_once(accumulator: RecordAccumulator, now: float) -> None:
         nonlocal looks
         looks += 1
         if looks == 1:

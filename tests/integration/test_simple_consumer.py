@@ -609,7 +609,9 @@ def test_cancelled_takes_and_settles_keep_nothing(
                         await consumer.ack(messages)  # repeated, or not
                         done.update(int(message.body) for message in messages)
                 gc.collect()
-                return await asyncio.wrap_future(consumer._reader.client.connection.submit(left_over()))
+                return await asyncio.wrap_future(
+                    asyncio.run_coroutine_threadsafe(left_over(), consumer._reader.client.connection._loop)  # type: ignore[arg-type]
+                )
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minimq.connection.client import ClusterClient
-from minimq.routes.cluster_view import ClusterView, view_from_wire
-from minimq.routes.conflict_report import ConflictReport
+from minimq.connection.cluster_view import ClusterView, ConflictReport, view_from_wire
 from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_proto.v1 import nameserver_pb2
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from minimq.routes.away import by_broker
+from minimq.connection.away import by_broker
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.moments import moment
 from minimq_common.names import retry_topic

@@ -8,13 +8,12 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from minimq.administration.failures import raise_failures
-from minimq.connection.at_master import at_master
+from minimq.connection.at_master import at_master, with_retries
+from minimq.connection.away import say_away
 from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
+from minimq.connection.cluster_view import ClusterView
 from minimq.connection.name_servers import NameServers
-from minimq.routes.away import say_away
-from minimq.routes.cluster_view import ClusterView
-from minimq.routes.retries import with_retries
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,

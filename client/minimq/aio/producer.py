@@ -6,15 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterable, Coroutine, Iterable
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_message_type, waiting_s
-from minimq.connection.loop_steps import await_steps
-from minimq.connection.user_loop import LoopOutcome, UserLoop
-from minimq.sending.pending_batch import Outcome, PendingMessage
+from minimq.connection.loop_calls import LoopOutcome, UserLoop, await_steps
+from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.requests.attend_streams import Attendance
@@ -22,25 +20,24 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
-from minimq.sending.sender import LARGE_BYTES
 from minimq.sending.transactions.producer_transaction import TransactionFace
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
 from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from minimq.sending.arrow.bulk_rows import OnRefused
+    from minimq.sending.arrow.outbox import OnRefused
 
 
 class Producer(ProducerFace):
     """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
-    Nothing blocks the loop: waiting for a name server or for room in the buffer is a task; only the messages
-    of `send_many`, and large ones, are encoded by a thread of the loop's executor. Not thread-safe: one loop at a
-    time uses it. Interceptors are called on the loop, and by a thread of the producer.
+    Nothing blocks the loop: waiting for a name server or for room in the buffer is a task; the messages of `send_many`
+    are encoded by a thread of the loop's executor. Not thread-safe: one loop at a time uses it. Interceptors are called
+    on the loop, and by a thread of the producer.
 
-    A `send` that is cancelled while it waits for a route or for room sends nothing. One that is cancelled later, or has
-    a large message, takes nothing back: the message is sent, and the receipt dropped.
+    A `send` that is cancelled while it waits for a route or for room sends nothing. One that is cancelled later takes
+    nothing back: the message is sent, and the receipt dropped.
     """
 
     #: That uses this.
@@ -132,7 +129,7 @@ class Producer(ProducerFace):
 
         If it is cancelled, the rows are sent all the same.
         """
-        from minimq.sending.arrow.bulk_rows import send_rows  # needs pyarrow
+        from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
 
         return await asyncio.to_thread(
             send_rows,
@@ -265,9 +262,9 @@ class Producer(ProducerFace):
         if self._behind or not core.knows(message.topic):
             return self._in_turn(self._find_and_hand_in(message, queue, selector, outcome, reply_to))
         item = core.prepare(message, queue, selector, outcome, reply_to)
-        if item.size < LARGE_BYTES and core.hand_in(item, wait=False):
+        if core.hand_in(item, wait=False):
             return None
-        return self._in_turn(self._hand_in_later(item))
+        return self._in_turn(core.hand_in_later(item))
 
     async def _in_turn(self, work: Coroutine[None, None, None]) -> None:
         self._behind += 1
@@ -286,31 +283,9 @@ class Producer(ProducerFace):
         outcome: Outcome | None,
         reply_to: str | None,
     ) -> None:
-        core = self._core
-        if not core.knows(message.topic):
-            await core.find(message)
-        item = core.prepare(message, queue, selector, outcome, reply_to)
-        await self._hand_in_later(item)
-
-    async def _hand_in_later(self, item: PendingMessage) -> None:
-        if item.size >= LARGE_BYTES:
-            sending = asyncio.create_task(asyncio.to_thread(self._core.hand_in, item))
-            sending.add_done_callback(lambda sent: sent.cancelled() or sent.exception())
-            try:
-                await asyncio.shield(sending)
-            except asyncio.CancelledError:  # the thread goes on
-                await asyncio.wait([sending])
-                raise
-            return
-        core, loop = self._core, self._home()
-        while not core.hand_in(item, wait=not core.blocks_when_full):  # which raises `BufferFull` if it does not block
-            has_room = asyncio.Event()
-            core.call_at_room(item, partial(loop.call, has_room.set))
-            try:
-                await has_room.wait()
-            except BaseException as error:
-                core.withdraw(item, error)
-                raise
+        if not self._core.knows(message.topic):
+            await self._core.find(message)
+        await self._core.hand_in_later(self._core.prepare(message, queue, selector, outcome, reply_to))
 
     async def _send_stream(
         self, messages: AsyncIterable[Message], queue: MessageQueue | None, selector: Selector | None

@@ -115,4 +115,4 @@ class SimpleConsumer(SimpleFace):
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()
-        return await asyncio.wrap_future(self._reader.client.connection.submit(make()))
+        return await self._reader.client.result(make, cancels=True)

@@ -11,7 +11,7 @@ from typing import Any, Self, Unpack, cast
 from minimq.administration.resolutions import UNKNOWN, TransactionResolution
 from minimq.arguments import check_function, check_iterable
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_steps import await_steps
+from minimq.connection.loop_calls import await_steps
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions

@@ -109,7 +109,7 @@ def check_allowed(
         TopicNotFound, TopicUnavailable: it cannot be read, since it does not exist or its brokers are away.
     """
     from minimq.admin import Admin
-    from minimq.routes.retries import with_retries
+    from minimq.connection.at_master import with_retries
 
     with Admin(nameserver) as admin:
 

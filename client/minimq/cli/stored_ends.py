@@ -65,7 +65,7 @@ class StoredEnds:
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
         from minimq.admin import Admin
-        from minimq.routes.away import describe_away
+        from minimq.connection.away import describe_away
 
         self._nameserver = nameserver
         self._topic = topic
@@ -162,7 +162,7 @@ class StoredEnds:
             click.echo(line, err=True)
 
     def _describe(self, names: Collection[str], lacking: str) -> list[str]:
-        from minimq.routes.away import describe_away
+        from minimq.connection.away import describe_away
 
         left = Counter(queue.broker_name for queue in self._left)
         lines: list[str] = []

@@ -1,15 +1,21 @@
-"""The retry policy: a request goes to the master of a broker, whichever server that is by then, until its deadline."""
+"""The retry policy: a request goes to the master of a broker, whichever server that is by then, until its deadline.
+
+Calls of threads are repeated by the same schedule.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from minimq.connection.client import ClusterClient
-from minimq.routes.retry_schedule import RetrySchedule
+from minimq.connection.retry_schedule import RetrySchedule
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+
+if TYPE_CHECKING:
+    from minimq.connection.client import ClusterClient
 
 T = TypeVar("T")
 
@@ -79,6 +85,26 @@ async def at_master(
         if not (error.retriable if again is None else again(address, error)):
             raise error
         await asyncio.sleep(schedule.pause_after_s(error, loop.time(), answer))
+
+
+def with_retries(
+    attempt: Callable[[float], T],
+    timeout_s: float,
+    *,
+    wait: Callable[[float], object] | None = None,
+    option: str = "",
+    only: Callable[[MiniMQError], bool] | None = None,
+) -> T:
+    """Return what an attempt returns, which is repeated while servers are absent."""
+    schedule = RetrySchedule(timeout_s, time.monotonic(), option)
+    while True:
+        try:
+            return attempt(schedule.left_s(time.monotonic()))
+        except MiniMQError as error:
+            if only is not None and not only(error):
+                raise
+            pause_s = schedule.pause_s(error, time.monotonic())
+        (wait or time.sleep)(pause_s)
 
 
 async def answer_of(ask: Callable[[Callable[[T | None, MiniMQError | None], None]], object]) -> T:

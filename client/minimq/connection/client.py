@@ -9,19 +9,19 @@ from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+from minimq.connection.at_master import with_retries
 from minimq.connection.broker_calls import RECONNECT_S, BrokerMethod
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import Connection
-from minimq.connection.loop_call import LoopCall, as_coroutine, result_of
+from minimq.connection.loop_calls import LoopCall, LoopOutcome, UserLoop, as_coroutine, result_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
+from minimq.connection.retry_schedule import RetrySchedule
 from minimq.connection.routes import RouteCallback
-from minimq.connection.user_loop import LoopOutcome, UserLoop
-from minimq.routes.retries import with_retries
-from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import TopicRoute
+from minimq_common.names import check_topic
 from minimq_common.security.credentials import CredentialsArgument
 
 Key = TypeVar("Key", bound=Hashable)
@@ -57,39 +57,28 @@ class ClusterClient:
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
         self._user_loop: UserLoop | None = None
-        self._lock = threading.Lock()  # protects what follows
-        self._under_way: set[LoopCall[Any]] = set()
+        #: The calls that run on the event loop, to which this belongs.
+        self.under_way: set[LoopCall[Any]] = set()
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the event loop of the connection and return its result."""
-        self.check_open()  # in a fork it takes no lock
         over: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
-        call = LoopCall(self.connection, make, over.put)
+        call = LoopCall(self, make, over.put)
         try:
-            self._begin(call)
+            call.begin()
             return result_of(over.get())
         except BaseException:  # such as Ctrl-C, which does not wait for servers
             call.cancel()
             raise
-        finally:
-            with self._lock:
-                self._under_way.discard(call)
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
         """Do as `wait`, and suspend a task of another event loop instead of blocking a thread.
 
         The call goes on to its end if that task is cancelled, unless that `cancels` it.
         """
-        self.check_open()
         ended: LoopOutcome[asyncio.Task[T]] = LoopOutcome(self.user_loop())
-
-        def over(task: asyncio.Task[T]) -> None:
-            with self._lock:
-                self._under_way.discard(call)
-            ended.complete(task, None)
-
-        call = LoopCall(self.connection, make, over)
-        self._begin(call)
+        call = LoopCall(self, make, lambda task: ended.complete(task, None))
+        call.begin()
         try:
             return result_of(await ended.future)
         except asyncio.CancelledError:
@@ -107,12 +96,6 @@ class ClusterClient:
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
         """Call a function that does not block on the event loop: no signal interrupts it there. Raises as `wait`."""
         return self.wait(as_coroutine(function, *arguments))
-
-    def _begin(self, call: LoopCall[Any]) -> None:
-        with self._lock:
-            self.check_open()
-            self._under_way.add(call)
-            call.begin()
 
     def call(
         self,
@@ -152,6 +135,11 @@ class ClusterClient:
         if self._closed.wait(seconds):
             raise Closed(CLOSED)
 
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._closed.is_set()
+
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
         self.connection.check_open()
@@ -166,14 +154,16 @@ class ClusterClient:
         check_no_signal()
         if self.connection.is_forked:
             return
-        with self._lock:
-            self._closed.set()
-            under_way = list(self._under_way)
-        for call in under_way:
-            call.cancel()
+        self._closed.set()
+        if self.under_way:
+            self.connection.call_soon(self._cancel_calls)
         self.routes.close()
         if not self._shares:
             self.cluster.close()
+
+    def _cancel_calls(self) -> None:
+        for call in self.under_way:
+            call.cancel_now()
 
 
 class RouteCache:
@@ -182,10 +172,11 @@ class RouteCache:
     def __init__(self, client: ClusterClient, connection: Connection) -> None:
         self._client = client
         self._routes = connection.routes
-        self._known = connection.routes.known
+        self._call_soon = connection.call_soon
+        #: The known routes by topic, and the topics that this client uses, which stay watched.
+        self.by_topic = connection.routes.known
+        self.used: set[str] = set()
         self._callbacks: list[RouteCallback] = []
-        self._lock = threading.Lock()  # held while the topics below change; they are looked at without it
-        self._used: set[str] = set()
         self._closed = False
 
     def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
@@ -195,8 +186,9 @@ class RouteCache:
 
     async def find(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
         """Do as `route`, on the event loop of the connection."""
-        limit_s = self._client.timeout_s if timeout_s is None else timeout_s
-        return self.known(topic) or self._found(await self._routes.route(topic, limit_s))
+        route = await self._routes.route(topic, self._client.timeout_s if timeout_s is None else timeout_s)
+        self._use(topic)
+        return route
 
     async def find_within(self, topic: str, timeout_s: float) -> TopicRoute:
         """Do as `find`, and try again for so many seconds while servers are absent."""
@@ -211,7 +203,9 @@ class RouteCache:
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
-        return self._found(self._client.wait(lambda: self._routes.refresh(topic, self._client.timeout_s)))
+        route = self._client.wait(lambda: self._routes.refresh(topic, self._client.timeout_s))
+        self._use(topic)
+        return route
 
     def with_retries(self, attempt: Callable[[float], T], timeout_s: float) -> T:
         """Return what an attempt returns, which is repeated while servers are absent."""
@@ -223,12 +217,14 @@ class RouteCache:
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, without asking anybody."""
-        route = self._known.get(topic)
-        return route if route is None or topic in self._used else self._found(route)
+        route = self.by_topic.get(topic)
+        if route is not None:
+            self._use(topic)
+        return route
 
     def learn(self, route: TopicRoute) -> None:
         """Take a route that another process has found, unless one is known; see `Routes.learn`."""
-        self._routes.learn(route)
+        self._client.run(self._routes.learn, route)
 
     def is_deleted(self, topic: str) -> bool:
         """Return whether name servers say that nobody carries a topic whose route is known, and that none is away.
@@ -243,12 +239,14 @@ class RouteCache:
 
     def watch(self, topic: str) -> None:
         """Follow a topic that need not exist: `on_change` tells when it has a route. Returns at once."""
-        self._use(topic)
-        self._routes.watch(topic)
+        self._use(check_topic(topic))
 
     def forget(self, topic: str) -> None:
         """Drop the route of a topic that does not exist any more; see `Routes.gone`."""
-        self._routes.gone(topic, is_used=topic in self._used)
+        if self._client.connection.is_loop_thread:
+            self._routes.gone(topic, self)
+        else:
+            self._client.run(self._routes.gone, topic, self)
 
     def on_change(self, callback: RouteCallback) -> None:
         """Call back with each route that is new or has changed, until the client is closed.
@@ -260,21 +258,18 @@ class RouteCache:
 
     def close(self) -> None:
         """Call nobody back any more, and watch no topic that no other client uses."""
-        for callback in self._callbacks:
-            self._routes.remove_callback(callback)
-        with self._lock:
-            self._closed = True
-            used, self._used = self._used, set()
-        self._routes.leave(used)
-
-    def _found(self, route: TopicRoute) -> TopicRoute:
-        if route.topic not in self._used and not self._client.connection.is_forked:
-            check_no_signal()  # what it has interrupted may be about to use the topic
-            self._use(route.topic)
-        return route
+        while self._callbacks:
+            self._routes.remove_callback(self._callbacks.pop())
+        self._closed = True
+        if self.used:
+            self.used.clear()
+            self._call_soon(self._routes.leave, self)
 
     def _use(self, topic: str) -> None:
-        with self._lock:
-            if topic not in self._used and not self._closed:
-                self._routes.use(topic)
-                self._used.add(topic)
+        if topic not in self.used and not self._closed:
+            self.used.add(topic)
+            self._call_soon(self._use_now, topic)
+
+    def _use_now(self, topic: str) -> None:
+        if not self._closed:
+            self._routes.use(topic, self)

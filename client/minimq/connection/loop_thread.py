@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import Context
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple, Unpack
+from typing import Any, TypeVarTuple, Unpack
 
 from minimq.transport.client_log import client_logger, handed_over
-from minimq.transport.home_process import HomeProcess, check_may_wait, connection_closed, connection_opened
+from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened
 from minimq_common.errors import Closed
 
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 log = client_logger(__name__)
@@ -47,11 +45,6 @@ class LoopThread:
         """True in a fork of the process that made this: the thread is not there."""
         return self.process.is_forked
 
-    @staticmethod
-    def check_may_wait() -> None:
-        """Raise `UsageError` where a wait would never end; see there."""
-        check_may_wait()
-
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
         self.process.check()
@@ -62,17 +55,6 @@ class LoopThread:
     def is_loop_thread(self) -> bool:
         """True on the thread of the loop."""
         return threading.get_ident() == self._ident
-
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin to run a coroutine on the loop; return a future of its result. Raises `Closed`."""
-        try:
-            check_may_wait()
-            self.process.check_fork()
-            with self._lock:
-                return asyncio.run_coroutine_threadsafe(work, self._started())
-        except BaseException:
-            work.close()
-            raise
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
         """Have a function called on the loop; return False if that is closed, and it never will be."""

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
+from minimq.connection.away import check_route
 from minimq.connection.closed_connection import why_closed
-from minimq.routes.away import check_route
-from minimq.routes.cluster_view import ClusterView, away_everywhere, merge, view_from_wire
-from minimq.routes.conflict_report import ConflictReport
+from minimq.connection.cluster_view import ClusterView, ConflictReport, away_everywhere, merge, view_from_wire
 from minimq_common.errors import (
     ConnectionMismatch,
     DeadlineExceeded,

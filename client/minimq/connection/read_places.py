@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
+from minimq.connection.away import state_of
 from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
-from minimq.routes.away import state_of
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
 

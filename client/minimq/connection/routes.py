@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
-from minimq.connection.route_refresher import RouteRefresher
 from minimq.connection.route_watch import MOST_WATCHED, RouteWatch
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import SystemBusy, TopicNotFound, TopicUnavailable, TransportError
+from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, TransportError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 
@@ -22,8 +19,10 @@ log = client_logger(__name__)
 #: Called with a route that is new or has changed.
 RouteCallback = Callable[[TopicRoute], None]
 
-#: Time for a question in the background, in seconds: of two name servers, one that hangs gets half of it.
-_SOON_S = 2.0
+#: Timeout of a refresh in the background, in seconds: of two name servers, one that hangs gets half of it.
+_REFRESH_S = 2.0
+#: Least time between two refreshes of one topic in the background, in seconds.
+_APART_S = 0.1
 
 
 class Routes:
@@ -37,16 +36,15 @@ class Routes:
     servers are all gone, keeps the route it had. Its broker may be about to come back, and that a topic was deleted is
     for the broker to say: whoever hears that calls `gone`.
 
-    Coroutines run on the event loop of the connection; the other methods may be called by any thread.
+    All of it belongs to the event loop of the connection. Any thread may read `known` and call `is_deleted`,
+    `refresh_soon` and the callbacks' two methods.
     """
 
     def __init__(self, loop: LoopThread, nameservers: NameServers, poll_s: float) -> None:
         self._loop = loop
         self._nameservers = nameservers
+        self._poll_s = poll_s
         self._watch = RouteWatch(nameservers, self.watched, self._keep, poll_s)
-        self._refresher = RouteRefresher(self._refresh_used, self._neglected, poll_s)
-        self._wanted: set[str] = set()  # on their way to the refresher
-        self._lock = threading.Lock()  # held while what follows changes; it is read without it
         self._routes: dict[str, TopicRoute] = {}
         #: By topic; a route is never changed, only replaced.
         self.known: Mapping[str, TopicRoute] = MappingProxyType(self._routes)
@@ -55,21 +53,46 @@ class Routes:
         self._deleted: set[str] = set()
         self._dropped: set[str] = set()  # watched all the same
         self._watched: dict[str, None] = {}  # a set that keeps its order
-        self._is_less = False  # than the watch knows
-        self._callbacks: tuple[RouteCallback, ...] = ()
-        self._users: Counter[str] = Counter()  # how many clients use a topic
-        # On the event loop.
-        self._refreshing: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._users: dict[str, set[Hashable]] = {}  # the clients that use a topic
+        self._callbacks: list[RouteCallback] = []
+        #: Topics to refresh in the background, and the tasks that do.
+        self._wanted: set[str] = set()
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()  # they ask one after the other
+        self._tasks: list[asyncio.Task[None]] = []  # the watch, and the polls
 
-    def watched(self) -> list[str]:
-        """Return the topics that are watched, in the order in which they came."""
-        with self._lock:
-            return list(self._watched)
+    # ---- by any thread --------------------------------------------------------------------------
 
     def is_deleted(self, topic: str) -> bool:
         """Tell whether a name server said that nobody carries a topic that was known, and that no carrier is away."""
         return topic in self._deleted
+
+    def refresh_soon(self, topic: str) -> None:
+        """Refresh the route of a topic in the background, after an error that shows that it is out of date.
+
+        Returns at once, and costs little when called often: a topic is looked up once at a time, about every 100 ms at
+        most. Never raises; nothing happens once the connection is closed.
+        """
+        if topic not in self._wanted:
+            self._wanted.add(topic)
+            self._loop.call_soon(self._begin_refresh, topic)
+
+    def add_callback(self, callback: RouteCallback) -> None:
+        """Call back with each route that is new or has changed, on the event loop: it has to be quick.
+
+        What it raises is logged.
+        """
+        self._callbacks.append(callback)
+
+    def remove_callback(self, callback: RouteCallback) -> None:
+        """Call it back no more."""
+        self._callbacks.remove(callback)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def watched(self) -> list[str]:
+        """Return the topics that are watched, in the order in which they came."""
+        return list(self._watched)
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
         """Return the route of a topic, asking only when it is not known."""
@@ -93,149 +116,109 @@ class Routes:
     def learn(self, route: TopicRoute) -> None:
         """Take a route that another process has found, unless one is known. It is watched like any other."""
         if route.topic not in self.known:
-            self._put(route, asked_at=self._versions.get(route.topic, 0))
-            self._loop.call_soon(self._topics_changed)
+            self._keep(route, asked_at=self._versions.get(route.topic, 0))
 
-    def refresh_soon(self, topic: str) -> None:
-        """Refresh the route of a topic in the background, after an error that shows that it is out of date.
+    def use(self, topic: str, user: Hashable) -> None:
+        """Watch a topic, which need not exist, until this client and all others leave it."""
+        self._users.setdefault(topic, set()).add(user)
+        self._watch_topic(topic)
 
-        Returns at once, and costs little when called often: a topic is looked up once at a time, about every 100 ms at
-        most. Never raises; nothing happens once the connection is closed.
-        """
-        if topic not in self._wanted:
-            self._wanted.add(topic)
-            self._loop.call_soon(self._want, topic)
-
-    def watch(self, topic: str) -> None:
-        """Follow a topic that need not exist: callbacks tell when it has a route. Returns at once."""
-        check_topic(topic)
-        with self._lock:
-            self._watched[topic] = None
-        self._loop.call_soon(self._topics_changed)
-
-    def use(self, topic: str) -> None:
-        """Watch a topic until this client and all others leave it."""
-        with self._lock:
-            self._users[check_topic(topic)] += 1
-            is_new = topic not in self._watched
-            self._watched[topic] = None
-        if is_new:  # the last one has just left it
-            self._loop.call_soon(self._topics_changed)
-
-    def leave(self, topics: Iterable[str]) -> None:
+    def leave(self, user: Hashable) -> None:
         """Drop the routes of topics that a client has used and no other one does, and watch them no longer."""
-        with self._lock:
-            for topic in topics:
-                self._users[topic] -= 1
-                if self._users[topic] <= 0:
-                    del self._users[topic]
-                    self._forget(topic)
-        self._tell_watch()
+        for topic, users in [*self._users.items()]:
+            users.discard(user)
+            if not users:
+                del self._users[topic]
+                self._forget(topic)
 
-    def gone(self, topic: str, *, is_used: bool) -> None:
+    def gone(self, topic: str, user: Hashable) -> None:
         """Drop the route of a topic that no longer exists, as a broker has reported to a client.
 
         The next `route` fetches it again. It stays watched if other clients use it, which must learn of its deletion.
         """
-        with self._lock:
-            if self._users[topic] <= is_used:
-                self._forget(topic)
-            elif self._routes.pop(topic, None) is not None:
-                self._dropped.add(topic)
-        self._tell_watch()
-
-    def _tell_watch(self) -> None:
-        if self._is_less:
-            self._is_less = False
-            self._loop.call_soon(self._topics_changed)
-
-    def _forget(self, topic: str) -> None:
-        self._is_less |= topic in self._watched
-        for known in (self._routes, self._versions, self._watched):
-            known.pop(topic, None)
-        self._dropped.discard(topic)
-        self._deleted.discard(topic)
-
-    def add_callback(self, callback: RouteCallback) -> None:
-        """Call back with each route that is new or has changed, on the event loop: it has to be quick.
-
-        What it raises is logged.
-        """
-        with self._lock:
-            self._callbacks = (*self._callbacks, callback)
-
-    def remove_callback(self, callback: RouteCallback) -> None:
-        """Call it back no more."""
-        with self._lock:
-            self._callbacks = tuple(kept for kept in self._callbacks if kept is not callback)
-
-    def _put(self, route: TopicRoute, asked_at: int | None) -> tuple[TopicRoute, bool]:
-        """Take a route in; return that which is known now, and whether it is new. `asked_at` is None for the watch."""
-        topic = route.topic
-        with self._lock:
-            if asked_at is None and topic not in self._watched:
-                return route, False  # it was forgotten while this was on its way
-            known = self._routes.get(topic)
-            version = self._versions.get(topic, 0)
-            if asked_at is None:
-                self._versions[topic] = version + 1
-            was_known = known is not None or topic in self._dropped
-            if was_known and not route.queues and not route.away:
-                self._deleted.add(topic)
-            elif asked_at in (None, version):
-                self._deleted.discard(topic)
-            # While an answer is under way, the watch may tell something newer.
-            outdated = known is not None and asked_at not in (None, version)
-            if not route.queues or route == known or outdated:
-                return (route if known is None else known), False
-            self._routes[topic] = route
-            self._dropped.discard(topic)
-            self._watched[topic] = None
-            return route, True
-
-    # ---- on the event loop ----------------------------------------------------------------------
-
-    def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
-        count = len(self._watched)
-        route, is_new = self._put(route, asked_at)
-        if len(self._watched) != count:
-            self._topics_changed()
-        for callback in self._callbacks if is_new else ():
-            try:
-                callback(route)
-            except Exception:
-                log.exception("callback failed topic=%s", route.topic)
-        return route
+        if self._users.get(topic, set()) <= {user}:
+            self._forget(topic)
+        elif self._routes.pop(topic, None) is not None:
+            self._dropped.add(topic)
 
     def ended(self) -> None:
         """Drop the tasks, which have ended: they hold calls, and with them channels."""
-        self._refreshing = self._watching = None
+        self._tasks.clear()
 
-    async def _refresh_used(self, topic: str) -> None:
-        await self.refresh(topic, _SOON_S)
-        with self._lock:
-            if topic not in self._users:  # its last client has left it meanwhile
-                self._forget(topic)
-        self._tell_watch()
+    def _forget(self, topic: str) -> None:
+        for known in (self._routes, self._versions):
+            known.pop(topic, None)
+        self._dropped.discard(topic)
+        self._deleted.discard(topic)
+        if topic in self._watched:
+            del self._watched[topic]
+            self._watch.topics_changed()
 
-    def _want(self, topic: str) -> None:
-        self._wanted.discard(topic)
-        self._refresher.want(topic)
-        self._begin_refreshing()
+    def _watch_topic(self, topic: str) -> None:
+        if topic not in self._watched:
+            self._watched[topic] = None
+            self._watch.topics_changed()
+            if not self._tasks:
+                self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
-    def _topics_changed(self) -> None:
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch.run())
-            self._begin_refreshing()
-        self._watch.topics_changed()
+    def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
+        """Take a route in, and return the one that is known now. `asked_at` is None if the watch has told it."""
+        topic = route.topic
+        if asked_at is None and topic not in self._watched:
+            return route  # it was forgotten while this was on its way
+        known = self._routes.get(topic)
+        version = self._versions.get(topic, 0)
+        if asked_at is None:
+            self._versions[topic] = version + 1
+        was_known = known is not None or topic in self._dropped
+        # While an answer is under way, the watch may tell something newer.
+        is_outdated = asked_at not in (None, version)
+        if was_known and not route.queues and not route.away:
+            self._deleted.add(topic)
+        elif not is_outdated:
+            self._deleted.discard(topic)
+        if not route.queues or route == known or (known is not None and is_outdated):
+            return route if known is None else known
+        self._routes[topic] = route
+        self._dropped.discard(topic)
+        self._watch_topic(topic)
+        for callback in [*self._callbacks]:
+            try:
+                callback(route)
+            except Exception:
+                log.exception("callback failed topic=%s", topic)
+        return route
 
-    def _begin_refreshing(self) -> None:
-        if self._refreshing is None:
-            self._refreshing = asyncio.create_task(self._refresher.run())
+    # ---- in the background ----------------------------------------------------------------------
 
-    def _neglected(self) -> list[str]:
-        """Return the topics to poll because the watch has not sent all of them for two polls.
+    def _begin_refresh(self, topic: str) -> None:
+        if topic not in self._refreshing:
+            self._refreshing[topic] = asyncio.create_task(self._refresh_wanted(topic))
 
-        Those that are too many to be watched are always among them.
-        """
-        return self.watched()[MOST_WATCHED if self._watch.is_sound else 0 :]
+    async def _refresh_wanted(self, topic: str) -> None:
+        """Refresh a topic for as long as it is wanted: the answer may be older than the wish."""
+        try:
+            while topic in self._wanted:
+                async with self._turn:
+                    self._wanted.discard(topic)
+                    await self._refresh_once(topic)
+                await asyncio.sleep(_APART_S)
+        finally:
+            del self._refreshing[topic]
+
+    async def _refresh_once(self, topic: str) -> None:
+        try:
+            await self.refresh(topic, _REFRESH_S)
+        except MiniMQError as error:
+            log.debug("route not refreshed topic=%s reason=%s", topic, error.message)
+        except Exception:
+            log.exception("route not refreshed topic=%s", topic)
+        if topic not in self._users:  # its last client has left it meanwhile
+            self._forget(topic)
+
+    async def _poll(self) -> None:
+        """Refresh what the watch has not told for two polls; those topics that are too many for it always."""
+        while True:
+            await asyncio.sleep(self._poll_s)
+            for topic in self.watched()[MOST_WATCHED if self._watch.is_sound else 0 :]:
+                self.refresh_soon(topic)

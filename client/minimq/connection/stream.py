@@ -163,7 +163,7 @@ class Part(NamedTuple, Generic[Answer]):
     is_last: bool = True
 
 
-class CorrelatedStream(Generic[Request, Response, Answer]):
+class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Answer]):
     """A stream whose requests have ids: each answer goes to the receiver of its request, on the event loop.
 
     Any thread may send a request. What is added after the end is found either by who adds it or by who ends the stream.
@@ -177,15 +177,12 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
         parts: Callable[[Response], Iterable[Part[Answer]]],
         join: Callable[[Request, deque[Request | None]], Request] | None = None,
     ) -> None:
-        self._peer = f"broker {address}"
         self._parts = parts
         self._ids = itertools.count(1)
         self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], None]] = {}
         #: Why it has ended; None while it goes on.
         self.failure: MiniMQError | None = None
-        self._stream: Stream[Request, Response] = Stream(
-            connection, address, method, self._respond, self._conclude, join
-        )
+        super().__init__(connection, address, method, self._respond, self._conclude, join)
 
     @property
     def ended(self) -> bool:
@@ -200,24 +197,24 @@ class CorrelatedStream(Generic[Request, Response, Answer]):
         self._receivers[request_id] = receiver
         if self.failure is not None and self._receivers.pop(request_id, None) is not None:
             raise self.failure
-        self._stream.send(make(request_id))
+        self.send(make(request_id))
         return request_id
 
     def forget(self, request_id: int, farewell: Request) -> None:
         """Hand no further answer to a request out, and tell the broker, if that has not answered the last time."""
         if self._receivers.pop(request_id, None) is not None:
-            self._stream.send(farewell)
+            self.send(farewell)
 
     def fail(self, reason: MiniMQError) -> None:
         """End at once, and give all receivers this reason, in the thread of the caller. Does not wait for the end."""
         self._conclude(reason)
-        self._stream.cancel()
+        self.cancel()
 
     def close(self) -> None:
         """End at once, and call no receiver any more. Does not wait for the end."""
         self.failure = self.failure or Closed(CLOSED)
         self._receivers.clear()
-        self._stream.cancel()
+        self.cancel()
 
     def _respond(self, response: Response) -> None:
         for request_id, answer, is_last in self._parts(response):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.administration.descriptions import BrokerReport, BrokerStatus, report_from_wire
+from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_about_disk
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
@@ -16,7 +17,6 @@ from minimq.operations.replicas import in_short, masters_of, replication_of, say
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import duration_of, say_permission, size_of
-from minimq.routes.away import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker
@@ -26,7 +26,7 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.descriptions import ReplicationReport
-    from minimq.routes.conflict_report import ConflictReport
+    from minimq.connection.cluster_view import ConflictReport
 
 #: Time limit of a promotion in seconds: a long lease.
 _PROMOTION_S = 60.0

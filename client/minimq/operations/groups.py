@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minimq.administration.failures import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
+from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
@@ -16,7 +17,6 @@ from minimq.operations.operation import Given, Operation, flag
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns
 from minimq.operations.words import duration_of, listing, missing
-from minimq.routes.away import state_of
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 from minimq_common.model import AwayBroker, MessageQueue

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
+from minimq.connection.away import by_broker
 from minimq.dead_letters.choice import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
@@ -16,7 +17,6 @@ from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operatio
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import listing, missing
-from minimq.routes.away import by_broker
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Final
 from minimq.administration.descriptions import TopicDescription
 from minimq.administration.failures import raise_failures
 from minimq.arguments import check_permission
+from minimq.connection.away import check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param
 from minimq.operations.rows import away_rows
 from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
-from minimq.routes.away import check_route
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
 from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
 from minimq_common.names import check_group, check_topic

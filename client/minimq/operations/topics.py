@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
+from minimq.connection.away import by_broker, check_route
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.groups import say_readers
@@ -14,7 +15,6 @@ from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag
 from minimq.operations.rows import away_rows, plain, row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import left_out, listing, missing
-from minimq.routes.away import by_broker, check_route
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker, TopicRoute, permission_name
 from minimq_common.names import DEAD_LETTER_PREFIX, check_topic

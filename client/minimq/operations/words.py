@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from minimq.routes.away import describe_away, state_of
+from minimq.connection.away import describe_away, state_of
 from minimq_common.model import AwayBroker, Permission
 
 

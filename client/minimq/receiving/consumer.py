@@ -9,9 +9,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_call import as_coroutine
+from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
@@ -28,7 +29,6 @@ from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
 from minimq.receiving.waits import BlockingWaits, Waits
-from minimq.routes.away import describe_away
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound

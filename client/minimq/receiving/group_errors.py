@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from minimq.connection.client import RouteCache
-from minimq.routes.retry_schedule import after_waiting
+from minimq.connection.retry_schedule import after_waiting
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, GroupConflict, MiniMQError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_call import as_coroutine
+from minimq.connection.loop_calls import as_coroutine
 from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher

@@ -11,7 +11,8 @@ from typing import Any
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_call import as_coroutine
+from minimq.connection.loop_calls import as_coroutine
+from minimq.connection.retry_schedule import RetrySchedule
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
@@ -20,7 +21,6 @@ from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.lone_readers import AssignedQueues
 from minimq.receiving.transaction_inputs import PullInput
 from minimq.receiving.waits import Waits
-from minimq.routes.retry_schedule import RetrySchedule
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, offset_or_start
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError

@@ -28,8 +28,11 @@ _MOST_JOINED_BYTES = 32 << 10
 class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse, broker_pb2.AppendResult]):
     """Sends batches to one broker, on the event loop of the connection."""
 
-    def __init__(self, connection: Connection, address: str) -> None:
-        super().__init__(connection, address, lambda stub: stub.Append, lambda _: (), self._join)  # type: ignore[arg-type, return-value]
+    def __init__(
+        self, connection: Connection, address: str, on_end: Callable[[AppendStream], object] | None = None
+    ) -> None:
+        self._tell_end = on_end
+        super().__init__(connection, address, lambda stub: stub.Append, lambda _: (), self._joined)  # type: ignore[arg-type, return-value]
 
     def append(
         self,
@@ -66,9 +69,9 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
             else:
                 made.delay.due_ms = due.at_ms
         self._receivers[request_id] = answer
-        self._stream.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
+        self.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
 
-    def _join(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
+    def _joined(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
         size = sum(map(len, request))
         if size > _MOST_JOINED_BYTES:
             return request
@@ -81,6 +84,11 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
             pieces += (field_head(_JOINED, sum(map(len, other))), *other)
         return tuple(pieces)
 
+    def _conclude(self, error: MiniMQError | None) -> None:
+        if self._tell_end is not None:
+            self._tell_end(self)  # first: whoever hears of the end may send by another stream
+        super()._conclude(error)
+
     def _respond(self, response: broker_pb2.AppendResponse) -> None:
         for result in response.results:
             answer = self._receivers.pop(result.request_id, None)
@@ -92,31 +100,27 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
                 answer(result, None)
 
 
-class AppendStreams:
-    """Append streams by address, opened when they are first needed. On the event loop, but for `close`."""
+class AppendStreams(dict[str, AppendStream]):
+    """Append streams by address, opened when they are first needed. On the event loop."""
 
     def __init__(self, connection: Connection) -> None:
+        super().__init__()
         self._connection = connection
-        self._by_address: dict[str, AppendStream] = {}
         self._closed = False
 
-    def to(self, address: str) -> AppendStream:
-        """Return the stream to a broker; open one if there is none, or if it has ended."""
-        stream = self._by_address.get(address)
-        if stream is None or stream.failure is not None:
-            if self._closed:
-                raise Closed("the producer was closed before the message was acknowledged")
-            stream = self._by_address[address] = AppendStream(self._connection, address)
+    def __missing__(self, address: str) -> AppendStream:
+        if self._closed:
+            raise Closed("the producer was closed before the message was acknowledged")
+        stream = self[address] = AppendStream(self._connection, address, self._ended)
         return stream
 
-    def abandon(self, address: str, stream: AppendStream, reason: MiniMQError) -> None:
-        """End a stream that is stuck, and open another one for the next batch."""
-        if self._by_address.get(address) is stream:
-            del self._by_address[address]
-        stream.fail(reason)
+    def _ended(self, stream: AppendStream) -> None:
+        if self.get(stream.address) is stream:
+            del self[stream.address]
 
     def close(self) -> None:
         """End all streams, and open none any more."""
         self._closed = True
-        for stream in [*self._by_address.values()]:
+        for stream in self.values():
             stream.close()
+        self.clear()

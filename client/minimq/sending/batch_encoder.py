@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
-from minimq.sending.pending_batch import BatchNumber, Records
+from minimq.sending.pending_batch import BatchNumber
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single
 from minimq_common.model import Message, MessageQueue
 
@@ -26,28 +28,28 @@ class NewMessage(Protocol):
     def born_ms(self) -> int: ...  # noqa: D102 - when it was handed in, in ms since 1970
 
 
-class BatchEncoder:
-    """Encodes the batches of one producer. Thread-safe."""
+def new_producer_id() -> int:
+    """Return an id that no other producer has; 0 stands for a producer that does not number its batches."""
+    return random.getrandbits(64) or 1
 
-    def __init__(self, options: ProducerOptions) -> None:
-        self._max_body_bytes = options.max_body_bytes
-        self._compression = options.batch_compression
-        self.producer_id = random.getrandbits(64) or 1  # 0 stands for a producer that does not number its batches
 
-    def encode_messages(self, items: Sequence[NewMessage], message_group: str | None, number: BatchNumber) -> bytes:
-        """Return the encoded messages of a batch. Raises any error that a modified message can cause."""
-        if len(items) == 1 and self._compression is None and message_group is None:
-            item = items[0]
-            single = encode_single(item.message, self._max_body_bytes, item.born_ms, self.producer_id, *number)
-            if single is not None:
-                return single
-        builder = BatchBuilder(self._max_body_bytes, self._compression, message_group)
-        builder.add([item.message for item in items])
-        return self.encode_records(builder, [item.born_ms for item in items], number)
-
-    def encode_records(self, records: Records, born_ms: int | list[int], number: BatchNumber) -> bytes:
-        """Return encoded records. Raises `InvalidArgument`."""
-        return records.build(born_ms, self.producer_id, *number)
+def encode_batch(
+    max_body_bytes: int,
+    compression: Compression | None,
+    producer_id: int,
+    items: Sequence[NewMessage],
+    message_group: str | None,
+    number: BatchNumber,
+) -> bytes:
+    """Return the encoded messages of a batch. Raises any error that a modified message can cause."""
+    if len(items) == 1 and compression is None and message_group is None:
+        item = items[0]
+        single = encode_single(item.message, max_body_bytes, item.born_ms, producer_id, *number)
+        if single is not None:
+            return single
+    builder = BatchBuilder(max_body_bytes, compression, message_group)
+    builder.add([item.message for item in items])
+    return builder.build([item.born_ms for item in items], producer_id, *number)
 
 
 class Part(NamedTuple):
@@ -61,10 +63,10 @@ class Part(NamedTuple):
 class Batcher:
     """Makes the batches of one producer."""
 
-    def __init__(self, options: ProducerOptions, encoder: BatchEncoder) -> None:
+    def __init__(self, options: ProducerOptions) -> None:
         self._most, self._most_bytes = options.batch_messages, options.batch_bytes
-        self._encoder = encoder
-        self.producer_id = encoder.producer_id
+        self.producer_id = new_producer_id()
+        self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self.producer_id)
 
     def parts(self, items: Sequence[NewMessage], queues: Sequence[MessageQueue]) -> list[Part]:
         """Return the batches of messages, each with its queue; those of a queue and message group keep their order."""
@@ -82,4 +84,5 @@ class Batcher:
 
     def encode(self, part: Part, items: Sequence[NewMessage], number: BatchNumber) -> bytes:
         """Return a batch. Raises any error that a modified message can cause."""
-        return self._encoder.encode_messages([items[index] for index in part.indices], part.message_group, number)
+        chosen = [items[index] for index in part.indices]
+        return self._encode(chosen, part.message_group, number)

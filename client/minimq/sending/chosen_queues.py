@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from minimq.arguments import check_function, check_queue
-from minimq.sending.key_queues import by_key
-from minimq.sending.selectors import Selector, by_message_group
-from minimq_common.errors import InvalidArgument
+from minimq.sending.selectors import Selector, by_consistent_hash, by_message_group
+from minimq_common.batch.message_fields import check_empty
+from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
 from minimq_common.properties import check_message_group
+from minimq_common.words import count_of
 
 
-class OrderedQueues:
-    """The queues of one topic among which selectors choose. Not thread-safe.
+class _KnownQueues(NamedTuple):
+    """The queues of one topic among which selectors choose, and the route from which that follows."""
+
+    route: TopicRoute
+    #: Queues that take messages, by broker name.
+    counts: Mapping[str, int]
+    queues: tuple[MessageQueue, ...]
+
+
+class ChosenQueues:
+    """Chooses queues among those of a route. Thread-safe.
 
     When a broker dies, its queues vanish from the route. A hash over the rest would send nearly every key to
     another queue and so break the order of its messages. So this remembers the queues of every broker that once was
@@ -25,59 +36,59 @@ class OrderedQueues:
     """
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}  # queues that take messages, by broker name
-        self._queues: tuple[MessageQueue, ...] = ()
-
-    def update(self, route: TopicRoute) -> None:
-        """Take in the route of the topic as it is now; always that of the same topic."""
-        counts = self._counts | {
-            data.broker_name: data.write_queues if data.permission & Permission.WRITE else 0
-            for data in route.queues
-            if route.master_of(data.broker_name) is not None
-        }
-        if counts == self._counts:
-            return
-        self._counts = counts
-        self._queues = tuple(
-            MessageQueue(route.topic, broker_name, queue_id)
-            for broker_name in sorted(counts)
-            for queue_id in range(counts[broker_name])
-        )
-
-    def queues(self) -> tuple[MessageQueue, ...]:
-        """Return the queues, sorted; the same tuple until they change."""
-        return self._queues
-
-
-class ChosenQueues:
-    """Chooses queues among those of a route. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._topics: dict[str, OrderedQueues] = {}
-        self._latest: dict[str, TopicRoute] = {}
+        self._topics: dict[str, _KnownQueues] = {}
+        self._lock = threading.RLock()  # protects it; a signal handler may take it once more
         self._by_message_group = by_message_group()
         self._by_key = by_key()
-        self._lock = threading.RLock()  # protects these; a signal handler may take it once more
 
     def of(self, route: TopicRoute) -> Sequence[MessageQueue]:
-        """Return the queues of a topic among which selectors choose."""
+        """Return the queues of a topic among which selectors choose, sorted; the same tuple until they change."""
         with self._lock:
-            if route is not self._latest.get(route.topic):
-                self._topics.setdefault(route.topic, OrderedQueues())
-                self.route_changed(route)
-            return self._topics[route.topic].queues()
+            known = self._topics.get(route.topic)
+            if known is None or known.route is not route:
+                known = self._update(route, known)
+            return known.queues
 
     def route_changed(self, route: TopicRoute) -> None:
         """Take in a route that has changed, though nothing is sent: what it says may be gone before the next send."""
         with self._lock:
             known = self._topics.get(route.topic)
             if known is not None:
-                known.update(route)
-                self._latest[route.topic] = route
+                self._update(route, known)
+
+    def _update(self, route: TopicRoute, known: _KnownQueues | None) -> _KnownQueues:
+        counts: dict[str, int] = {} if known is None else {**known.counts}
+        for data in route.queues:
+            if route.master_of(data.broker_name) is not None:
+                counts[data.broker_name] = data.write_queues if data.permission & Permission.WRITE else 0
+        if known is not None and counts == known.counts:
+            queues = known.queues
+        else:
+            queues = tuple(
+                MessageQueue(route.topic, broker_name, queue_id)
+                for broker_name in sorted(counts)
+                for queue_id in range(counts[broker_name])
+            )
+        known = self._topics[route.topic] = _KnownQueues(route, counts, queues)
+        return known
 
     def are_complete(self, route: TopicRoute) -> bool:
         """Tell whether all queues of a topic are known, if it is compacted."""
         return not route.key_queues or route.key_queues == len(self.of(route))
+
+    def check_complete(self, route: TopicRoute) -> TopicRoute:
+        """Raise `Unavailable` unless all queues of a compacted topic are known: their number decides on that of a key.
+
+        Returns the route.
+        """
+        if self.are_complete(route):
+            return route
+        away = f"; away: {', '.join(broker.broker_name for broker in route.away)}" if route.away else ""
+        raise Unavailable(
+            f"topic {route.topic!r} is compacted and has {count_of(route.key_queues, 'queue')} on all brokers, of "
+            f"which {len(self.of(route))} can be written to now, so the queue of a key is not known: start the missing "
+            f"brokers, and allow writing on all{away}"
+        )
 
     def choose(
         self, route: TopicRoute, message: Message, queue: MessageQueue | None, selector: Selector | None
@@ -111,3 +122,32 @@ def check_chosen(topic: str, queue: MessageQueue | None) -> None:
     check_queue("queue", queue)
     if queue.topic != topic:
         raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
+
+
+def by_key() -> Selector:
+    """Return the selector of a compacted topic, which takes the first key of a message. Thread-safe.
+
+    It raises `InvalidArgument` for a message without a key, as any that it returns does.
+    """
+    select = by_consistent_hash()
+
+    def select_by_key(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        if not message.keys or not message.keys[0]:
+            raise InvalidArgument(
+                f"topic {message.topic!r} is compacted by key, and the message has none: give it one in `keys`"
+            )
+        return select(queues, message)
+
+    return select_by_key
+
+
+def takes_only_tombstones(route: TopicRoute) -> bool | None:
+    """Tell whether a topic is compacted, so that only tombstones have an empty body; None if it takes copies of any."""
+    return None if route.topic.startswith("%") else bool(route.key_queues)
+
+
+def check_body(message: Message, route: TopicRoute) -> None:
+    """Raise `InvalidArgument` if a topic does not take an empty body."""
+    is_compacted = takes_only_tombstones(route)
+    if is_compacted is not None:
+        check_empty(message, is_compacted=is_compacted)

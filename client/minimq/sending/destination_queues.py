@@ -71,7 +71,7 @@ class DestinationQueues:
             return
         if destination is None:
             destination = self._to(_Key(*key))
-        batch = PendingBatch(message.topic, item.queue, (item,), message.message_group, due_bucket)
+        batch = PendingBatch(message.topic, item.queue, deque((item,)), message.message_group, due_bucket)
         destination.batches.append(batch)
         self._update(destination)
 

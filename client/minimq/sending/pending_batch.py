@@ -6,7 +6,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
 from typing import NamedTuple, Protocol
@@ -115,85 +115,47 @@ class PendingMessage(msgspec.Struct, eq=False):
     #: Bytes that it uses in the buffer.
     memory: int = 0
 
-    @property
-    def due_bucket(self) -> DueBucket | None:
-        """The span of time in which it is due; None if it is delivered at once."""
-        return None if self.due is None else self.due.bucket
 
-
-class PendingBatch:
+class PendingBatch(msgspec.Struct, eq=False):
     """Messages for one destination that are sent together.
 
     It belongs to the event loop once it is handed over.
     """
 
-    __slots__ = (
-        "attempts",
-        "began",
-        "count",
-        "data",
-        "deadline",
-        "direction",
-        "done",
-        "due",
-        "due_bucket",
-        "expires",
-        "handed_in",
-        "is_handed_over",
-        "lookups",
-        "message_group",
-        "messages",
-        "number",
-        "part",
-        "queue",
-        "sequence",
-        "share",
-        "stream",
-        "target",
-        "topic",
-        "traceparent",
-        "transaction",
-        "tries",
-    )
+    topic: str
+    queue: MessageQueue | None
+    messages: deque[PendingMessage] = msgspec.field(default_factory=deque)
+    message_group: str | None = None
+    due_bucket: DueBucket | None = None
+    #: When all messages are due; None if they are delivered at once.
+    due: DueTime | None = None
+    transaction: Transaction | None = None
+    #: The context of its first message if the trace of that is recorded; empty otherwise.
+    traceparent: str = ""
+    share: BufferShare = msgspec.field(default_factory=BufferShare)
+    count: int = 0
+    #: When its oldest message was handed over, by the monotonic clock.
+    handed_in: float = 0.0
+    is_handed_over: bool = False
+    sequence: int = -1
+    number: BatchNumber | None = None
+    data: bytes | None = None
+    # Tries.
+    deadline: float = math.inf
+    tries: list[str] = []
+    attempts: int = 0
+    target: Target | None = None
+    began: float = math.inf
+    expires: float = math.inf
+    stream: object = None
+    lookups: int = 0
+    part: int = 0
+    done: bool = False
 
-    def __init__(
-        self,
-        topic: str,
-        queue: MessageQueue | None,
-        messages: Iterable[PendingMessage] = (),
-        message_group: str | None = None,
-        due_bucket: DueBucket | None = None,
-    ) -> None:
-        self.topic = topic
-        self.queue = queue
-        self.message_group = message_group
-        self.due_bucket = due_bucket
-        #: The unit of availability that it shares with others.
-        self.direction: Direction = (queue.broker_name, True) if queue is not None else (topic, False)
-        self.messages = deque(messages)
-        self.data: bytes | None = None
-        self.sequence = -1
-        self.number: BatchNumber | None = None
-        self.transaction: Transaction | None = None
-        self.deadline = math.inf
-        self.tries: list[str] = []
-        self.attempts = 0
-        self.target: Target | None = None
-        self.began = math.inf
-        self.expires = math.inf
-        self.stream: object = None
-        self.lookups = 0
-        self.part = 0
-        self.done = False
-        self.is_handed_over = False
-        self.count = 0
-        #: When its oldest message was handed over, by the monotonic clock.
-        self.handed_in = 0.0
-        self.share = BufferShare()
-        #: When all messages are due; None if they are delivered at once.
-        self.due: DueTime | None = None
-        #: The context of its first message if the trace of that is recorded; empty otherwise.
-        self.traceparent = ""
+    @property
+    def direction(self) -> Direction:
+        """The unit of availability that it shares with others."""
+        return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
 
     def close(self) -> None:
         """Fix what follows from the messages: no other joins any more."""
@@ -219,12 +181,12 @@ class PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
-        messages = [self.messages.popleft() for _ in range(count)]
+        messages = deque([self.messages.popleft() for _ in range(count)])
         return PendingBatch(self.topic, self.queue, messages, self.message_group, self.due_bucket)
 
     def take_older(self, than: float) -> PendingBatch:
         """Remove the messages that were accepted up to a time, and return them as a separate batch."""
-        taken = PendingBatch(self.topic, self.queue, (), self.message_group, self.due_bucket)
+        taken = PendingBatch(self.topic, self.queue, deque(), self.message_group, self.due_bucket)
         while self.messages and self.messages[0].handed_in <= than:
             taken.messages.append(self.messages.popleft())
         return taken
@@ -262,28 +224,13 @@ class PendingBatch:
         return calls
 
 
-class RecordsBatch(PendingBatch):
+class RecordsBatch(PendingBatch, kw_only=True):
     """Records for one destination, which are numbered and encoded before they are handed over."""
 
-    __slots__ = ("completion",)
+    completion: Completion
 
-    def __init__(
-        self,
-        topic: str,
-        queue: MessageQueue | None,
-        *,
-        count: int,
-        completion: Completion,
-        transaction: Transaction | None = None,
-        message_group: str | None = None,
-        due: DueTime | None = None,
-        traceparent: str = "",
-        share: BufferShare | None = None,
-    ) -> None:
-        super().__init__(topic, queue, (), message_group, None if due is None else due.bucket)
-        self.count, self.due, self.transaction = count, due, transaction
-        self.share = share or self.share
-        self.completion, self.traceparent = completion, traceparent
+    def __post_init__(self) -> None:
+        self.due_bucket = None if self.due is None else self.due.bucket
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
         """Deliver the outcome to the caller; return the remaining calls."""

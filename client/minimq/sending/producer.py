@@ -29,7 +29,7 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog
 
 if TYPE_CHECKING:
-    from minimq.sending.arrow.bulk_rows import OnRefused
+    from minimq.sending.arrow.outbox import OnRefused
 
 #: Called with the receipt of a message, or with the error.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
@@ -199,7 +199,7 @@ class Producer(ProducerFace):
             SendFailed: a batch was not acknowledged; others may be stored.
             Closed: the producer was closed.
         """
-        from minimq.sending.arrow.bulk_rows import send_rows  # needs pyarrow
+        from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
 
         return send_rows(
             topic, rows, self._core.queues, self._core.key_queue, self._core.send_records, self._options, on_refused

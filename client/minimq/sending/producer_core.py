@@ -9,18 +9,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_steps import run_steps
+from minimq.connection.loop_calls import run_steps
 from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import BulkSend
-from minimq.sending.chosen_queues import ChosenQueues, check_chosen
+from minimq.sending.chosen_queues import ChosenQueues, by_key, check_body, check_chosen
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
-from minimq.sending.key_queues import by_key, check_body, check_complete
 from minimq.sending.pending_batch import (
     PENDING_BYTES,
     Outcome,
@@ -80,6 +80,7 @@ class ProducerCore:
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self._client.connection.process
         self._routes = self._client.routes
+        self._known = self._routes.by_topic
         self._auto_create = AutoCreate(self._client)
         self._chosen = ChosenQueues()
         self._routes.on_change(self._chosen.route_changed)
@@ -169,7 +170,7 @@ class ProducerCore:
         if size is None:
             size = check_message(message, self._max_body_bytes)
         topic: object = message.topic
-        route = self._routes.known(topic) if type(topic) is str else None
+        route = self._known.get(topic) if type(topic) is str and topic in self._routes.used else None
         if route is None or (key_queues := route.key_queues):
             route = self._find(message.topic, make=message.message_group is None)
             key_queues = route.key_queues
@@ -198,14 +199,17 @@ class ProducerCore:
 
     # ---- for asyncio ----------------------------------------------------------------------------
 
-    @property
-    def blocks_when_full(self) -> bool:
-        """True if `hand_in` waits for room in the buffer; otherwise it raises `BufferFull`."""
-        return self._options.block_when_full
-
-    def call_at_room(self, item: PendingMessage, call: Callable[[], object]) -> None:
-        """Have a function called when there may be room for a message; see `SendBuffer.call_at_room`."""
-        self._buffer.call_at_room(item.memory, call)
+    async def hand_in_later(self, item: PendingMessage) -> None:
+        """Do as `hand_in`, and suspend a task instead of blocking. If that is cancelled, the message is not sent."""
+        loop = self._client.user_loop()
+        while not self.hand_in(item, wait=not self._options.block_when_full):  # which then raises `BufferFull`
+            has_room = asyncio.Event()
+            self._buffer.call_at_room(item.memory, partial(loop.call, has_room.set))
+            try:
+                await has_room.wait()
+            except BaseException as error:
+                self.withdraw(item, error)
+                raise
 
     def withdraw(self, item: PendingMessage, error: BaseException) -> None:
         """Note that a prepared message is not handed in."""
@@ -333,9 +337,7 @@ class ProducerCore:
 
     def _find_or_make(self, topic: str, timeout_s: float, *, make: bool) -> TopicRoute:
         try:
-            route = self._routes.route(topic, timeout_s)
-            check_complete(route, self._chosen.of(route) if route.key_queues else ())
-            return route
+            return self._chosen.check_complete(self._routes.route(topic, timeout_s))
         except (TopicNotFound, TopicUnavailable) as error:
             if not make:  # FIFO topics are never made by themselves
                 if error.retriable:

@@ -1,22 +1,22 @@
-"""The decisions of sending, without I/O: what waits, what is in flight, what is sent next, and what follows a failure.
+"""The decisions of sending: what waits, what is in flight, what is sent next, and what follows a failure.
 
-Events go in as calls of methods: a message was added, a try was acknowledged or failed, time has passed. Actions come
-out: `Send`, `Complete`, `FindRoute` and `Abandon`. Times are seconds on one clock, given by the caller.
+Events go in as calls of methods: a message was added, a try was acknowledged or failed, time has passed. An `Outlet`
+does what follows. Times are seconds on one clock, given by the caller.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
 
-from minimq.routes.retry_schedule import try_timeout_s
+from minimq.connection.retry_schedule import batch_pause_s, try_timeout_s
 from minimq.sending.destination_queues import DestinationQueues
 from minimq.sending.pending_batch import Direction, PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq.sending.retry import GiveUp, next_step
 from minimq.sending.statistics import ProducerStatistics, SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNotFound
 
@@ -24,35 +24,20 @@ from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNot
 _LOOKUPS = 5
 
 
-class Send(NamedTuple):
-    """Encode the batch unless that was done, and send it to its target."""
+class Outlet(Protocol):
+    """Does what a `RecordAccumulator` decides: a `Sender`."""
 
-    batch: PendingBatch
+    def transmit(self, batch: PendingBatch, /) -> None:
+        """Encode a batch unless that was done, and send it to its target."""
 
+    def complete(self, batch: PendingBatch, receipt: None, error: MiniMQError, /) -> None:
+        """Tell why a batch has no receipt."""
 
-class Complete(NamedTuple):
-    """Tell why a batch has no receipt."""
+    def find_route(self, topic: str, /, *, is_gone: bool) -> None:
+        """Ask for the route of a topic; forget the known one first if the topic is gone."""
 
-    batch: PendingBatch
-    error: MiniMQError
-
-
-class FindRoute(NamedTuple):
-    """Ask for the route of a topic; forget the known one first if the topic is gone."""
-
-    topic: str
-    is_gone: bool
-
-
-class Abandon(NamedTuple):
-    """End the stream by which a try was sent that its broker has left without an answer."""
-
-    stream: object
-    target: Target
-    error: MiniMQError
-
-
-Action = Send | Complete | FindRoute | Abandon
+    def abandon(self, stream: object, target: Target, error: MiniMQError, /) -> None:
+        """End the stream by which a try was sent that its broker has left without an answer."""
 
 
 class RecordAccumulator:
@@ -62,11 +47,13 @@ class RecordAccumulator:
         self,
         selector: QueueSelector,
         options: ProducerOptions,
+        outlet: Outlet,
         number: Callable[[PendingBatch], None],
         close_number: Callable[[PendingBatch], None],
     ) -> None:
         self._selector = selector
         self._options = options
+        self._outlet = outlet
         self._number, self._close_number = number, close_number
         self._waiting = DestinationQueues(selector, options)
         #: True if something could leave as soon as there is room.
@@ -79,8 +66,8 @@ class RecordAccumulator:
 
     # ---- what is handed in ----------------------------------------------------------------------
 
-    def add_message(self, item: PendingMessage, now: float, *, is_lone: bool) -> PendingBatch | None:
-        """Add a checked message; return a batch to be sent at once if it is lone, or None: `drain` sends it."""
+    def add_message(self, item: PendingMessage, now: float, *, is_lone: bool) -> None:
+        """Add a checked message, and send it at once if it is lone; otherwise `drain` sends it."""
         message, queue = item.message, item.queue
         topic, group, due_bucket = message.topic, message.message_group, item.due and item.due.bucket
         key = (topic, queue, None, group, due_bucket)
@@ -90,13 +77,12 @@ class RecordAccumulator:
             except MiniMQError:
                 target = None  # `drain` deals with the reason
             if target is not None:
-                batch = PendingBatch(topic, queue, (item,), group, due_bucket)
+                batch = PendingBatch(topic, queue, deque((item,)), group, due_bucket)
                 if queue is not None:
                     self._waiting.pass_by(batch)
                 self._leave(batch, target, now)
-                return batch
+                return
         self._waiting.add_message(item)
-        return None
 
     def add_batch(self, batch: PendingBatch) -> None:
         """Add a batch that is numbered and encoded."""
@@ -115,18 +101,19 @@ class RecordAccumulator:
         expires = min((batch.expires for batch in self._in_flight), default=math.inf)
         return min(expires, self._waiting.next_retry)
 
-    def drain(self, now: float) -> Sequence[Action] | None:
-        """Take out what leaves next; return what is to be done with it, None when everything has to wait."""
+    def drain(self, now: float) -> bool:
+        """Send what is next; return False when everything has to wait."""
         found = self._waiting.next(now)
         if found is None:
-            return None
+            return False
         batch, where = found
         if isinstance(where, MiniMQError):
-            return self._nowhere(batch, where, now)
-        self._leave(batch, where, now)
-        return (Send(batch),)
+            self._nowhere(batch, where, now)
+        else:
+            self._leave(batch, where, now)
+        return True
 
-    def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> Sequence[Action]:
+    def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> None:
         if batch.number is None:
             batch.close()
             self._number(batch)
@@ -135,8 +122,9 @@ class RecordAccumulator:
         # A broker said that the topic is gone, and name servers had the time to say where else it is.
         batch.lookups += not self._selector.is_known(batch.topic)
         if batch.lookups > _LOOKUPS:
-            return self._give_up(batch, reason, now, hopeless=True)
-        return self._try_later(batch, reason, now, tried=False)
+            self._give_up(batch, reason, now, hopeless=True)
+        else:
+            self._try_later(batch, reason, now, tried=False)
 
     def _leave(self, batch: PendingBatch, target: Target, now: float) -> None:
         if batch.number is None:
@@ -150,6 +138,7 @@ class RecordAccumulator:
         batch.began = now
         batch.expires = now + try_timeout_s(now, batch.deadline, len(batch.tries))
         self._in_flight.add(batch)
+        self._outlet.transmit(batch)
 
     def held_up(self, seconds: float) -> None:
         """Extend all tries by the time for which the loop was blocked: answers may be waiting in the socket."""
@@ -172,41 +161,43 @@ class RecordAccumulator:
         self._finish(batch)
         return True
 
-    def failed(self, batch: PendingBatch, attempt: int, error: MiniMQError, now: float) -> Sequence[Action] | None:
-        """Take in that a try has failed; return None if that try had an outcome before."""
+    def failed(self, batch: PendingBatch, attempt: int, error: MiniMQError, now: float) -> bool:
+        """Take in that a try has failed; return False if that try had an outcome before."""
         if not self._end_try(batch, attempt):
-            return None
+            return False
         assert batch.target is not None
         took_s = now - batch.began
         self._selector.failed(batch.target.queue.broker_name, error, took_s, now)
         batch.note_try(took_s, error)
-        return self._try_later(batch, error, now)
+        self._try_later(batch, error, now)
+        return True
 
-    def give_up(self, batch: PendingBatch, error: MiniMQError) -> Sequence[Action]:
+    def give_up(self, batch: PendingBatch, error: MiniMQError) -> None:
         """Fail a batch, whatever is done with it."""
         self._end_try(batch, batch.attempts)
-        return self._complete(batch, error)
+        self._complete(batch, error)
 
-    def time_passed(self, now: float) -> Sequence[Action]:
+    def time_passed(self, now: float) -> None:
         """Give up tries that take too long, and bring back what waited for its next try."""
         self._waiting.bring_back(now)
-        actions: list[Action] = []
-        silent: dict[object, Abandon] = {}
+        silent: dict[object, tuple[Target, MiniMQError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
             assert batch.target is not None
             late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s")
             if batch.stream is not None:
-                silent[batch.stream] = Abandon(batch.stream, batch.target, late)
-            actions += self.failed(batch, batch.attempts, late, now) or ()
+                silent[batch.stream] = batch.target, late
+            self.failed(batch, batch.attempts, late, now)
         # What else is under way there goes elsewhere at once, and nothing waits in memory for a broker that hangs.
-        return [*actions, *silent.values()]
+        for stream, (target, error) in silent.items():
+            self._outlet.abandon(stream, target, error)
 
-    def close(self) -> list[Action]:
+    def close(self) -> None:
         """Take in nothing any more, and fail all that has no outcome."""
         self._closed = True
         left = [*self._waiting.clear(), *self._in_flight]
         self._in_flight.clear()
-        return [action for batch in left for action in self._complete(batch, _closed())]
+        for batch in left:
+            self._complete(batch, _closed())
 
     def _end_try(self, batch: PendingBatch, attempt: int) -> bool:
         if attempt != batch.attempts or batch not in self._in_flight:
@@ -216,47 +207,42 @@ class RecordAccumulator:
         self._selector.release(batch.target)
         return True
 
-    def _try_later(
-        self, batch: PendingBatch, error: MiniMQError, now: float, *, tried: bool = True
-    ) -> Sequence[Action]:
-        actions: list[Action] = []
+    def _try_later(self, batch: PendingBatch, error: MiniMQError, now: float, *, tried: bool = True) -> None:
         is_gone = tried and isinstance(error, TopicNotFound)  # the next send asks anew, and so finds or makes it
         if is_gone or error.refresh_route:
-            actions.append(FindRoute(batch.topic, is_gone))
+            self._outlet.find_route(batch.topic, is_gone=is_gone)
         if self._closed:  # nobody would bring it back
-            return [*actions, *self._complete(batch, _closed())]
-        step = next_step(
+            self._complete(batch, _closed())
+            return
+        pause_s = batch_pause_s(
             error,
-            tries=len(batch.tries) if tried else 0,
-            now=now,
-            deadline=batch.deadline,
+            len(batch.tries) if tried else 0,
             bound=batch.queue is not None,
             elsewhere=self._selector.has_other(batch.topic, batch.avoid, now),
         )
-        if isinstance(step, GiveUp):
-            return [*actions, *self._give_up(batch, error, now, hopeless=step.hopeless)]
+        if pause_s is None or now + pause_s >= batch.deadline:
+            self._give_up(batch, error, now, hopeless=pause_s is None)
+            return
         if tried:
             self._counters.retried()
-        self._waiting.try_again(batch, now + step.delay_s if step.delay_s else None)
-        return actions
+        self._waiting.try_again(batch, now + pause_s if pause_s else None)
 
-    def _give_up(self, batch: PendingBatch, error: MiniMQError, now: float, *, hopeless: bool) -> Sequence[Action]:
-        actions = [*self._complete(batch, batch.final(error))]
+    def _give_up(self, batch: PendingBatch, error: MiniMQError, now: float, *, hopeless: bool) -> None:
+        self._complete(batch, batch.final(error))
         long_ago = now - self._options.send_timeout_s
         if not hopeless and self._progress.get(batch.direction, -math.inf) <= long_ago:
             broker = batch.queue.broker_name if batch.queue is not None else None
             for late in self._waiting.take_older(batch.topic, broker, long_ago):
-                actions += self._complete(late, late.final(error))
-        return actions
+                self._complete(late, late.final(error))
 
-    def _complete(self, batch: PendingBatch, error: MiniMQError) -> Sequence[Action]:
+    def _complete(self, batch: PendingBatch, error: MiniMQError) -> None:
         if batch.done:
-            return ()
+            return
         if batch.number is None:
             batch.close()
         self._finish(batch)
         self._counters.failed(batch.count)
-        return (Complete(batch, error),)
+        self._outlet.complete(batch, None, error)
 
     def _finish(self, batch: PendingBatch) -> None:
         batch.done = True

@@ -43,8 +43,7 @@ class SendBuffer:
         self._closed_numbers: set[int] = set()
         #: What the loop has not taken yet.
         self.handed: deque[PendingMessage | PendingBatch] = deque()
-        #: Woken whenever there is more room, or the buffer is closed; of threads, and of event loops.
-        self._waiters: list[SimpleQueue[None]] = []
+        #: Made once there is more room, or the buffer is closed: they wake threads and event loops.
         self._calls: deque[Callable[[], object]] = deque()
 
     # ---- handing over ---------------------------------------------------------------------------
@@ -151,7 +150,7 @@ class SendBuffer:
                 else:
                     alive[ticket] = topic, left - count
                 self.messages -= count
-        if self._waiters or self._calls:
+        if self._calls:
             self._wake()
 
     def call_at_room(self, size: int, call: Callable[[], object]) -> None:
@@ -201,19 +200,21 @@ class SendBuffer:
 
     def _wait_until(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        waiter: SimpleQueue[None] = SimpleQueue()
-        self._waiters.append(waiter)  # first: what comes from here on wakes it
+        woken: SimpleQueue[None] = SimpleQueue()
+        wake = partial(woken.put, None)
         try:
-            while not is_over():
-                waiter.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            while True:
+                self._calls.append(wake)  # first: what comes from here on is made known
+                if is_over():
+                    return
+                woken.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
         except Empty:
             return
         finally:
-            self._waiters.remove(waiter)
+            with suppress(ValueError):  # it was called
+                self._calls.remove(wake)
 
     def _wake(self) -> None:
-        for waiter in [*self._waiters]:
-            waiter.put(None)
         for _ in range(len(self._calls)):
             with suppress(IndexError):  # another thread has called it
                 self._calls.popleft()()

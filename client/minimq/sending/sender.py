@@ -12,15 +12,14 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.sending.append_stream import AppendStream, AppendStreams
-from minimq.sending.batch_encoder import BatchEncoder
+from minimq.sending.batch_encoder import encode_batch, new_producer_id
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
-    BufferShare,
     PendingBatch,
     PendingMessage,
     Records,
@@ -31,7 +30,7 @@ from minimq.sending.pending_batch import (
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
+from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq.transport.client_log import client_logger
@@ -48,8 +47,6 @@ client_logger("minimq.sending.pending_batch")
 _TICK_S = 0.1
 #: How long the end of the callbacks is waited for.
 _JOIN_S = 5.0
-#: A larger message is encoded by its caller: that would take the loop too long.
-LARGE_BYTES = 1 << 17
 _STATUS = {status.value: status for status in SendStatus}
 
 
@@ -61,7 +58,8 @@ class Sender:
         self._client = client
         self._routes = client.routes
         self._call_soon = client.connection.call_soon
-        self._encoder = BatchEncoder(options)
+        self._producer_id = new_producer_id()
+        self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
         #: How often the loop has begun to take in, and for which of these times it was woken.
         self._takes = 0
@@ -69,6 +67,7 @@ class Sender:
         self._accumulator = RecordAccumulator(
             QueueSelector(client.connection.routes.known.get, options, random.Random(), client.connection.health),
             options,
+            self,
             self.buffer.number,
             self.buffer.close_number,
         )
@@ -89,13 +88,10 @@ class Sender:
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:
-            if item.size < LARGE_BYTES:
-                if not self.buffer.try_add(item):
-                    if not wait:
-                        return False
-                    self.buffer.add(item)
-            elif not self._encode_and_add(item, wait=wait):
-                return False
+            if not self.buffer.try_add(item):
+                if not wait:
+                    return False
+                self.buffer.add(item)
             takes = self._takes
             if self._woken != takes:
                 self._call_soon(self._take_in)
@@ -107,31 +103,12 @@ class Sender:
             raise
         return True
 
-    def _encode_and_add(self, item: PendingMessage, *, wait: bool) -> bool:
-        topic = item.message.topic
-        batch = PendingBatch(topic, item.queue, (item,), item.message.message_group, item.due_bucket)
-        batch.close()
-        batch.share = BufferShare()
-        try:
-            if wait:
-                self.buffer.reserve(batch.share, topic, 1, item.memory)
-            elif not self.buffer.try_reserve(batch.share, topic, 1, item.memory):
-                return False
-            self.buffer.number(batch)
-            assert batch.number is not None
-            batch.data = self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
-            self.buffer.hand_over(batch)
-        except BaseException:  # a message that was changed since it was checked, or Ctrl-C
-            self.take_back(batch)
-            raise
-        return True
-
     def send_batch(self, batch: RecordsBatch, records: Records) -> None:
         """Send records, which have a share of the buffer; if this raises, call `take_back`."""
         batch.handed_in = time.monotonic()
         self.buffer.number(batch)
         assert batch.number is not None
-        batch.data = self._encoder.encode_records(records, time.time_ns() // 1_000_000, batch.number)
+        batch.data = records.build(time.time_ns() // 1_000_000, self._producer_id, *batch.number)
         self.buffer.hand_over(batch)
         self._call_soon(self._take_in)
 
@@ -166,48 +143,49 @@ class Sender:
             item = handed.popleft()
             if isinstance(item, PendingBatch):
                 self._accumulator.add_batch(item)
-            elif (batch := self._accumulator.add_message(item, now, is_lone=count == 1)) is not None:
-                self._transmit(batch)
+            else:
+                self._accumulator.add_message(item, now, is_lone=count == 1)
         if self._waiting:
             self._drain()
         if self._timer is None and count:
             self._keep_time(now)
 
     def _drain(self) -> None:
-        while (actions := self._accumulator.drain(time.monotonic())) is not None:
-            self._carry_out(actions)
+        while self._accumulator.drain(time.monotonic()):
+            pass
 
-    def _carry_out(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case Send(batch):
-                    self._transmit(batch)
-                case Complete(batch, error):
-                    self._complete(batch, None, error)
-                case FindRoute(topic, is_gone):
-                    if is_gone:
-                        self._routes.forget(topic)
-                    self._routes.refresh_soon(topic)
-                case Abandon():
-                    self._abandon(action)
+    # ---- what the accumulator decides -----------------------------------------------------------
 
-    def _transmit(self, batch: PendingBatch) -> None:
+    def find_route(self, topic: str, *, is_gone: bool) -> None:
+        """Ask for the route of a topic; forget the known one first if the topic is gone."""
+        if is_gone:
+            self._routes.forget(topic)
+        self._routes.refresh_soon(topic)
+
+    def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
+        """End the stream by which a try was sent that its broker has left without an answer."""
+        self._not_stored(target, error)
+        assert isinstance(stream, AppendStream)
+        stream.fail(Unavailable(f"broker {target.address} left an earlier request without an answer"))
+
+    def transmit(self, batch: PendingBatch) -> None:
+        """Encode a batch unless that was done, and send it to its target."""
         if batch.data is None:
             assert batch.number is not None
             try:
-                batch.data = self._encoder.encode_messages(batch.messages, batch.message_group, batch.number)
+                batch.data = self._encode(batch.messages, batch.message_group, batch.number)
             except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
                 # Each was checked when it was handed in, so one was changed since.
                 text = error.message if isinstance(error, MiniMQError) else repr(error)
                 reason = (
                     f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
                 )
-                self._carry_out(self._accumulator.give_up(batch, InvalidArgument(reason)))
+                self._accumulator.give_up(batch, InvalidArgument(reason))
                 return
         assert batch.target is not None
         queue, address = batch.target
         try:
-            batch.stream = stream = self._streams.to(address)
+            batch.stream = stream = self._streams[address]
             # A message for a compacted topic always has a queue.
             route = self._routes.known(batch.topic) if batch.queue is not None else None
             key_queues = route.key_queues if route is not None else 0
@@ -216,55 +194,43 @@ class Sender:
         except MiniMQError as error:
             self._failed(batch, batch.attempts, error)
 
-    def _abandon(self, action: Abandon) -> None:
-        self._not_stored(action.target, action.error)
-        address = action.target.address
-        assert isinstance(action.stream, AppendStream)
-        reason = Unavailable(f"broker {address} left an earlier request without an answer")
-        self._streams.abandon(address, action.stream, reason)
-
     def _answered(
         self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MiniMQError | None
     ) -> None:
         try:
-            if result is None:
+            target = batch.target
+            if result is None or target is None:
                 self._failed(batch, attempt, error or InternalError("the broker gave an empty answer"))
             else:
-                receipt = self._receipt(batch, result)
+                queue = target.queue
+                if result.queue_id != queue.queue_id:  # an earlier try had stored it there
+                    queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
+                receipt = BatchReceipt(
+                    queue,
+                    result.base_offset,
+                    result.store_timestamp_ms,
+                    batch.count,
+                    self._producer_id,
+                    batch.sequence,
+                    _STATUS.get(result.status, SendStatus.SEND_OK),  # whatever a newer broker says, it is stored
+                    result.due_ms,
+                    result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
+                )
                 if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-                    if self._outages and batch.target is not None:
-                        self._answers_again(batch.target)
-                    self._complete(batch, receipt, None)
+                    if self._outages:
+                        self._answers_again(target)
+                    self.complete(batch, receipt, None)
         except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
             reason = InternalError(f"the producer failed over an answer: {fault!r}")
-            self._carry_out(self._accumulator.give_up(batch, reason))
+            self._accumulator.give_up(batch, reason)
         if self._waiting:
             self._drain()
 
-    def _receipt(self, batch: PendingBatch, result: broker_pb2.AppendResult) -> BatchReceipt:
-        assert batch.target is not None
-        queue = batch.target.queue
-        if result.queue_id != queue.queue_id:  # an earlier try had stored it there
-            queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
-        return BatchReceipt(
-            queue,
-            result.base_offset,
-            result.store_timestamp_ms,
-            batch.count,
-            self._encoder.producer_id,
-            batch.sequence,
-            _STATUS.get(result.status, SendStatus.SEND_OK),  # whatever a newer broker says of it, it is stored
-            result.due_ms,
-            result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
-        )
-
     def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
-        assert batch.target is not None
-        actions = self._accumulator.failed(batch, attempt, error, time.monotonic())
-        if actions is not None:
-            self._not_stored(batch.target, error)
-            self._carry_out(actions)
+        target = batch.target  # that of the try
+        if self._accumulator.failed(batch, attempt, error, time.monotonic()) and target is not None:
+            self._not_stored(target, error)
 
     def _not_stored(self, target: Target, error: MiniMQError) -> None:
         queue, address = target
@@ -279,7 +245,8 @@ class Sender:
         if (outage := self._outages.pop(name, None)) is not None:
             outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
 
-    def _complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+    def complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        """Tell the outcome of a batch."""
         share = batch.share
         size = share.size
         self.buffer.grow(share, -size)  # first: who gets a receipt may send the next message at once
@@ -304,7 +271,7 @@ class Sender:
             self._accumulator.held_up(held_up_s)
         try:
             if now >= self._accumulator.wake_at:
-                self._carry_out(self._accumulator.time_passed(now))
+                self._accumulator.time_passed(now)
             if self._waiting:
                 self._drain()
         except Exception:
@@ -321,7 +288,7 @@ class Sender:
         try:
             self.buffer.end()
             self._take_in()
-            self._carry_out(self._accumulator.close())
+            self._accumulator.close()
             self._streams.close()
             if self._timer is not None:
                 self._timer.cancel()

@@ -95,15 +95,15 @@ def test_the_watch_survives_what_nobody_foresaw(
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)
-    put, failed = Routes._put, threading.Event()
+    keep, failed = Routes._keep, threading.Event()
 
-    def fail_once(routes: Routes, route: TopicRoute, asked_at: int | None) -> tuple[TopicRoute, bool]:
+    def fail_once(routes: Routes, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
         if asked_at is None and not failed.is_set():
             failed.set()
             raise RuntimeError("a defect")
-        return put(routes, route, asked_at)
+        return keep(routes, route, asked_at=asked_at)
 
-    monkeypatch.setattr(Routes, "_put", fail_once)
+    monkeypatch.setattr(Routes, "_keep", fail_once)
     cache = open_cache(nameserver.address)
     cache.route("orders")
     assert failed.wait(5)
@@ -144,7 +144,7 @@ def test_a_topic_that_is_not_found_leaves_nothing(
     for number in range(10):
         with pytest.raises(TopicNotFound):
             cache.route(f"typo-{number}")
-    assert cache.routes._watching is None
+    assert cache.routes._tasks == []
     cache.route("orders")
     wait_until(lambda: watched(nameserver) == {"orders"})
     assert (cache.table.watched(), list(cache.table.known)) == (["orders"], ["orders"])
@@ -182,7 +182,7 @@ def test_what_the_watch_had_on_its_way_does_not_bring_a_forgotten_topic_back(
     cache = open_cache(nameserver.address)
     late = cache.route("orders")
     cache.forget("orders")
-    cache.table._put(late, None)
+    cache.table._keep(late)
     assert cache.known("orders") is None
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.chosen_queues import ChosenQueues, OrderedQueues
+from minimq.sending.chosen_queues import ChosenQueues
 from minimq.sending.selectors import by_hash
 from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 
@@ -20,6 +22,20 @@ def route(**brokers: Told) -> TopicRoute:
         tuple(QueueData(name, 16, told[0], told[1]) for name, told in sorted(brokers.items())),
         {name: BrokerData("c", name, {0 if told[2] else 1: f"{name}:1"}) for name, told in brokers.items()},
     )
+
+
+class OrderedQueues:
+    """The queues of one topic."""
+
+    def __init__(self) -> None:
+        self._chosen = ChosenQueues()
+        self._queues: Sequence[MessageQueue] = ()
+
+    def update(self, known: TopicRoute) -> None:
+        self._queues = self._chosen.of(known)
+
+    def queues(self) -> Sequence[MessageQueue]:
+        return self._queues
 
 
 def names(memory: OrderedQueues) -> str:

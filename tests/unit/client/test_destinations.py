@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq import MessageQueue
-from minimq.sending.arrow.destinations import Destination, Destinations
-from minimq.sending.arrow.key_hashes import key_hashes
+from minimq.sending.arrow.destinations import Destination, Destinations, key_hashes
 from minimq.sending.key_hash import java_hash
 from minimq_common.errors import InvalidArgument
 

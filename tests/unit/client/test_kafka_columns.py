@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.kafka import bytes_of, headers_of, properties_of
-from minimq.sending.arrow.kafka_columns import renamed
+from minimq.sending.arrow.row_columns import renamed
 from minimq_common.errors import InvalidArgument
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -23,7 +23,8 @@ def test_a_task_that_loses_a_cancellation_ends_nevertheless() -> None:
         finished.set()
 
     loop = LoopThread("test-loop", finish)
-    loop.submit(go_on())
+    tasks: list[asyncio.Task[None]] = []
+    loop.call_soon(lambda: tasks.append(asyncio.ensure_future(go_on())))
     assert begun.wait(20)
     closing = threading.Thread(target=loop.close, daemon=True)
     closing.start()

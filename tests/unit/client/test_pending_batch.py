@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from minimq_common.model import Message
 
 
 def batch_of(sizes: list[int]) -> PendingBatch:
-    return PendingBatch("t", None, [PendingMessage(Message("t", b"x"), None, size, None) for size in sizes])
+    return PendingBatch("t", None, deque([PendingMessage(Message("t", b"x"), None, size, None) for size in sizes]))
 
 
 @pytest.mark.parametrize(

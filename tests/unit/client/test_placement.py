@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.sending.batch_encoder import BatchEncoder, Batcher
+from minimq.sending.batch_encoder import Batcher
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of, healthy
 from minimq_common.errors import InvalidArgument, TopicNotFound
@@ -57,7 +57,7 @@ def parts_of(
     messages: list[TransactionMessage], queues: list[MessageQueue], most: int = 9
 ) -> list[tuple[str, int, str | None, list[int]]]:
     options = ProducerOptions(batch_messages=most, batch_bytes=100)
-    parts = Batcher(options, BatchEncoder(options)).parts(messages, queues)
+    parts = Batcher(options).parts(messages, queues)
     return [(part.queue.topic, part.queue.queue_id, part.message_group, part.indices) for part in parts]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch,
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
-from minimq.sending.record_accumulator import Abandon, Action, Complete, FindRoute, RecordAccumulator, Send
+from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import (
     Closed,
@@ -81,6 +80,7 @@ class Play:
         self.accumulator = RecordAccumulator(
             QueueSelector(self.routes.known, self.options, random.Random(7), self.health),
             self.options,
+            self,
             self.numbers.number,
             self.numbers.close_number,
         )
@@ -95,7 +95,9 @@ class Play:
         self.stored: defaultdict[str, dict[int, MessageQueue]] = defaultdict(dict)
         self.logs: defaultdict[MessageQueue | None, list[int]] = defaultdict(list)
         self.told: dict[int, Told] = {}
-        self.others: list[Action] = []
+        #: Topics that were looked for, with whether they are gone; and streams that were abandoned.
+        self.looked_for: list[tuple[str, bool]] = []
+        self.abandoned: list[object] = []
 
     # ---- events ---------------------------------------------------------------------------------
 
@@ -104,9 +106,7 @@ class Play:
         told = self.told[number] = Told()
         item = PendingMessage(Message(topic, b"x"), queue, 1, told, due)
         item.ticket, item.born_ms, item.handed_in = number, 0, self.now
-        batch = self.accumulator.add_message(item, self.now, is_lone=number % 2 == 0)
-        if batch is not None:
-            self.carry_out([Send(batch)])
+        self.accumulator.add_message(item, self.now, is_lone=number % 2 == 0)
         self.drain()
         return number
 
@@ -154,10 +154,8 @@ class Play:
         self.drain()
 
     def failed(self, one: Try, error: MiniMQError) -> None:
-        actions = self.accumulator.failed(one.batch, one.attempt, error, self.now)
-        if actions is not None:
+        if self.accumulator.failed(one.batch, one.attempt, error, self.now):
             self.health.failed(one.target.address, error, self.now)
-            self.carry_out(actions)
 
     def hang(self, index: int, *, stored: bool) -> None:
         """Leave a request without an answer; the broker may have stored it."""
@@ -178,30 +176,28 @@ class Play:
         while (at := self.accumulator.wake_at) <= end:
             self.now = max(self.now, at)
             self.under_way = [one for one in self.under_way if one.batch.expires > self.now]
-            self.carry_out(self.accumulator.time_passed(self.now))
+            self.accumulator.time_passed(self.now)
             self.drain()
         self.now = end
 
-    # ---- actions --------------------------------------------------------------------------------
+    # ---- what the accumulator decides -----------------------------------------------------------
 
     def drain(self) -> None:
-        while (actions := self.accumulator.drain(self.now)) is not None:
-            self.carry_out(actions)
+        while self.accumulator.drain(self.now):
+            pass
 
-    def carry_out(self, actions: Sequence[Action]) -> None:
-        for action in actions:
-            match action:
-                case Send(batch):
-                    self.send(batch)
-                case Complete(batch, error):
-                    batch.complete(None, error)
-                case FindRoute() | Abandon():
-                    self.others.append(action)
-                    if isinstance(action, Abandon):
-                        self.health.failed(action.target.address, action.error, self.now)
-                        self.break_streams(action.target.queue.broker_name)
+    def complete(self, batch: PendingBatch, receipt: None, error: MiniMQError) -> None:
+        batch.complete(receipt, error)
 
-    def send(self, batch: PendingBatch) -> None:
+    def find_route(self, topic: str, *, is_gone: bool) -> None:
+        self.looked_for.append((topic, is_gone))
+
+    def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
+        self.abandoned.append(stream)
+        self.health.failed(target.address, error, self.now)
+        self.break_streams(target.queue.broker_name)
+
+    def transmit(self, batch: PendingBatch) -> None:
         one = Try(batch)
         numbers = list(batch.share.tickets)
         self.dues[one.sequence] = None if batch.due is None else batch.due.at_s
@@ -420,7 +416,7 @@ def test_a_late_answer_to_an_earlier_try_is_no_outcome() -> None:
     play.fail(Unavailable("gone"))
     receipt = BatchReceipt(QUEUES[0], 0, 0, 1, 1, first.sequence, SendStatus.SEND_OK)
     assert not play.accumulator.acknowledged(first.batch, first.attempt, receipt, play.now)
-    assert play.accumulator.failed(first.batch, first.attempt, Unavailable("again"), play.now) is None
+    assert not play.accumulator.failed(first.batch, first.attempt, Unavailable("again"), play.now)
     assert not play.told[number].outcomes
 
 
@@ -429,8 +425,7 @@ def test_a_try_without_an_answer_is_given_up_with_its_stream() -> None:
     number = play.message(QUEUES[0])
     play.hang(0, stored=True)
     play.pass_time(1.5)  # a sixth of the time is over
-    [abandoned] = [action for action in play.others if isinstance(action, Abandon)]
-    assert abandoned.stream == "a"
+    assert play.abandoned == ["a"]
     play.answer()
     receipt = play.outcome(number)
     assert isinstance(receipt, SendReceipt)
@@ -484,7 +479,7 @@ def test_a_queue_that_nobody_has_is_tried_until_the_time_is_over() -> None:
     assert not play.told[number].outcomes
     play.pass_time(0.5)
     assert isinstance(play.outcome(number), SendFailed)
-    assert FindRoute("t", is_gone=False) in play.others
+    assert ("t", False) in play.looked_for
 
 
 def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_times() -> None:
@@ -492,7 +487,7 @@ def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_t
     number = play.message()
     del play.routes.routes["t"]
     play.fail(TopicNotFound("gone"))
-    assert play.others[0] == FindRoute("t", is_gone=True)
+    assert play.looked_for[0] == ("t", True)
     play.pass_time(1.0)
     assert isinstance(play.outcome(number), TopicNotFound)
 
@@ -511,9 +506,9 @@ def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:
     play = Play(window=1)
     item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
     item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
-    batch = play.accumulator.add_message(item, play.now, is_lone=True)
-    assert batch is not None
-    play.carry_out(play.accumulator.give_up(batch, InvalidArgument("it was changed")))
+    play.batches[0] = [0]
+    play.accumulator.add_message(item, play.now, is_lone=True)
+    play.accumulator.give_up(play.under_way.pop().batch, InvalidArgument("it was changed"))
     assert [type(outcome) for outcome in told.outcomes] == [InvalidArgument]
     play.told[0] = told
     number = play.message(QUEUES[0])  # there is room again
@@ -526,7 +521,7 @@ def test_closing_fails_all_that_has_no_outcome() -> None:
     for queue in (None, None, None, QUEUES[0], QUEUES[0]):
         play.message(queue)
     play.fail(SystemBusy("later", retry_after_s=0.5))
-    play.carry_out(play.accumulator.close())
+    play.accumulator.close()
     assert all(isinstance(play.outcome(number), Closed) for number in play.told)
     assert play.accumulator.wake_at == math.inf
 

@@ -98,7 +98,7 @@ def test_what_comes_later_is_not_waited_for() -> None:
     first = reserved(buffer, 1, 10)
     waiting = threading.Thread(target=buffer.wait, args=(PATIENCE_S,))
     waiting.start()
-    wait_until(lambda: bool(buffer._waiters))
+    wait_until(lambda: bool(buffer._calls))
     reserved(buffer, 1, 10)
     buffer.release(first)
     waiting.join(PATIENCE_S)

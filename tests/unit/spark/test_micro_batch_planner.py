@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from minimq import MessageQueue, MiniMQError, errors
+from minimq.connection import at_master
 from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
-from minimq.routes import retries
 from minimq_common.model import AwayBroker, TopicId
 from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
@@ -72,7 +72,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(micro_batch_planner, "queue_finder", lambda *_: made)
-    for module in (micro_batch_planner, retries):
+    for module in (micro_batch_planner, at_master):
         monkeypatch.setattr(module, "time", made)
     return made
 

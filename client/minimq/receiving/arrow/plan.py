@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minimq.connection.at_master import with_retries
+from minimq.connection.away import describe_away
 from minimq.connection.cluster import Cluster
 from minimq.receiving.queue_finder import Findings, FoundQueue, QueueFinder
 from minimq.receiving.range_reader import RangeOptions
-from minimq.routes.away import describe_away
-from minimq.routes.retries import with_retries
 from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
 from minimq_common.moments import Time, timestamp_ms

@@ -16,6 +16,7 @@ from minimq.connection.loop_thread import CLOSED
 from minimq.receiving.work_queues.popped import Receipts, Receivables, receipts_of, united
 from minimq.receiving.work_queues.settler import Settler, Told
 from minimq.sending.callback_thread import CallbackThread
+from minimq.transport.home_process import check_may_wait
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_proto.v1 import broker_pb2
 
@@ -152,7 +153,7 @@ class Settles:
     def _begin_settle(self, messages: Receivables, how: Settlement, told: Told) -> bool:
         self._check_open()
         receipts = receipts_of(messages, self._group)
-        self._connection.check_may_wait()
+        check_may_wait()
         if receipts and not self._connection.call_soon(self._settle_on_loop, receipts, how, told):
             raise Closed(CLOSED)
         return bool(receipts)

@@ -13,8 +13,8 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minimq.sending.arrow.row_columns import checked_text, refused, shown, with_small_offsets
 from minimq.sending.arrow.sections import fixed_section, variable_sections
-from minimq.sending.arrow.text_columns import checked_text, refused, shown, with_small_offsets
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from minimq.sending.arrow.plain_columns import as_plain, is_any_list
+from minimq.sending.arrow.row_columns import as_plain, is_any_list
 from minimq_common.errors import InvalidArgument
 
 _LIST_OF_TEXT: Final = pa.list_(pa.string())

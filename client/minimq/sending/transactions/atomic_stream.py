@@ -27,7 +27,6 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
 
     def __init__(self, connection: Connection, address: str) -> None:
         super().__init__(connection, address, lambda stub: stub.AppendAtomic, _parts, _joined)  # type: ignore[arg-type, return-value]
-        self._address = address
 
     async def append(
         self, batches: Sequence[tuple[MessageQueue, bytes]], progress: broker_pb2.AtomicProgress | None
@@ -35,7 +34,7 @@ class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendRe
         """Have batches stored as a whole, with what a group has consumed."""
         result = await self._result(broker_pb2.AtomicAppend(progress=progress), batches)
         if len(result.batches) != len(batches):
-            raise InternalError(f"broker {self._address} answered about other batches")
+            raise InternalError(f"broker {self.address} answered about other batches")
         return result
 
     async def end(self, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:

@@ -9,7 +9,7 @@ from itertools import repeat
 from typing import Generic, TypeVar
 
 from minimq.arguments import check_function, check_message_type, check_queue
-from minimq.connection.loop_steps import LoopStep, Steps
+from minimq.connection.loop_calls import LoopStep, Steps
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector

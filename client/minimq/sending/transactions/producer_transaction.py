@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from minimq.connection.loop_steps import run_steps
+from minimq.connection.loop_calls import run_steps
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.open_transaction import OpenTransaction

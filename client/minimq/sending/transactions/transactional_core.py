@@ -13,7 +13,7 @@ from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK
 from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster, answer_of, at_master
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_steps import LoopStep, Steps
+from minimq.connection.loop_calls import LoopStep, Steps
 from minimq.sending.append_stream import AppendStreams
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
@@ -245,7 +245,7 @@ class TransactionalCore:
         key_queues = route.key_queues if route else 0
 
         async def attempt(address: str) -> broker_pb2.AppendResult:
-            append = self._streams.to(address).append
+            append = self._streams[address].append
             return await answer_of(lambda take: append(queue, each.data, take, half, key_queues=key_queues))
 
         await at_master(RoutedMaster(self._client, queue.topic, queue.broker_name), attempt, self._timeout_s)

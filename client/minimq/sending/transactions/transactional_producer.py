@@ -9,7 +9,7 @@ from typing import Self, Unpack
 from minimq.administration.resolutions import TransactionResolution
 from minimq.arguments import check_iterable, check_plain_function
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_steps import run_steps
+from minimq.connection.loop_calls import run_steps
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions

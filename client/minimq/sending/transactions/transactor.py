@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_steps import LoopStep, Steps
-from minimq.sending.batch_encoder import BatchEncoder, Batcher, Part
-from minimq.sending.key_queues import check_body
+from minimq.connection.loop_calls import LoopStep, Steps
+from minimq.sending.batch_encoder import Batcher, Part
+from minimq.sending.chosen_queues import check_body
 from minimq.sending.pending_batch import BatchNumber
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
@@ -157,7 +157,7 @@ class Transactor:
         self._find = find
         self._choose = choose
         self.counters = TransactionCounters()
-        self._batcher = Batcher(options, BatchEncoder(options))
+        self._batcher = Batcher(options)
         self.producer_id = self._batcher.producer_id
         self._lock = threading.Lock()  # protects the numbers
         self._next = 0

@@ -1,4 +1,4 @@
-"""The retry schedule of calls while servers are absent."""
+"""The retry policy of calls and of batches: how long a try may take, and when the next one follows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ _LONGEST_PAUSE_S = 0.5
 _SHARES = (6, 3, 2, 1)
 #: A try is given at least this long, however little is left, in seconds.
 _SHORTEST_TRY_S = 0.2
+#: Waits of a batch before its second, third, ... try: the first goes elsewhere at once.
+_BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
+#: Wait of a batch that was not tried, because no broker takes it.
+_NOWHERE_S = 0.1
 
 
 class RetrySchedule:
@@ -52,6 +56,17 @@ class RetrySchedule:
 def try_timeout_s(now: float, deadline: float, tries: int) -> float:
     """Return how many seconds the next try may take, after so many tries: its share of the time left."""
     return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], _SHORTEST_TRY_S)
+
+
+def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
+    """Return how many seconds a batch waits for its next try, None if none helps.
+
+    It may be bound to its queue, or there may be a broker elsewhere that takes it.
+    """
+    if not error.retriable and (bound or not error.refresh_route):
+        return None
+    pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _NOWHERE_S
+    return max(pause_s, error.retry_after_s) if bound or not elsewhere else pause_s
 
 
 def after_waiting(error: MiniMQError, waited_s: float, option: str = "") -> MiniMQError:

@@ -1,9 +1,10 @@
-"""The brokers, as one name server knows them at one moment."""
+"""The brokers, as one name server knows them at one moment, and those that it refused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from minimq_common.model import AwayBroker, BrokerData
 from minimq_common.wire.convert import away_from_wire, broker_from_wire
@@ -20,6 +21,35 @@ class ClusterView:
     settled: bool
     #: Brokers that have gone, or came back without some of their topics, sorted by name.
     away: tuple[AwayBroker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictReport:
+    """One broker that a name server refused, or replaced by another, and that has not registered since.
+
+    Attributes:
+        nameserver: HOST:PORT of the name server; another one may have decided differently.
+        cluster: of the broker without a place, as the following three.
+        broker_name: its name.
+        broker_id: its id.
+        address: its HOST:PORT.
+        holder_address: HOST:PORT of the broker that has the place.
+        reason: why, and what can be done about it.
+        first_at: when it was seen first.
+        last_at: when it was seen last; a name server forgets it some minutes later.
+        times: how often it was seen.
+    """
+
+    nameserver: str
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    holder_address: str
+    reason: str
+    first_at: datetime
+    last_at: datetime
+    times: int
 
 
 def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:

@@ -1,0 +1,182 @@
+"""Calls across event loops and threads: those that run on the loop of a connection, and those on a user's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
+
+from minimq.connection.loop_thread import CLOSED
+from minimq.transport.home_process import check_may_wait
+from minimq_common.errors import Closed
+
+if TYPE_CHECKING:
+    from minimq.connection.client import ClusterClient
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class LoopCall(Generic[T]):
+    """A coroutine of a client on the event loop of its connection, whose end is told to whoever waits for it.
+
+    Ctrl-C may come anywhere in a thread that waits. So it shares no lock with the loop, as it would with a
+    `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        make: Callable[[], Coroutine[Any, Any, T]],
+        over: Callable[[asyncio.Task[T]], object],
+    ) -> None:
+        self._client = client
+        self._make = make
+        self._over = over
+        self._task: asyncio.Task[T] | None = None  # belongs to the loop
+
+    def begin(self) -> None:
+        """Begin. Raises `Closed`."""
+        self._client.check_open()
+        check_may_wait()
+        if not self._client.connection.call_soon(self._begin):
+            raise Closed(CLOSED)
+
+    def cancel(self) -> None:
+        """End the coroutine. Does not wait for that."""
+        self._client.connection.call_soon(self.cancel_now)
+
+    def cancel_now(self) -> None:
+        """Do as `cancel`, on the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._client.under_way.add(self)
+        self._task = asyncio.create_task(self._run())
+        self._task.add_done_callback(self._end)
+        if self._client.is_closed:  # since it was begun
+            self._task.cancel()
+
+    async def _run(self) -> T:
+        return await self._make()  # whatever that raises is told, and leaves nobody waiting
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._client.under_way.discard(self)
+        if not task.cancelled():
+            task.exception()  # so that asyncio does not log it if nobody waits any more
+        self._over(task)
+
+
+def result_of(task: asyncio.Task[T]) -> T:
+    """Return the result of a call that has ended. Raises what the coroutine has raised, or `Closed`."""
+    if task.cancelled():
+        raise Closed(f"{CLOSED} while a call was under way")
+    return task.result()
+
+
+def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callable[[], Coroutine[Any, Any, T]]:
+    """Return a maker of a coroutine that calls a function, which must not block."""
+
+    async def call() -> T:
+        return function(*arguments)
+
+    return call
+
+
+# ---- work that both faces of a client share ----------------------------------------------------------
+
+
+class LoopStep(NamedTuple):
+    """A coroutine, and the client on whose event loop it is to run."""
+
+    client: ClusterClient
+    make: Callable[[], Coroutine[Any, Any, Any]]
+
+
+#: What is between the steps runs where the caller is; it gets the result of each, or its error.
+Steps = Generator[LoopStep, Any, T]
+
+
+def run_steps(steps: Steps[T]) -> T:
+    """Run all steps, and return the result; waits."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                result = step.client.wait(step.make)
+            except BaseException as error:  # noqa: BLE001 - it decides what follows
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+async def await_steps(steps: Steps[None], *, is_quick: bool) -> None:
+    """Do as `run_steps`, and suspend a task instead; what comes before the first step has a thread unless quick."""
+    with suppress(StopIteration):
+        step = next(steps, None) if is_quick else await asyncio.to_thread(next, steps, None)
+        while step is not None:
+            try:
+                result = await step.client.result(step.make)
+            except BaseException as error:  # noqa: BLE001 - it decides what follows
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+
+
+# ---- calls on the event loop of a user ----------------------------------------------------------------
+
+
+class UserLoop:
+    """Makes calls on one event loop; those that gather are made together. Thread-safe."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls: deque[Callable[[], object]] = deque()
+        #: The loop has been woken, which costs a system call, and has not looked yet.
+        self._is_woken = False
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have a function called, which must not raise; never, if the loop is closed, and with it all who waited."""
+        self._calls.append(function)
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                self.loop.call_soon_threadsafe(self._make_calls)
+            except RuntimeError:  # it is closed
+                self._is_woken = False
+                self._calls.clear()
+
+    def _make_calls(self) -> None:
+        self._is_woken = False  # first: whoever adds one from here on wakes the loop again
+        for _ in range(len(self._calls)):
+            self._calls.popleft()()
+
+
+class LoopOutcome(Generic[T]):
+    """One outcome: set by any thread, awaited on the loop through `future`."""
+
+    __slots__ = ("_error", "_loop", "_value", "future")
+
+    def __init__(self, loop: UserLoop) -> None:
+        self._loop = loop
+        self.future: asyncio.Future[T] = loop.loop.create_future()
+
+    def complete(self, value: T | None, error: BaseException | None, /) -> None:
+        """Take the value, or the reason why there is none."""
+        if not self.future.cancelled():
+            self._value, self._error = value, error
+            self._loop.call(self._resolve)
+
+    def _resolve(self) -> None:
+        if self.future.done():  # it was cancelled
+            return
+        if self._error is not None:
+            self.future.set_exception(self._error)
+        elif self._value is not None:
+            self.future.set_result(self._value)

@@ -1,1 +1,0 @@
-"""Where the queues of a topic are: asked of the name servers, watched, and kept."""
