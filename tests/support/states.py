@@ -39,7 +39,6 @@ def transaction_rows(table: TransactionTable) -> dict[str, Any]:
     return {
         "staged": {key: msgspec.to_builtins(table.stage_row(*key)) for key in sorted(table)},
         "ended": {name: msgspec.to_builtins(table.ending(name)) for name in names},
-        "publishing": table.publishing,
         "unpublished": sorted(table.unpublished),
         "totals": (table.count, table.size),
         "outcomes": dict(table.outcomes._ends),

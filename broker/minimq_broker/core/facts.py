@@ -180,13 +180,6 @@ class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided")
     parts: tuple[StagedSequences, ...]
 
 
-class PublicationBegun(msgspec.Struct, frozen=True, tag="publication-begun"):
-    """The published batches that follow are of this transaction, in its order."""
-
-    name: str
-    number: int
-
-
 class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped"):
     """The next batches of a transaction, in its order, cannot be read any more: they are not published."""
 
@@ -242,7 +235,6 @@ Fact = (
     | AccessSet
     | TermBegun
     | TransactionDecided
-    | PublicationBegun
     | PublicationSkipped
     | TransactionsExpired
     | TransactionPrepared

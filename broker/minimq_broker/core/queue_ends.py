@@ -30,7 +30,7 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 class BatchApplied(NamedTuple):
     """The effect of an entry with a batch in a queue; producer id and numbers as in the header of the batch.
 
-    A published one has none of these: its number was its own while it was staged, or delayed; it has a key then.
+    A released one has none of these: its number was its own while it was staged, or delayed; it has a key then.
     """
 
     queue: QueueKey
@@ -39,5 +39,4 @@ class BatchApplied(NamedTuple):
     producer_id: int = 0
     sequence: int = 0
     settled_before: int = 0
-    is_published: bool = False
-    due: DueKey | None = None
+    released: DueKey | None = None

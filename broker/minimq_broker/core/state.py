@@ -26,7 +26,6 @@ from minimq_broker.core.facts import (
     IdleTransactionsExpired,
     OffsetsCommitted,
     PermissionSet,
-    PublicationBegun,
     PublicationSkipped,
     RouteFact,
     TermBegun,
@@ -38,7 +37,7 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.group_index import GroupIndex
-from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueSkipped
+from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueKey, DueSkipped
 from minimq_broker.core.held.staged_batches import BatchStaged
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.popping.pop_queue import PopQueue
@@ -171,10 +170,8 @@ class State:
             self.changed.add(("end", *queue))
             if entry.producer_id:
                 self._remember(entry, position)
-            elif entry.is_published:
-                self.transactions.publish(self.position)
-            elif entry.due is not None:
-                self.delays.publish(entry.due, queue.topic_id, entry.end.offset - entry.place.base_offset)
+            elif entry.released is not None:
+                self._release(entry, entry.released)
         elif isinstance(entry, AtomicBegun):
             self._atomic = (self.position, position + entry.size)
         else:
@@ -182,6 +179,12 @@ class State:
             if isinstance(entry, BatchDelayed) and entry.producer_id:
                 self._remember(entry, position)
         self.position = position
+
+    def _release(self, entry: BatchApplied, key: DueKey) -> None:
+        if key.due_ms:
+            self.delays.publish(key, entry.queue.topic_id, entry.end.offset - entry.place.base_offset)
+        else:
+            self.transactions.publish(key.id, self.position)
 
     def _change(self, entry: Fact | BatchStaged | BatchDelayed, at_ms: int) -> None:
         is_told = isinstance(entry, RouteFact)
@@ -192,7 +195,6 @@ class State:
             case (
                 BatchStaged()
                 | TransactionDecided()
-                | PublicationBegun()
                 | PublicationSkipped()
                 | TransactionsExpired()
                 | TransactionPrepared()

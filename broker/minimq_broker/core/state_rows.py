@@ -114,10 +114,6 @@ _ROWS: dict[str, _Row] = {
         lambda state, name: state.transactions.ending(name),
         lambda state, row, name: state.transactions.load_ending(row, msgspec.convert(name, str)),
     ),
-    "publishing": _Row(
-        lambda state: state.transactions.publishing,
-        lambda state, name: setattr(state.transactions, "publishing", msgspec.convert(name, str)),
-    ),
     "due-mark": _Row(lambda state: state.delays.published, lambda state, row: state.delays.load_mark(row)),
     "delayed": _Row(
         lambda state, topic_id: state.delays.by_topic.get(topic_id),

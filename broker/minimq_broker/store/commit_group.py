@@ -12,7 +12,6 @@ from minimq_broker.core.facts import (
     AtomicBegun,
     Fact,
     OffsetsCommitted,
-    PublicationBegun,
     PublicationSkipped,
     Topic,
 )
@@ -23,11 +22,10 @@ from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.store.entry import (
     HEADER_BYTES,
-    EntryKind,
     batch_entry,
-    due_entry,
     fact_entry,
     opened,
+    released_entry,
     staged_batch,
     staged_entry,
 )
@@ -280,7 +278,6 @@ class CommitGroup:
 
     def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], reader: LogReader) -> None:
         """Write staged batches to their queues, in this order."""
-        self.add(PublicationBegun(*transaction))
         for batch in staged:
             topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
             try:
@@ -289,14 +286,14 @@ class CommitGroup:
                 self.add(PublicationSkipped(*transaction, 1))
                 self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
                 continue
-            self.release(topic, batch.queue_id, data)
+            self.release(topic, batch.queue_id, data, DueKey(0, batch.position))
 
-    def release(self, topic: Topic, queue_id: int, data: memoryview, due: DueKey | None = None) -> Place:
+    def release(self, topic: Topic, queue_id: int, data: memoryview, key: DueKey) -> Place:
         """Write a held batch to its queue: one that was staged, or was delayed and is due."""
         # Queues may have been hidden since; a permission that was taken away does not matter.
         queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
-        place = self.put(queue, data, read_header(data), EntryKind.PUBLISHED if due is None else EntryKind.DUE, due)
-        effect = BatchApplied(queue, self.ends[queue], place, is_published=due is None, due=due)
+        place = self.put(queue, data, read_header(data), key)
+        effect = BatchApplied(queue, self.ends[queue], place, released=key)
         self.effects.append((effect, self.end, place.stored_ms))
         return place
 
@@ -346,22 +343,15 @@ class CommitGroup:
 
     # ---- entries ------------------------------------------------------------------------------------
 
-    def put(
-        self,
-        queue: QueueKey,
-        data: bytes | memoryview,
-        header: Header,
-        kind: EntryKind = EntryKind.BATCH,
-        key: DueKey | None = None,
-    ) -> Place:
-        """Write a batch where its queue ends, with the key of one that was delayed; its effect follows."""
+    def put(self, queue: QueueKey, data: bytes | memoryview, header: Header, key: DueKey | None = None) -> Place:
+        """Write a batch where its queue ends, with the key of one that was held; its effect follows."""
         end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
         stored_ms = max(self.now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
         offset, count, position = end.offset, header.count, self.end
         if key is None:
-            entry = batch_entry(queue, offset, stored_ms, data, kind)
+            entry = batch_entry(queue, offset, stored_ms, data)
         else:
-            entry = due_entry(queue, offset, stored_ms, key, data)
+            entry = released_entry(queue, offset, stored_ms, key, data)
         size, born, hashes = len(entry), (header.born_first_ms, header.born_last_ms), header.tag_hashes
         self.entries.append((position, entry))
         self.end = position + size

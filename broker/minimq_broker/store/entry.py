@@ -31,8 +31,8 @@ _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
 _TRANSACTION = struct.Struct("<qH")
 #: When a delayed batch is due, in ms since 1970, and whether it may be recalled.
 _DELAY = struct.Struct("<q?")
-#: The key of a delayed batch that is published.
-_DUE = struct.Struct("<qq")
+#: The key of a batch that was held: when it was due, 0 for a staged one, and where it was in the log.
+_RELEASED = struct.Struct("<qq")
 
 
 class EntryKind(IntEnum):
@@ -42,18 +42,21 @@ class EntryKind(IntEnum):
     FACT = 2
     #: A batch that is in no queue, behind its transaction.
     STAGED = 3
-    #: A batch that was staged before, in its queue.
-    PUBLISHED = 4
+    #: A batch that compaction has made of others, in its queue.
+    COMPACTED = 4
     #: A batch that is in no queue until it is due.
     DELAYED = 5
-    #: A batch that was delayed, in its queue.
-    DUE = 6
+    #: A batch that was staged or delayed, in its queue.
+    RELEASED = 6
 
 
 #: Those with a batch in a queue, for which there is a row.
-IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.PUBLISHED, EntryKind.DUE))
+IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.COMPACTED, EntryKind.RELEASED))
 #: Where the batch begins in an entry of a kind with something between.
-_BATCH_AT: dict[int, int] = {EntryKind.DELAYED: HEADER_BYTES + _DELAY.size, EntryKind.DUE: HEADER_BYTES + _DUE.size}
+_BATCH_AT: dict[int, int] = {
+    EntryKind.DELAYED: HEADER_BYTES + _DELAY.size,
+    EntryKind.RELEASED: HEADER_BYTES + _RELEASED.size,
+}
 #: Where the kind of an entry stands in it.
 KIND_AT = _CRC_BYTES
 _KINDS = frozenset(EntryKind)
@@ -90,10 +93,10 @@ def delayed_entry(queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, 
     return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
 
 
-def due_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: DueKey, data: bytes | memoryview) -> bytes:
+def released_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: DueKey, data: bytes | memoryview) -> bytes:
     """Return the entry of a batch in a queue for which it has waited."""
-    head = _HEADER.pack(0, EntryKind.DUE, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    return _sealed(head + _DUE.pack(*key), data)
+    head = _HEADER.pack(0, EntryKind.RELEASED, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+    return _sealed(head + _RELEASED.pack(*key), data)
 
 
 def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
@@ -165,10 +168,10 @@ def transaction_of(entry: memoryview, position: int) -> TransactionId:
     return TransactionId(name, number)
 
 
-def due_key_of(entry: memoryview | bytes, position: int) -> DueKey:
-    """Return the key in the entry of a batch that was delayed. Raises `CorruptEntry`."""
+def held_key_of(entry: memoryview | bytes, position: int) -> DueKey:
+    """Return the key in the entry of a batch that was held. Raises `CorruptEntry`."""
     try:
-        return DueKey(*_DUE.unpack_from(entry, HEADER_BYTES))
+        return DueKey(*_RELEASED.unpack_from(entry, HEADER_BYTES))
     except struct.error as error:
         raise CorruptEntry(f"the entry at position {position} has no key: {error}") from None
 
@@ -275,8 +278,8 @@ def _done_by(
         return BatchDelayed(DueKey(due_ms, position), about.count, place, is_recallable, *numbers)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
-    if header.kind == EntryKind.DUE:
-        return BatchApplied(header.queue, end, place, due=due_key_of(entry, position))
-    if header.kind == EntryKind.PUBLISHED:
-        return BatchApplied(header.queue, end, place, is_published=True)
+    if header.kind == EntryKind.RELEASED:
+        return BatchApplied(header.queue, end, place, released=held_key_of(entry, position))
+    if header.kind == EntryKind.COMPACTED:
+        return BatchApplied(header.queue, end, place)
     return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)

@@ -28,7 +28,7 @@ from minimq_broker.store.entry import (
     KIND_AT,
     EntryKind,
     batch_at,
-    due_key_of,
+    held_key_of,
     read_header,
     stands_at,
 )
@@ -209,8 +209,8 @@ class Segment(SegmentFile):
                         begin = batch_at(entry)
                         batch = memoryview(entry)[begin:]
                         if limits.may_hold(batch):
-                            if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.DUE:
-                                due_ms[row.position] = due_key_of(entry, row.position).due_ms
+                            if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.RELEASED:
+                                due_ms[row.position] = held_key_of(entry, row.position).due_ms
                             found.append((row, bytes(batch) if lent is None else cast("bytes", batch)))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)

@@ -19,6 +19,7 @@ from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey, State
@@ -62,7 +63,7 @@ def _entries() -> list[bytes]:
     made = [entries.fact_entry(fact, 5) for fact in _facts()]
     for data in (*valid_batches()[:12], *fifo_batches()[:2]):
         made.append(entries.batch_entry(queue, 100, 5, data))
-        made.append(entries.batch_entry(queue, 100, 5, data, entries.EntryKind.PUBLISHED))
+        made.append(entries.released_entry(queue, 100, 5, DueKey(0, 90), data))
         made.append(entries.staged_entry(queue, 5, TransactionId("x", 1), data))
     return made
 
@@ -108,7 +109,7 @@ def _make_entry(rng: Random) -> bytes:
             mutation.number(rng),
             stored_ms,
             data,
-            rng.choice((entries.EntryKind.BATCH, entries.EntryKind.PUBLISHED)),
+            rng.choice((entries.EntryKind.BATCH, entries.EntryKind.COMPACTED)),
         )
     return entries.staged_entry(
         queue, stored_ms, TransactionId("x" * rng.choice((0, 1, 120, 65_535)), mutation.number(rng)), data

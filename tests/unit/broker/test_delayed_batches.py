@@ -304,7 +304,7 @@ def test_inspect_shows_delays(store: OpenStore) -> None:
     store.close()
     about = inspect_as_json(store.path, entries=True)
     kinds = [entry["kind"] for entry in about["entries"] if "kind" in entry]
-    assert kinds == ["delayed", "delayed", "due"]
+    assert kinds == ["delayed", "delayed", "released"]
     assert about["delayed"]["published_to"] == {"due_ms": key.due_ms, "id": key.id}
     lines = "\n".join(inspect_directory(store.path, entries=True))
     assert f"id={key.id}" in lines

@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.core.state_rows import load_row
 from minimq_broker.store.entry import (
-    HEADER_BYTES,
     EntryKind,
+    batch_at,
     batch_entry,
     effect,
     fact_entry,
     opened,
     payload_of,
     read_header,
+    released_entry,
     staged_batch,
     staged_entry,
 )
@@ -50,7 +52,7 @@ def test_the_format_of_entries() -> None:
     found = effect(memoryview(HEADER + BATCH), 100)
     assert isinstance(found, BatchApplied)
     assert (found.queue, found.end.offset, found.producer_id, found.sequence) == (QUEUE, 10, 7, 3)
-    assert not found.is_published
+    assert found.released is None
     assert effect(memoryview(FACT), 100) == TopicSet(Topic("t", 5, 4, 4, 6, 1))
 
 
@@ -80,13 +82,13 @@ def test_a_staged_batch_that_is_another_one_is_refused(
 
 def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     data = numbered_batch(7, 3)
-    entry = batch_entry(QUEUE, 9, AT_MS, data, EntryKind.PUBLISHED)
+    entry = released_entry(QUEUE, 9, AT_MS, DueKey(0, 90), data)
     header, about, done = opened(entry, 100)
-    assert entry[HEADER_BYTES:] == data
+    assert entry[batch_at(entry) :] == data
     assert about is not None
     assert header.base_offset == 9
     assert isinstance(done, BatchApplied)
-    assert (done.producer_id, done.sequence, done.is_published, done.end.offset) == (0, 0, True, 10)
+    assert (done.producer_id, done.sequence, done.released, done.end.offset) == (0, 0, DueKey(0, 90), 10)
     with pytest.raises(CorruptEntry, match="has no staged batch"):
         staged_batch(entry, X.name, StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3))
 
@@ -95,7 +97,7 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     "entry",
     [
         staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
-        batch_entry(QUEUE, 9, AT_MS, numbered_batch(7, 3), EntryKind.PUBLISHED),
+        released_entry(QUEUE, 9, AT_MS, DueKey(0, 90), numbered_batch(7, 3)),
         HEADER + BATCH,
         FACT,
     ],

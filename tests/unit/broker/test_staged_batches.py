@@ -585,7 +585,7 @@ def test_a_listing_names_them(store: OpenStore) -> None:
     store.close()
     lines = [*inspect_directory(store.path, entries=True)]
     assert any("kind=staged" in line and "messages=2" in line and "transaction=x number=3" in line for line in lines)
-    assert any("kind=published" in line and "queue=1 min_offset=0 max_offset=2" in line for line in lines)
+    assert any("kind=released" in line and "queue=1 min_offset=0 max_offset=2" in line for line in lines)
     assert any("type=transaction-decided name=x number=3 " in line for line in lines)
     assert "transactions: transaction=x number=3 unpublished=0" in lines
     assert check_directory(store.path).messages == 2

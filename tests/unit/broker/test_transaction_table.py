@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from minimq_broker.core.facts import (
     Fact,
     IdleTransactionsExpired,
-    PublicationBegun,
     PublicationSkipped,
     StagedSequences,
     TopicDeleted,
@@ -22,6 +21,7 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.facts import Topic as TopicFact
+from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.held.staging import IdleExpiry, Staged, StagingLimits, check_room
 from minimq_broker.core.held.transactions import TransactionTable
@@ -197,13 +197,12 @@ def test_segments_are_needed_until_the_publication_is_saved() -> None:
         of.apply(staged(position), position)
     assert of.needed_from == NOTHING_NEEDED
     of.apply(decided("x", 0, (7, (5, 3))), 10)
-    of.apply(PublicationBegun("x", 0), 11)
-    of.publish(12)
+    of.publish(5, 12)
     assert of.needed_from == 3
     of.apply(staged(14, number=1), 14)
     of.apply(decided("x", 1, (7, (14,))), 15)
-    of.publish(16)
-    of.publish(17)
+    of.publish(3, 16)
+    of.publish(14, 17)
     assert (of.needed_from, of.unpublished, of.count) == (3, {}, 0)
     of.release(17)
     assert of.needed_from == 3
@@ -217,12 +216,11 @@ def test_what_is_published_is_needed_until_it_is_saved_whatever_is_decided_meanw
     for position, number in ((3, 0), (5, 0), (14, 1)):
         of.apply(staged(position, number=number), position)
     of.apply(decided("x", 0, (7, (3, 5))), 20)
-    of.apply(PublicationBegun("x", 0), 21)
-    of.publish(22)
+    of.publish(3, 22)
     of.apply(decided("x", 1, (7, (14,))), 23)
     assert of.needed_from == 3
-    of.publish(24)
-    of.publish(25)
+    of.publish(5, 24)
+    of.publish(14, 25)
     of.release(25)
     assert of.needed_from == 3
     of.release(26)
@@ -302,8 +300,7 @@ _actions = st.one_of(
         _numbers,
         st.dictionaries(_producers, st.lists(_sequences, max_size=12, unique=True), max_size=2),
     ),
-    st.tuples(st.just("begin"), _names),
-    st.tuples(st.just("publish"), st.integers(1, 4)),
+    st.tuples(st.just("publish"), _names, st.integers(1, 4)),
     st.tuples(st.just("skip"), _names, st.integers(1, 3)),
     st.tuples(st.just("expire"), st.integers(0, 400)),
     st.tuples(st.just("prepare"), _names, _numbers),
@@ -364,12 +361,10 @@ class Brokers:
                 if number > self.ended.get(name, -1):
                     self.ended[name] = number
                     self.apply(decided(name, number, *((key, tuple(value)) for key, value in parts.items())))
-            case "begin", name:
-                self.apply(PublicationBegun(name, 0))
-            case "publish", count:
-                for _ in range(count):
-                    place = Place(1, 0, 0, 0)
-                    self.apply(BatchApplied(QueueKey(1, 0), QueueEnd(1, 1), place, is_published=True))
+            case "publish", name, count:
+                for batch in self.states[0].transactions.next_to_publish(name, count * SIZE, count):
+                    place, key = Place(1, 0, 0, 0), DueKey(0, batch.position)
+                    self.apply(BatchApplied(QueueKey(1, 0), QueueEnd(1, 1), place, released=key))
             case "delete", topic:
                 fact: Fact = TopicDeleted(f"t{topic}")
                 self.apply(fact)

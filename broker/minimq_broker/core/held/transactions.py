@@ -21,7 +21,6 @@ import msgspec
 from minimq_broker.core.facts import (
     HalfEnded,
     IdleTransactionsExpired,
-    PublicationBegun,
     PublicationSkipped,
     TransactionDecided,
     TransactionPrepared,
@@ -73,8 +72,6 @@ class TransactionTable:
         self.open = StagedCount()
         self.outcomes = HalfOutcomes(changed)
         self._decision_bytes = 0
-        #: The name of which batches are published now.
-        self.publishing = ""
         self.needed_from = NOTHING_NEEDED
         #: What may have to be published again if the end of the log is lost: where that ended, and needed from where.
         self._finished: list[tuple[int, int]] = []
@@ -224,7 +221,6 @@ class TransactionTable:
         self,
         entry: BatchStaged
         | TransactionDecided
-        | PublicationBegun
         | PublicationSkipped
         | TransactionsExpired
         | TransactionPrepared
@@ -238,9 +234,6 @@ class TransactionTable:
                 self._stage(entry)
             case TransactionDecided():
                 self._decide(entry, at)
-            case PublicationBegun(name):
-                self.publishing = name
-                self._changed.add(("publishing",))
             case PublicationSkipped(name, _, count):
                 self._take_off(name, count, at)
             case TransactionsExpired(before_ms):
@@ -309,9 +302,12 @@ class TransactionTable:
         self._await_publication(name, ending, decided_on, at)
         self._forget_names()
 
-    def publish(self, at: int) -> None:
-        """Take note that the next batch of the name in `publishing` is published, by the entry at a log position."""
-        self._take_off(self.publishing, 1, at)
+    def publish(self, position: int, at: int) -> None:
+        """Take note that the batch at a log position is published, by the entry at another one."""
+        for name in self.unpublished:
+            if next(self._endings[name].waiting).position == position:
+                self._take_off(name, 1, at)
+                break
 
     def _take_off(self, name: str, count: int, at: int) -> None:
         ending = self._endings.get(name)

@@ -291,8 +291,8 @@ class DueCheck:
         self._expected.update(due_rows_of(done, position))
         if isinstance(done, DueSkipped):
             self._move(DueKey(done.due_ms, done.id))
-        elif isinstance(done, BatchApplied) and done.due is not None:
-            self._move(done.due, is_published=True)
+        elif isinstance(done, BatchApplied) and done.released is not None and done.released.due_ms:
+            self._move(done.released, is_published=True)
         elif isinstance(done, BatchesRecalled):
             for each in done.batches:
                 if self._published.covers(DueKey(each.due_ms, each.id)):

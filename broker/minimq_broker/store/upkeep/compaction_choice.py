@@ -150,7 +150,7 @@ class CompactionChoice:
         if len(sources) > 1:
             first, last = sources[0].header, sources[-1].header
             data = compacted([source.part for source in sources])
-            entry = batch_entry(first.queue, first.base_offset, last.stored_ms, data, EntryKind.PUBLISHED)
+            entry = batch_entry(first.queue, first.base_offset, last.stored_ms, data, EntryKind.COMPACTED)
             if len(entry) <= sum(len(source.entry) for source in sources):
                 return [entry]
         return [self._alone(source) for source in sources]
@@ -159,7 +159,7 @@ class CompactionChoice:
         if all(source.part.remains):
             return source.entry
         header = source.header
-        kind = EntryKind.BATCH if header.kind is EntryKind.BATCH else EntryKind.PUBLISHED
+        kind = EntryKind.BATCH if header.kind is EntryKind.BATCH else EntryKind.COMPACTED
         is_compressed = source.part.records.header.codec == CODEC_ZSTD
         for level in _LEVELS if is_compressed else _LEVELS[:1]:
             data = compacted([source.part], level)

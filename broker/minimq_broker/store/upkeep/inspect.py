@@ -22,7 +22,7 @@ from minimq_broker.store.entry import (
     EntryHeader,
     EntryKind,
     delay_of,
-    due_key_of,
+    held_key_of,
     payload_of,
     read_fact,
     read_header,
@@ -158,9 +158,9 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
         elif header.kind == EntryKind.DELAYED:
             due_ms, about["recallable"] = delay_of(entry, position)
             about |= {"due_at": _moment(due_ms), "due_ms": due_ms, "id": position}
-        elif header.kind == EntryKind.DUE:
-            key = due_key_of(entry, position)
-            about |= {"due_at": _moment(key.due_ms), **key._asdict()}
+        elif header.kind == EntryKind.RELEASED:
+            key = held_key_of(entry, position)
+            about |= {"due_at": _moment(key.due_ms), **key._asdict()} if key.due_ms else {"staged_at": key.id}
         yield about
 
 
