@@ -189,9 +189,9 @@ class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped")
 
 
 class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired"):
-    """Undecided batches that were staged before a time, in ms since 1970, are dropped."""
+    """Some undecided transactions, by name and number, have expired: what is staged for them is dropped."""
 
-    before_ms: int
+    transactions: tuple[tuple[str, int], ...]
 
 
 class TransactionPrepared(msgspec.Struct, frozen=True, tag="transaction-prepared"):
@@ -199,12 +199,6 @@ class TransactionPrepared(msgspec.Struct, frozen=True, tag="transaction-prepared
 
     name: str
     number: int
-
-
-class IdleTransactionsExpired(msgspec.Struct, frozen=True, tag="idle-transactions-expired"):
-    """Some transactions, by name and number, expired to make room for others."""
-
-    transactions: tuple[tuple[str, int], ...]
 
 
 class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
@@ -238,7 +232,6 @@ Fact = (
     | PublicationSkipped
     | TransactionsExpired
     | TransactionPrepared
-    | IdleTransactionsExpired
     | HalfEnded
     | PopMoved
     | AtomicBegun

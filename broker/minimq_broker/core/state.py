@@ -23,7 +23,6 @@ from minimq_broker.core.facts import (
     GroupDeleted,
     GroupStarted,
     HalfEnded,
-    IdleTransactionsExpired,
     OffsetsCommitted,
     PermissionSet,
     PublicationSkipped,
@@ -198,7 +197,6 @@ class State:
                 | PublicationSkipped()
                 | TransactionsExpired()
                 | TransactionPrepared()
-                | IdleTransactionsExpired()
                 | HalfEnded()
             ):
                 self.transactions.apply(entry, self.position)

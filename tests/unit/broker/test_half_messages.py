@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.facts import TransactionsExpired
 from minimq_broker.core.held import half_outcomes
 from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
@@ -141,7 +140,7 @@ def test_other_transactions_and_expiry_leave_half_messages_alone(store: OpenStor
     store.stage("x", 9, "t", 0, numbered_batch(7, 1))
     store.decide("x", 9, {7: [1]})
     store.publish("x")
-    store.record(TransactionsExpired(store.clock.now_ms + 1))
+    assert store.state.transactions.older(store.clock.now_ms + 1, 10) == ()
     assert [*store.state.transactions.open_halves()] == [("@x", 0)]
     assert store.end_half("@x", 0, COMMITTED) is COMMITTED
     assert store.bodies("t", 0) == [b"7/1", b"7/0"]

@@ -11,7 +11,7 @@ each of their numbers ends by itself, and only its latest outcomes are remembere
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import Any
@@ -20,7 +20,6 @@ import msgspec
 
 from minimq_broker.core.facts import (
     HalfEnded,
-    IdleTransactionsExpired,
     PublicationSkipped,
     TransactionDecided,
     TransactionPrepared,
@@ -184,13 +183,14 @@ class TransactionTable:
                 sizes += (batch.size for batch in stage.batches.values())
         return len(sizes), sum(sizes)
 
-    def older(self, before_ms: int) -> int:
-        """Return how many transactions have a batch that waits for a decision since before a time; without halves."""
-        return sum(
-            any(batch.stored_ms < before_ms for stage in parts.values() for batch in stage.batches.values())
+    def older(self, before_ms: int, most: int) -> tuple[TransactionId, ...]:
+        """Return transactions of which a batch waits for a decision since before a time; without half messages."""
+        found = (
+            transaction
             for transaction, parts in self._stages.items()
-            if not is_half_name(transaction.name)
+            if not is_half_name(transaction.name) and any(stage.began_ms < before_ms for stage in parts.values())
         )
+        return tuple(islice(found, most))
 
     def is_prepared(self, transaction: TransactionId) -> bool:
         """Tell whether nothing that is staged for a transaction expires early."""
@@ -224,7 +224,6 @@ class TransactionTable:
         | PublicationSkipped
         | TransactionsExpired
         | TransactionPrepared
-        | IdleTransactionsExpired
         | HalfEnded,
         at: int,
     ) -> None:
@@ -236,12 +235,10 @@ class TransactionTable:
                 self._decide(entry, at)
             case PublicationSkipped(name, _, count):
                 self._take_off(name, count, at)
-            case TransactionsExpired(before_ms):
-                self._retain_open(lambda name, batch: is_half_name(name) or batch.stored_ms >= before_ms)
+            case TransactionsExpired(transactions):
+                self._drop_all(TransactionId(*each) for each in transactions)
             case TransactionPrepared(name, number):
                 self._prepare(TransactionId(name, number))
-            case IdleTransactionsExpired(transactions):
-                self._drop_all(TransactionId(*each) for each in transactions)
             case HalfEnded():
                 self._end_half(entry, at)
 
@@ -323,7 +320,7 @@ class TransactionTable:
 
     def forget_topic(self, topic_id: int, at: int) -> None:
         """Forget all batches of a topic, which the entry at a log position deletes."""
-        self._retain_open(lambda _, batch: batch.topic_id != topic_id)
+        self._retain_open(topic_id)
         for name in self.unpublished:
             ending = self._endings[name]
             waiting = list(ending.waiting)
@@ -335,10 +332,10 @@ class TransactionTable:
                 self._changed.add(("ended", name))
                 self._note(name, ending, at)
 
-    def _retain_open(self, is_kept: Callable[[str, StagedBatch], bool]) -> None:
+    def _retain_open(self, topic_id: int) -> None:
         for transaction, parts in [*self._stages.items()]:
             for producer_id, stage in [*parts.items()]:
-                gone = [each for each, batch in stage.batches.items() if not is_kept(transaction.name, batch)]
+                gone = [each for each, batch in stage.batches.items() if batch.topic_id == topic_id]
                 if len(gone) == len(stage.batches):
                     self._drop(transaction, producer_id)
                 elif gone:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import (
     Fact,
-    IdleTransactionsExpired,
     StagedSequences,
     TransactionDecided,
     TransactionPrepared,
@@ -16,6 +15,7 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.held.staging import IdleExpiry
+from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 1.0
 #: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
 _EXPIRE_S = 10.0
-#: Maximum number of idle transactions that one fact expires, and that the log names.
+#: Maximum number of transactions that one fact expires, and that the log names.
 _EXPIRE_MOST = 1000
 _NAME_MOST = 5
 
@@ -177,41 +177,29 @@ class TransactionService(PeriodicTask):
         return await self._writes.publish(name)
 
     async def _expire(self) -> None:
-        now = self._clock_ms()
+        now, limits = self._clock_ms(), self._handle.store.staging
         before_ms = now - int(self._expiry_s * 1000)
-
-        older = 0
-
-        def decide(state: State) -> Fact | None:
-            nonlocal older
-            older = state.transactions.older(before_ms)
-            return TransactionsExpired(before_ms) if older else None
-
-        if not self._handle.store.state.transactions.count:
-            return
-        if await self._writes.record(decide):
-            self._counters.expired_by_age += older
-            log.warning(
-                "transactions: dropped undecided batches that are older than seconds=%g count=%d", self._expiry_s, older
+        if self._handle.store.state.transactions.count:
+            self._counters.expired_by_age += await self._drop(
+                lambda table: table.older(before_ms, _EXPIRE_MOST),
+                f"undecided batches that are older than seconds={self._expiry_s:g}",
             )
-        await self._expire_idle(now)
+            self._counters.expired_for_room += await self._drop(
+                lambda table: table.idle(now, self._idle_expiry, limits, _EXPIRE_MOST),
+                "idle ones, since there is little room for others",
+            )
 
-    async def _expire_idle(self, now: int) -> None:
-        limits = self._handle.store.staging
-
+    async def _drop(self, find: Callable[[TransactionTable], tuple[TransactionId, ...]], what: str) -> int:
         def decide(state: State) -> Fact | None:
-            idle = state.transactions.idle(now, self._idle_expiry, limits, _EXPIRE_MOST)
-            return IdleTransactionsExpired(idle) if idle else None
+            found = find(state.transactions)
+            return TransactionsExpired(found) if found else None
 
-        while isinstance(fact := await self._writes.record(decide), IdleTransactionsExpired):
-            self._counters.expired_for_room += len(fact.transactions)
+        count = 0
+        while isinstance(fact := await self._writes.record(decide), TransactionsExpired):
+            count += len(fact.transactions)
             named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
-            log.warning(
-                "transactions: dropped idle ones, since there is little room for others count=%d used=%.0f%% first=%s",
-                len(fact.transactions),
-                100 * self._handle.store.state.transactions.open.all.fullness(limits),
-                named,
-            )
+            log.warning("transactions: dropped %s count=%d first=%s", what, len(fact.transactions), named)
+        return count
 
 
 def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedSequences, ...]:
