@@ -20,7 +20,7 @@ from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.held.delays import Delay, DueKey
 from minimq_broker.store.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreObserver, StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.model import Message
@@ -29,7 +29,6 @@ NOW_MS = 1_700_000_000_000
 YEAR_MS = 365 * 86_400_000
 #: Batches on their way to the disk at once.
 WINDOW = 500
-OBSERVER = StoreObserver(lambda: None, damage_found=lambda start, reason: None, disk_filled=lambda: None)
 
 
 class Bench:
@@ -38,7 +37,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.now_ms = NOW_MS
         self.window = Semaphore(WINDOW)
-        self.store = MessageStore(path, self._notify, StoreOptions(), lambda: self.now_ms, observer=OBSERVER)
+        self.store = MessageStore(path, self._notify, StoreOptions(), lambda: self.now_ms)
         self.store.submit(FactJob(topic_set))
 
     def _notify(self, jobs: list[Job], grown: Set[object]) -> None:

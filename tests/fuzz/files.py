@@ -33,7 +33,7 @@ from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.observers import NO_STORE_OBSERVER, nothing
+from support.observers import nothing
 
 PROCESSES: Final = 2
 #: A case that takes so long hangs, however loaded the machine is.
@@ -246,7 +246,6 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
             nothing,
             _OPTIONS,
             lambda: 1_800_000_000_000,
-            observer=NO_STORE_OBSERVER,
             alone=kind == "master",
         )
         with closing(store):

@@ -24,7 +24,7 @@ from minimq_common.wire import rpc
 from minimq_proto.v1 import attend_pb2, broker_pb2, broker_pb2_grpc
 from support.broker_link import BrokerLink
 from support.fake_broker import registered
-from support.observers import NO_STORE_OBSERVER, nothing
+from support.observers import nothing
 from support.process import process
 from support.scraping import Scrape
 from support.stores import make_batch
@@ -81,7 +81,7 @@ def ready(server: subprocess.Popen[str]) -> str:
 def stored_numbers(data_dir: Path) -> list[int]:
     """Return the numbers of all batches of a store that is closed, in the order of their queue."""
     assert check_directory(data_dir).findings == []
-    store = MessageStore(data_dir, nothing, StoreOptions(), lambda: 0, observer=NO_STORE_OBSERVER)
+    store = MessageStore(data_dir, nothing, StoreOptions(), lambda: 0)
     queue = store.state.queue("t", 0)
     batches = store.read(queue, 0, 1 << 40, 1 << 40)
     store.close()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from minimq_broker.services.engine import EngineObserver
-from minimq_broker.services.store_handle import HandleObserver
-from minimq_broker.store.store_options import StoreObserver
 
 
 def nothing(*_: object, **__: object) -> None:
     """Do nothing, refuse nothing."""
 
 
-NO_STORE_OBSERVER = StoreObserver(nothing, nothing, nothing)
-NO_HANDLE_OBSERVER = HandleObserver(nothing, nothing, nothing, nothing, nothing)
+#: Arguments of a `StoreHandle` that calls nobody.
+NOBODY: dict[str, Any] = dict.fromkeys(("notify", "grown", "closing", "replaced", "disk_filled"), nothing)
 NO_ENGINE_OBSERVER = EngineObserver(nothing, nothing, nothing, nothing)

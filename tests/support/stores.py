@@ -26,13 +26,12 @@ from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job,
 from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.popping.pop_drafts import PopJob
-from minimq_broker.store.store_options import StoreObserver, StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission
-from support.observers import NO_STORE_OBSERVER
 
 PATIENCE_S = 20.0
 #: For jobs that read no entries.
@@ -77,13 +76,13 @@ class OpenStore:
         clock: Clock,
         *,
         alone: bool = True,
-        observer: StoreObserver = NO_STORE_OBSERVER,
+        grown: Callable[[], None] | None = None,
     ) -> None:
         self.path = path
         self.options = options
         self.clock = clock
         self.grown: list[QueueKey] = []
-        self.store = MessageStore(path, self._notify, options, clock, alone=alone, observer=observer)
+        self.store = MessageStore(path, self._notify, options, clock, alone=alone, grown=grown)
 
     def _notify(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
         self.grown += grown
@@ -310,11 +309,11 @@ class Stores:
         name: str = "data",
         *,
         alone: bool = True,
-        observer: StoreObserver = NO_STORE_OBSERVER,
+        grown: Callable[[], None] | None = None,
         **options: Any,
     ) -> OpenStore:
         options_now = dataclasses.replace(QUIET, **options)
-        opened = OpenStore(self.folder / name, options_now, self.clock, alone=alone, observer=observer)
+        opened = OpenStore(self.folder / name, options_now, self.clock, alone=alone, grown=grown)
         self._opened.append(opened)
         return opened
 

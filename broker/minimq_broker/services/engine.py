@@ -16,7 +16,7 @@ from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import LimitRefusals, Limits
-from minimq_broker.services.store_handle import HandleObserver, StoreHandle, uncancellable
+from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.store.jobs import AppendJob, Job
@@ -70,15 +70,13 @@ class Engine:
         self.handle = StoreHandle(
             path,
             options,
-            HandleObserver(
-                self.writes.hand_over,
-                grown=self._log_grew,
-                closing=self.arrivals.wake_all,
-                replaced=self._state_replaced,
-                disk_filled=observer.disk_filled,
-            ),
+            self.writes.hand_over,
             alone=alone,
             clock_ms=now_ms,
+            grown=self._log_grew,
+            closing=self.arrivals.wake_all,
+            replaced=self._state_replaced,
+            disk_filled=observer.disk_filled,
         )
         self._told = self._store.state.made
         self.tables = RoleTables(self._store.term, lambda: self._store.state, recovery_s)

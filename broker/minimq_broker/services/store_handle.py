@@ -16,7 +16,7 @@ from minimq_broker.core.state import State
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.jobs import Notify
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreObserver, StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import CopyInterrupted, SystemBusy
 
@@ -40,21 +40,6 @@ class LogStatus:
     log_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HandleObserver:
-    """Functions that a handle, and the store in it, call."""
-
-    #: By the writer's thread, see `Notify`.
-    notify: Notify
-    #: By the writer's thread, when the log of one of several replicas has grown.
-    grown: Callable[[], None]
-    #: From now on the store is not readable.
-    closing: Callable[[], None]
-    replaced: Callable[[State], None]
-    #: By any thread, when the disk gets fuller than it should be.
-    disk_filled: Callable[[], None]
-
-
 class StoreHandle:
     """Holds the open store, and refuses readers while it is replaced, on the event loop. Any thread may look."""
 
@@ -62,14 +47,28 @@ class StoreHandle:
         self,
         path: Path,
         options: StoreOptions,
-        observer: HandleObserver,
+        notify: Notify,
         *,
         alone: bool,
         clock_ms: Callable[[], int],
+        grown: Callable[[], None],
+        closing: Callable[[], None],
+        replaced: Callable[[State], None],
+        disk_filled: Callable[[], None],
     ) -> None:
         self._path, self._options, self._alone = path, options, alone
-        self._observer, self._clock_ms = observer, clock_ms
+        self._closing_now, self._replaced = closing, replaced
         self.damage = Damage()
+        self._new_store = partial(
+            MessageStore,
+            path,
+            notify,
+            options,
+            clock_ms,
+            grown=None if alone else grown,
+            damage_found=self.damage.found,
+            disk_filled=disk_filled,
+        )
         self.any_store = self._open()
         self._is_open = True
         #: Why the store is not readable; None if it is.
@@ -138,21 +137,6 @@ class StoreHandle:
             store = self._new_store(alone=False)
         return store
 
-    def _new_store(self, *, alone: bool) -> MessageStore:
-        observer = StoreObserver(
-            None if self._alone else self._observer.grown,
-            damage_found=self.damage.found,
-            disk_filled=self._observer.disk_filled,
-        )
-        return MessageStore(
-            self._path,
-            self._observer.notify,
-            self._options,
-            self._clock_ms,
-            alone=alone,
-            observer=observer,
-        )
-
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
         """Do something to the store on another thread, with no readers meanwhile."""
         with self._closing(why):
@@ -183,13 +167,13 @@ class StoreHandle:
         before = self.any_store.state
         with self._readers_changed:
             self._closed = why
-        self._observer.closing()
+        self._closing_now()
         try:
             yield
         finally:
             self._closed = None if self._is_open else "this broker could not open its store; its log has the reason"
             if self._is_open and self.any_store.state is not before:
-                self._observer.replaced(before)
+                self._replaced(before)
 
 
 async def uncancellable(work: Awaitable[Result]) -> Result:

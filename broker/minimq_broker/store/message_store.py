@@ -24,7 +24,7 @@ from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
-from minimq_broker.store.store_options import StoreObserver, StoreOptions
+from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_broker.store.writer import CommitFigures, Writer, term_begun
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
@@ -57,16 +57,19 @@ class MessageStore:
         options: StoreOptions,
         clock_ms: Callable[[], int],
         *,
-        observer: StoreObserver,
         alone: bool = True,
+        grown: Callable[[], None] | None = None,
+        damage_found: Callable[[int, str], None] = lambda start, reason: None,
+        disk_filled: Callable[[], None] = lambda: None,
     ) -> None:
+        """Open it. What is passed is called on any thread, and must neither block nor fail."""
         with ExitStack() as opened:
             self._directory = DataDirectory(path, create=True, owner=options.owner)
             opened.callback(self._directory.close)
             self._directory.check_whole()
             try:
                 self.log = CommitLog(self._directory.log_path, options.segment_bytes)
-                self.log.name_of, self.log.report_damage = self._name_of, observer.damage_found
+                self.log.name_of, self.log.report_damage = self._name_of, damage_found
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
                 self._checkpoint, state = open_state(
@@ -76,7 +79,7 @@ class MessageStore:
                 text = f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
                 raise DamagedFile(text) from error
             opened.pop_all()  # all is well: `close` closes them
-        self.disk = Disk(path, options.watermarks, observer.disk_filled)
+        self.disk = Disk(path, options.watermarks, disk_filled)
         self._writer = Writer(
             self.log,
             state,
@@ -84,7 +87,7 @@ class MessageStore:
             self._confirmation,
             clock_ms=clock_ms,
             refusal=self.disk.refusal,
-            grown=observer.grown,
+            grown=grown,
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )

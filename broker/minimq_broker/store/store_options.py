@@ -1,8 +1,7 @@
-"""Options of a store, and its observer."""
+"""Options of a store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimq_broker.core.held.delays import MAX_DELAY_MS
@@ -30,13 +29,3 @@ class StoreOptions:
     max_delay_ms: int = MAX_DELAY_MS
     replication_timeout_s: float = 5.0
     owner: Owner | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreObserver:
-    """Functions that a store calls, on any thread; they must neither block nor fail."""
-
-    #: The log has grown, whether that is confirmed or not; None: there is no other replica.
-    grown: Callable[[], None] | None
-    damage_found: Callable[[int, str], None]
-    disk_filled: Callable[[], None]

@@ -14,7 +14,7 @@ from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_proto.v1 import replication_pb2
-from support.observers import NO_HANDLE_OBSERVER
+from support.observers import NOBODY
 
 
 def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
@@ -30,7 +30,7 @@ def test_a_copy_that_is_cancelled_while_it_begins_does_not_keep_the_directory(
         clear(copy, replace=replace)
 
     monkeypatch.setattr(StoreCopy, "_clear", slowly)
-    handle = StoreHandle(tmp_path, StoreOptions(), NO_HANDLE_OBSERVER, alone=False, clock_ms=lambda: 1)
+    handle = StoreHandle(tmp_path, StoreOptions(), **NOBODY, alone=False, clock_ms=lambda: 1)
 
     async def copy(path: Path, segment_bytes: int) -> None:
         frames = [replication_pb2.ReplicaFrame(rows_end=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import lmdb
 import pytest
@@ -14,7 +13,6 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.entry import HEADER_BYTES
 from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
-from support.observers import NO_STORE_OBSERVER
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -209,8 +207,7 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
 
 def test_growth_is_told_before_it_is_confirmed(stores: Stores, master: OpenStore) -> None:
     ends: list[int] = []
-    observer = replace(NO_STORE_OBSERVER, grown=lambda: ends.append(watched.store.end))
-    watched = stores.open("watched", alone=False, observer=observer)
+    watched = stores.open("watched", alone=False, grown=lambda: ends.append(watched.store.end))
     watched.take_from(master)
     assert ends == [master.store.end]
     assert watched.store.confirmed == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import StoreError, SystemBusy
-from support.observers import NO_HANDLE_OBSERVER
+from support.observers import NOBODY
 
 WHY = "it is copied"
 
@@ -33,7 +32,7 @@ class Opened:
         self.handle = StoreHandle(
             path,
             StoreOptions(),
-            replace(NO_HANDLE_OBSERVER, replaced=self.replaced.append),
+            **(NOBODY | {"replaced": self.replaced.append}),
             alone=False,
             clock_ms=lambda: 1,
         )
