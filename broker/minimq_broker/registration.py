@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import grpc.aio
@@ -54,9 +53,7 @@ class Registration:
         security: ChannelSecurity = PLAIN,
     ) -> None:
         """Prepare; nothing is sent before `start`."""
-        self._links = [
-            _Link(address, describe, version, _Times(heartbeat_s, timeout_s), security) for address in nameservers
-        ]
+        self._links = [_Link(address, describe, version, heartbeat_s, timeout_s, security) for address in nameservers]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -93,14 +90,6 @@ class Registration:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Seconds between two heartbeats, and seconds after which a name server counts as lost."""
-
-    heartbeat_s: float
-    timeout_s: float
-
-
 class _Link:
     """The registration with one name server."""
 
@@ -109,7 +98,8 @@ class _Link:
         address: str,
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
-        times: _Times,
+        heartbeat_s: float,
+        timeout_s: float,
         security: ChannelSecurity,
     ) -> None:
         self.address = address
@@ -117,7 +107,7 @@ class _Link:
         self.connected = False
         self._describe = describe
         self._version = version
-        self._times = times
+        self._heartbeat_s, self._timeout_s = heartbeat_s, timeout_s
         self._security = security
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
@@ -187,16 +177,16 @@ class _Link:
             else:
                 request = self._describe()
             try:
-                async with asyncio.timeout(self._times.timeout_s):
+                async with asyncio.timeout(self._timeout_s):
                     await stream.write(request)
                     answer = await answers.get()
             except TimeoutError:
-                raise DeadlineExceeded(f"no answer within {self._times.timeout_s} s") from None
+                raise DeadlineExceeded(f"no answer within {self._timeout_s} s") from None
             except (grpc.RpcError, asyncio.InvalidStateError):
                 break  # the stream is over, and the reader knows why
             name, sent_version = request.broker_name, request.data_version
             self._found(answer.master_address)
-            await _wait(self._wake, min(self._times.heartbeat_s, answer.expire_after_ms / 3000))
+            await _wait(self._wake, min(self._heartbeat_s, answer.expire_after_ms / 3000))
         with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError):
             if sent_version >= 0:
                 farewell = nameserver_pb2.RegisterRequest(

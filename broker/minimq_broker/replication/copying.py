@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
@@ -36,16 +36,11 @@ FRAME_BYTES = 1 << 20
 NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
 
 
-class CopyExtent(NamedTuple):
-    """The log positions from which on a log has entries, and has all of them."""
-
-    start: int
-    complete_from: int
-
-
-def state_frames(snapshot: Snapshot, extent: CopyExtent, log_id: str = "") -> Iterator[replication_pb2.ReplicaFrame]:
-    """Yield the frames that begin a copy: what it is, and all rows of the state."""
-    copy = replication_pb2.CopyAll(start=extent.start, applied=snapshot.position, complete_from=extent.complete_from)
+def state_frames(
+    snapshot: Snapshot, start: int, complete_from: int, log_id: str = ""
+) -> Iterator[replication_pb2.ReplicaFrame]:
+    """Yield the frames that begin a copy of a log: from where on it has entries, and all; and all rows of the state."""
+    copy = replication_pb2.CopyAll(start=start, applied=snapshot.position, complete_from=complete_from)
     yield replication_pb2.ReplicaFrame(copy=copy, log_id=log_id)
     part: list[replication_pb2.StateRow] = []
     size = 0
@@ -168,20 +163,19 @@ class Snapshots:
             await writer.write(lambda: frame)
             copy.moved_at = self._loop.time()
 
-        snapshot, extent, end = await asyncio.to_thread(self._begin, copy)
-        for frame in state_frames(snapshot, extent):
+        snapshot, complete_from, end = await asyncio.to_thread(self._begin, copy)
+        for frame in state_frames(snapshot, copy.position, complete_from):
             await write(frame)
         while copy.position < end:
             position, entries = await asyncio.to_thread(self._entries, copy.position, end)
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             copy.position = position + sum(map(len, entries))
 
-    def _begin(self, copy: _Copy) -> tuple[Snapshot, CopyExtent, int]:
+    def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int]:
         with self._handle.reading() as store:
             snapshot = store.snapshot()
             copy.position = store.log.start
-            extent = CopyExtent(store.log.start, store.log.complete_from)
-            return snapshot, extent, max(store.confirmed, snapshot.position)
+            return snapshot, store.log.complete_from, max(store.confirmed, snapshot.position)
 
     def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
-from minimq_broker.replication.copying import FRAME_BYTES, CopyExtent, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES, state_frames
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.stream_writer import StreamWriter
@@ -46,17 +46,6 @@ class FollowerHello(NamedTuple):
         return bool(self.log_id and log_id and self.log_id != log_id)
 
 
-class FeedCalls(NamedTuple):
-    """The calls of a feed to its master."""
-
-    #: Called when the slave has synced more, has come or has gone.
-    moved: Callable[[], None]
-    #: Returns the number of the next frame, which the slave has to confirm, in seconds of a clock; None if it has
-    #: not.
-    ask: Callable[[], float | None] = lambda: None
-    confirmed: Callable[[float], None] = lambda number: None
-
-
 class Feed:
     """Feeds one slave. Lives on one event loop."""
 
@@ -66,12 +55,15 @@ class Feed:
         in_sync: InSync,
         slave: FollowerHello,
         position: int | None,
-        calls: FeedCalls,
+        moved: Callable[[], None],
         unsent: Unsent,
         lease_s: float = math.inf,
+        ask: Callable[[], float | None] = lambda: None,
+        confirmed: Callable[[float], None] = lambda number: None,
     ) -> None:
+        """`moved` hears that the slave has synced more, came or went, and `confirmed` of numbers that `ask` gave."""
         self._store = store
-        self._calls = calls
+        self._moved, self._ask, self._confirmed = moved, ask, confirmed
         self._heartbeat_s = heartbeat_s(lease_s)
         self._asked_at = -math.inf
         self._unsent = unsent
@@ -142,7 +134,7 @@ class Feed:
             log.warning("replication: slave is silent id=%d seconds=%s", self._replica_id, SILENCE_S)
         finally:
             self._in_sync.detach(self._replica_id, self._loop.time())
-            self._calls.moved()
+            self._moved()
             for task in tasks:
                 task.cancel()
             try:
@@ -163,8 +155,8 @@ class Feed:
                 return
             self._in_sync.acknowledged(self._replica_id, request.synced, self._loop.time())
             if request.confirms:
-                self._calls.confirmed(request.confirms / _MICROSECONDS)
-            self._calls.moved()
+                self._confirmed(request.confirms / _MICROSECONDS)
+            self._moved()
 
     async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
         if self._position is None:
@@ -182,8 +174,7 @@ class Feed:
         snapshot = await uncancellable(asyncio.to_thread(self._store.snapshot))
         start, complete_from = self._store.log.start, self._store.log.complete_from
         self._complete_from = complete_from
-        extent = CopyExtent(start, complete_from)
-        for frame in state_frames(snapshot, extent, self._store.state.log_id):
+        for frame in state_frames(snapshot, start, complete_from, self._store.state.log_id):
             await self._write(writer, frame)
         return start
 
@@ -220,7 +211,7 @@ class Feed:
             now = self._loop.time()
             frame.confirmed, frame.end = self._store.confirmed, self._store.end
             self._told, self._told_at = (frame.confirmed, frame.end), now
-            if now - self._asked_at >= self._heartbeat_s / 2 and (number := self._calls.ask()) is not None:
+            if now - self._asked_at >= self._heartbeat_s / 2 and (number := self._ask()) is not None:
                 frame.asked_at, self._asked_at = int(number * _MICROSECONDS), now
             self._in_sync.told(self._replica_id, frame.end, now)
             return frame

@@ -14,7 +14,7 @@ from minimq_broker.core.term_lease import TermLease
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.copying import FRAME_BYTES
-from minimq_broker.replication.feed import Context, Feed, FeedCalls, FollowerHello, go_on
+from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
@@ -193,9 +193,10 @@ class Leadership:
         self._check_term(follow)
         self._introduce(slave)
         confirmed = partial(self._lease.confirmed, replica_id)
-        calls = FeedCalls(self._moved, self._ask, confirmed)
         point, unsent = self._meeting_point(follow), self._engine.unsent
-        feed = Feed(self._store, self.in_sync, slave, point, calls, unsent, self.record.lease_s)
+        feed = Feed(
+            self._store, self.in_sync, slave, point, self._moved, unsent, self.record.lease_s, self._ask, confirmed
+        )
         self._feeds[replica_id] = feed
         try:
             await feed.run(requests, context)

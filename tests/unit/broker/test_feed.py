@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from minimq_broker.core.in_sync import InSync, Patience
-from minimq_broker.replication.feed import Feed, FeedCalls, FollowerHello
+from minimq_broker.replication.feed import Feed, FollowerHello
 from minimq_broker.services.engine import Engine
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import with_engine
@@ -35,7 +35,7 @@ def test_nothing_of_a_feed_goes_on_when_it_has_ended(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         in_sync = InSync(0, {0}, Patience(), 0.0, sync=False)
-        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, FeedCalls(lambda: None), engine.unsent)
+        feed = Feed(engine.store, in_sync, SLAVE, engine.store.end, lambda: None, engine.unsent)
         frames = Frames()
 
         async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
