@@ -34,7 +34,7 @@ from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.service import BrokerService, ServiceOptions
 from minimq_broker.services.session import SessionOptions
-from minimq_broker.services.upkeep.compactor import Compactor, CompactorOptions
+from minimq_broker.services.upkeep.compactor import Compactor
 from minimq_broker.services.upkeep.group_deletion import idle_groups
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
@@ -239,8 +239,15 @@ class Broker:
 
         check_s, kept_ms = self._options.retention_check_s, clock.kept_ms
         self._retention = Retention(engine.handle, engine.counters, check_s, lowest_needed, kept_ms)
-        shares = self._options.compaction_check_s, self._options.compaction_memory_bytes, self._options.compaction_share
-        compactor = Compactor(engine.handle, engine.counters, CompactorOptions(*shares), lowest_needed, kept_ms)
+        compactor = Compactor(
+            engine.handle,
+            engine.counters,
+            lowest_needed,
+            kept_ms,
+            interval_s=self._options.compaction_check_s,
+            memory_bytes=self._options.compaction_memory_bytes,
+            share=self._options.compaction_share,
+        )
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
         for task in (self._retention, compactor, scrub):
             self._start_task(task)

@@ -9,7 +9,7 @@ import msgspec
 
 from minimq_broker.core.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.upkeep.draining import Bounds, find_lags, say_lags
+from minimq_broker.core.upkeep.draining import find_lags, say_lags
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
@@ -126,7 +126,7 @@ class TopicService:
 
     def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
         hidden = _queues(topic)[read : topic.read_queues]
-        lags = find_lags(state, {queue: Bounds(*self._engine.store.bounds(queue)) for queue in hidden}, ignored)
+        lags = find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden}, ignored)
         if lags:
             raise NotDrained(say_lags(lags), retry_after_s=_LOOK_AGAIN_S)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.services.upkeep.compactor import Compactor, CompactorOptions
+from minimq_broker.services.upkeep.compactor import Compactor
 from minimq_broker.store.rows import count_in
 from minimq_broker.store.upkeep.compaction_file import COMPACTED, load_record, save_record
 from support.chance import SEED
@@ -110,8 +110,8 @@ def test_a_round_goes_no_further_than_what_others_have(stores: Stores, store: Op
 
     def end_of_round(opened: OpenStore, needed_from: int = 1 << 62) -> int:
         handle = cast("StoreHandle", OneStore(opened.store))
-        options = CompactorOptions(1.0, 1 << 20, 1.0)
-        begun = Compactor(handle, Counters(), options, lambda: 0, opened.clock)._begin(needed_from)
+        shares: Any = {"interval_s": 1.0, "memory_bytes": 1 << 20, "share": 1.0}
+        begun = Compactor(handle, Counters(), lambda: 0, opened.clock, **shares)._begin(needed_from)
         return begun.round._end if begun is not None else 0
 
     work = Workload(store, "state", 2, SEED)

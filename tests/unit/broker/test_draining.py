@@ -24,7 +24,7 @@ def at(queue_id: int, offset: int, topic_id: int = TOPIC) -> CommittedOffset:
 
 
 def queues(*bounds: tuple[int, int], first_id: int = 4) -> dict[QueueKey, Bounds]:
-    return {QueueKey(TOPIC, first_id + number): Bounds(*pair) for number, pair in enumerate(bounds)}
+    return {QueueKey(TOPIC, first_id + number): pair for number, pair in enumerate(bounds)}
 
 
 def test_a_group_that_has_read_all_does_not_lag() -> None:

@@ -14,7 +14,7 @@ import pytest
 from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.services.upkeep.retention import LogStretch, Retention, Rewriter
+from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
@@ -205,15 +205,16 @@ def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
         stores.clock.now_ms += 1_000
         world.send("default", number % 2, bytes(5_000))
         world.send("long", number % 2, bytes(200) if number > 20 else bytes(5_000))
-    begin = Rewriter._begin
+    stretch = Retention._stretch
 
-    def has_little_room(rewriter: Rewriter, stretch: LogStretch) -> Any:
-        if stretch.kept_bytes > SEGMENT_BYTES // 4:
+    def has_little_room(*arguments: Any) -> Any:
+        segments, kept_bytes = stretch(*arguments)
+        if kept_bytes > SEGMENT_BYTES // 4:
             raise StoreFull("no room")
-        return begin(rewriter, stretch)
+        return segments, kept_bytes
 
     with monkeypatch.context() as patched:
-        patched.setattr(Rewriter, "_begin", has_little_room)
+        patched.setattr(Retention, "_stretch", has_little_room)
         with pytest.raises(StoreFull):
             world.look()
     assert world.counters.segments_rewritten > 0

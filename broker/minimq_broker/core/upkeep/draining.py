@@ -12,11 +12,8 @@ _NAMED_GROUPS = 5
 _NAMED_RANGES = 10
 
 
-class Bounds(NamedTuple):
-    """The first stored offset of a queue, and the one that its next message will get."""
-
-    first: int
-    end: int
+#: The first stored offset of a queue, and the one that its next message will get.
+Bounds = tuple[int, int]
 
 
 class Lag(NamedTuple):

@@ -34,17 +34,6 @@ _KEY_BYTES = 160
 
 
 @dataclass(frozen=True, slots=True)
-class CompactorOptions:
-    """Options of the compactor."""
-
-    interval_s: float
-    #: That a round uses for keys.
-    memory_bytes: int
-    #: Of the time of one processor, above 0 to 1.
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class _Work:
     """A round, and what it is of: after a truncation or a copy that is another one."""
 
@@ -60,14 +49,18 @@ class Compactor(PeriodicTask):
         self,
         handle: StoreHandle,
         counters: Counters,
-        options: CompactorOptions,
         lowest_needed: Callable[[], int],
         clock_ms: Callable[[], int] = now_ms,
+        *,
+        interval_s: float,
+        memory_bytes: int,
+        share: float,
     ) -> None:
+        """A round uses that much memory for keys, and that share of the time of one processor."""
         self._handle, self._counters = handle, counters
-        super().__init__("compaction", self._compact, options.interval_s, log)
-        self._share = options.share
-        self._most_keys = max(options.memory_bytes // _KEY_BYTES, 1)
+        super().__init__("compaction", self._compact, interval_s, log)
+        self._share = share
+        self._most_keys = max(memory_bytes // _KEY_BYTES, 1)
         self._lowest_needed, self._clock_ms = lowest_needed, clock_ms
         self._sizes: dict[int, TopicSizes] = {}
 

@@ -12,7 +12,7 @@ import math
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import lmdb
 
@@ -55,6 +55,15 @@ _PAUSE_S = 0.005
 _SPARE_BYTES = 64 << 20
 
 
+class _Work(NamedTuple):
+    """A rewriting, and what it is of: after a truncation or a copy that is another one."""
+
+    store: MessageStore
+    state: State
+    rewriting: Rewriting
+    reason: Reason | None
+
+
 class Retention(PeriodicTask):
     """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread."""
 
@@ -77,7 +86,6 @@ class Retention(PeriodicTask):
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._rewriter = Rewriter(handle, counters, lowest_needed, lambda: self.is_woken)
         #: Size of the log after something was deleted early, which may go on with what it has grown since.
         self._kept_bytes = 0
         #: Whether it is known what of old segments is needed.
@@ -120,13 +128,90 @@ class Retention(PeriodicTask):
         if garbage is not None and not self.is_stopping:
             await self._rewrite(garbage, None)
 
-    async def _rewrite(self, start: int, reason: Reason | None) -> bool:
-        stretch = await asyncio.to_thread(self._stretch, start, reason)
-        return stretch is not None and await self._rewriter.rewrite(stretch)
+    # ---- rewriting, in slices, with pauses, and only where there is room -------------------------------
 
-    def _stretch(self, start: int, reason: Reason | None) -> LogStretch | None:
+    async def _rewrite(self, start: int, reason: Reason | None) -> bool:
+        work = await asyncio.to_thread(self._begin, start, reason)
+        if work is None:
+            return False
+        try:
+            has_more = True
+            while has_more and not self.is_woken:
+                began = time.monotonic()
+                has_more = await asyncio.to_thread(self._step, work)
+                await asyncio.sleep(max(_PAUSE_S, time.monotonic() - began))
+            return not has_more and await asyncio.to_thread(self._finish, work, self._lowest_needed())
+        finally:
+            await asyncio.to_thread(work.rewriting.give_up)
+
+    def _begin(self, start: int, reason: Reason | None) -> _Work | None:
         with self._handle.reading() as store:
-            return stretch_of(store, start, reason, lambda segment, end: self._rest(store, segment, end))
+            segments, kept_bytes = self._stretch(store, start, reason)
+            if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
+                return None
+            end = next(each.start for each in store.log.segments if each.start > start)
+            free = store.disk.look()[0].free_bytes
+            if free < kept_bytes + _SPARE_BYTES:
+                raise StoreFull(
+                    f"segments {segments[0].start} to {end} cannot be rewritten: about {kept_bytes} bytes of them are "
+                    f"needed, such as delayed messages, and {free} are left on the disk: free some"
+                )
+            salvages = reason is not None and any(each.start in self._handle.damage.known for each in segments)
+            made = Rewriting(store.log, segments, end, store.old.choice(reason), store.old.mark, salvages=salvages)
+            return _Work(store, store.state, made, reason)
+
+    def _stretch(self, store: MessageStore, start: int, reason: Reason | None) -> tuple[list[Segment], int]:
+        """Return a segment with the neighbors that are rewritten with it, and how many bytes stay, about."""
+        segments = store.log.segments
+        index = next((number for number, each in enumerate(segments[:-1]) if each.start == start), None)
+        if index is None:  # it is there no more, or written to
+            return [], 0
+        kept: list[tuple[int, bool]] = []
+        for segment, following in itertools.pairwise(segments[: index + 2]):
+            rest = self._rest(store, segment, following.start)
+            if segment.start != start:
+                goes_with = reason in (None, Reason.AGE) or rest.aged_bytes == rest.lasting_bytes
+                kept.append((rest.aged_bytes, rest.is_rest and goes_with))
+            elif reason is None:
+                kept.append((max(segment.used_bytes - rest.garbage_bytes, 0), False))
+            else:
+                kept.append((rest.aged_bytes if reason is Reason.AGE else rest.lasting_bytes, False))
+        part = with_neighbors(kept, index, store.options.segment_bytes)
+        return [segments[number] for number in part], sum(kept[number][0] for number in part)
+
+    def _step(self, work: _Work) -> bool:
+        with self._handle.reading() as store:
+            if store is not work.store or store.state is not work.state:
+                return False
+            try:
+                return work.rewriting.step(_SLICE_BYTES, _SLICE_ENTRIES)
+            except DAMAGE as error:
+                store.log.report_damage(work.rewriting.at.start, str(error))
+                raise
+
+    def _finish(self, work: _Work, needed_from: int) -> bool:
+        with self._handle.reading() as store:
+            if store is not work.store or store.state is not work.state:
+                return False
+            before, made = store.log.disk_bytes, work.rewriting
+            if not store.old.put_in_place(made, needed_from):
+                return False
+            self._counters.segments_rewritten += len(made.former)
+            if made.lost:
+                log.error("retention: lost is what cannot be read from=%d entries=%d", made.start, made.lost)
+            log.info(
+                "retention: rewritten from=%d to=%d segments=%d bytes=%d kept=%d reason=%s",
+                made.start,
+                made.end,
+                len(made.former),
+                before - store.log.disk_bytes,
+                made.kept_bytes,
+                work.reason or "garbage",
+                extra=ALWAYS_WRITTEN,
+            )
+            return True
+
+    # ---- looking ------------------------------------------------------------------------------------
 
     def _find_garbage(self, needed_from: int) -> int | None:
         with self._handle.reading() as store:
@@ -229,132 +314,3 @@ class Retention(PeriodicTask):
                     "retention: dead letters alone are kept of a damaged segment=%d error=%s", segment.start, error
                 )
             return store.old.rest_of_damaged(segment)
-
-
-@dataclass(frozen=True, slots=True)
-class LogStretch:
-    """Adjacent segments to be rewritten: by log positions, how much about stays, and why; None: only garbage goes."""
-
-    start: int
-    end: int
-    kept_bytes: int
-    reason: Reason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _StoreRewriting:
-    """A rewriting, and what it is of: after a truncation or a copy that is another one."""
-
-    store: MessageStore
-    state: State
-    rewriting: Rewriting
-
-
-class Rewriter:
-    """Rewrites segments, one stretch at a time. Lives on the event loop; what touches the disk runs on a thread."""
-
-    def __init__(
-        self,
-        handle: StoreHandle,
-        counters: Counters,
-        lowest_needed: Callable[[], int],
-        is_urged: Callable[[], bool],
-    ) -> None:
-        self._handle, self._counters = handle, counters
-        self._lowest_needed = lowest_needed
-        self._is_urged = is_urged
-
-    async def rewrite(self, stretch: LogStretch) -> bool:
-        """Rewrite the segments of a stretch; return whether it was done."""
-        work = await asyncio.to_thread(self._begin, stretch)
-        if work is None:
-            return False
-        try:
-            has_more = True
-            while has_more and not self._is_urged():
-                began = time.monotonic()
-                has_more = await asyncio.to_thread(self._step, work)
-                await asyncio.sleep(max(_PAUSE_S, time.monotonic() - began))
-            if has_more:
-                return False
-            return await asyncio.to_thread(self._finish, work, stretch, self._lowest_needed())
-        finally:
-            await asyncio.to_thread(work.rewriting.give_up)
-
-    def _begin(self, stretch: LogStretch) -> _StoreRewriting | None:
-        with self._handle.reading() as store:
-            segments = [each for each in store.log.segments[:-1] if stretch.start <= each.start < stretch.end]
-            if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
-                return None
-            free = store.disk.look()[0].free_bytes
-            if free < stretch.kept_bytes + _SPARE_BYTES:
-                raise StoreFull(
-                    f"segments {stretch.start} to {stretch.end} cannot be rewritten: about {stretch.kept_bytes} bytes "
-                    f"of them are needed, such as delayed messages, and {free} are left on the disk: free some"
-                )
-            choice = store.old.choice(stretch.reason)
-            salvages = stretch.reason is not None and any(each.start in self._handle.damage.known for each in segments)
-            made = Rewriting(store.log, segments, stretch.end, choice, store.old.mark, salvages=salvages)
-            return _StoreRewriting(store, store.state, made)
-
-    def _step(self, work: _StoreRewriting) -> bool:
-        with self._handle.reading() as store:
-            if store is not work.store or store.state is not work.state:
-                return False
-            try:
-                return work.rewriting.step(_SLICE_BYTES, _SLICE_ENTRIES)
-            except DAMAGE as error:
-                start = work.rewriting.at.start
-                store.log.report_damage(start, str(error))
-                raise
-
-    def _finish(self, work: _StoreRewriting, stretch: LogStretch, needed_from: int) -> bool:
-        with self._handle.reading() as store:
-            if store is not work.store or store.state is not work.state:
-                return False
-            before = store.log.disk_bytes
-            count = len(work.rewriting.former)
-            if not store.old.put_in_place(work.rewriting, needed_from):
-                return False
-            self._counters.segments_rewritten += count
-            if work.rewriting.lost:
-                log.error(
-                    "retention: lost is what cannot be read from=%d entries=%d", stretch.start, work.rewriting.lost
-                )
-            log.info(
-                "retention: rewritten from=%d to=%d segments=%d bytes=%d kept=%d reason=%s",
-                stretch.start,
-                stretch.end,
-                count,
-                before - store.log.disk_bytes,
-                work.rewriting.kept_bytes,
-                stretch.reason or "garbage",
-                extra=ALWAYS_WRITTEN,
-            )
-            return True
-
-
-def stretch_of(
-    store: MessageStore, start: int, reason: Reason | None, rest_of: Callable[[Segment, int], SegmentRest]
-) -> LogStretch | None:
-    """Return a segment with the neighbors that are rewritten with it; None if it is there no more, or written to."""
-    segments = store.log.segments
-    index = next((number for number, each in enumerate(segments[:-1]) if each.start == start), None)
-    if index is None:
-        return None
-    kept: list[tuple[int, bool]] = []
-    for segment, following in itertools.pairwise(segments[: index + 2]):
-        rest = rest_of(segment, following.start)
-        if segment.start != start:
-            kept.append((rest.aged_bytes, rest.is_rest and _goes_with(rest.aged_bytes, rest.lasting_bytes, reason)))
-        elif reason is None:
-            kept.append((max(segment.used_bytes - rest.garbage_bytes, 0), False))
-        else:
-            kept.append((rest.aged_bytes if reason is Reason.AGE else rest.lasting_bytes, False))
-    part = with_neighbors(kept, index, store.options.segment_bytes)
-    total = sum(kept[number][0] for number in part)
-    return LogStretch(segments[part.start].start, segments[index + 1].start, total, reason)
-
-
-def _goes_with(aged_bytes: int, lasting_bytes: int, reason: Reason | None) -> bool:
-    return reason in (None, Reason.AGE) or aged_bytes == lasting_bytes
