@@ -417,6 +417,7 @@ def test_a_replica_is_promoted(tmp_path: Path) -> None:
 
         before = wait_until(lambda: roles() if sorted(roles().values()) == ["master", "slave"] else {})
         [slave] = [number for number, role in before.items() if role == "slave"]
+        wait_until(lambda: f"replica {slave}" in visitor.get("/").text)
         wait_until(lambda: "not in sync" not in visitor.get("/brokers/broker-a/promote").text)
         described = fill_in(visitor, "/brokers/broker-a/promote", to=str(slave))
         assert f"Replica {slave} becomes the master of broker-a" in described.text
