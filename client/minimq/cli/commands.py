@@ -59,7 +59,7 @@ def command_of(operation: Operation) -> click.Command:
         operation.name.split()[-1],
         callback=run,
         params=params,
-        help=f"{operation.help}\n\nExample: minimq {operation.example}",
+        help=f"{operation.help}\n\nExample: minimq {operation.example or operation.name}",
         short_help=operation.summary,
     )
 
@@ -68,7 +68,7 @@ def declared(name: str, short: str, **about: Any) -> Callable[[Callable[..., Non
     """Make a command of a function of the name servers, with the options that its signature declares."""
 
     def command(function: Callable[..., None]) -> click.Command:
-        declared = Operation(name, example="", view=lambda *_: View(json=None), function=function, **about)
+        declared = Operation(name, view=lambda *_: View(json=None), function=function, **about)
 
         @click.pass_obj
         def run(nameserver: str, /, **typed: Any) -> None:

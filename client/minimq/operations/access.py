@@ -240,7 +240,6 @@ class AccessOperations(Operations):
 
     @Operation(
         "user list",
-        example="user list",
         view=_view_users,
         has_folder=True,
         short="List the users with their keys, roles and rules.",
@@ -348,7 +347,6 @@ class AccessOperations(Operations):
         example="access credentials --token-file /var/run/secrets/minimq/token > token.minimq",
         view=_view_text,
         has_folder=True,
-        short="Write credentials for whoever has a token in a file.",
     )
     def token_credentials(
         self,
@@ -380,12 +378,7 @@ class AccessOperations(Operations):
             )
         return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, bearer), about)
 
-    @Operation(
-        "access status",
-        example="access status",
-        view=_view_status,
-        short="Show the version of users and rules in force at each server.",
-    )
+    @Operation("access status", view=_view_status, short="Show the version of users and rules in force at each server.")
     def access_status(self) -> list[AccessStatus]:
         """Show the version of users and rules in force at each server, name servers first.
 

@@ -330,12 +330,7 @@ class BrokerOperations(Operations):
         check_broker(broker_name)
         return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
 
-    @Operation(
-        "cluster conflicts",
-        example="cluster conflicts",
-        view=_view_conflicts,
-        short="Show brokers that claim the place of another.",
-    )
+    @Operation("cluster conflicts", view=_view_conflicts, short="Show brokers that claim the place of another.")
     def conflicts(self) -> list[ConflictReport]:
         """Show brokers that claim the place of another: the same name and id, or the same address.
 

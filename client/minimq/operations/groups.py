@@ -281,7 +281,7 @@ class GroupOperations(GroupChanges):
             log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
         return names
 
-    @Operation("group list", example="group list", view=_view_groups)
+    @Operation("group list", view=_view_groups)
     def describe_groups(self) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 

@@ -92,7 +92,7 @@ def _view_applied(_admin: Admin, _given: Given, later: AccessDocument, _plan: Pl
 class IssuerOperations(AccessOperations):
     """Lists and changes the issuers of tokens; a part of `Admin`."""
 
-    @Operation("access issuer list", example="access issuer list", view=_view_issuers, has_folder=True)
+    @Operation("access issuer list", view=_view_issuers, has_folder=True)
     def issuers(self) -> dict[str, Issuer]:
         """List the identity providers whose tokens are taken. Raises as `access`."""
         return dict(sorted(self.access().known_issuers.items()))

@@ -213,7 +213,7 @@ class Operation:
 
     Attributes:
         name: of the command: a noun and a verb.
-        example: a command without `minimq`.
+        example: a command without `minimq`, if that is more than the name.
         view: returns the result for people and programs.
         needs: returns the rights that it takes.
         plan: returns what it would change; every operation that changes something has one. Faces call `planned`.
@@ -233,8 +233,8 @@ class Operation:
 
     name: str
     _: KW_ONLY
-    example: str
     view: Callable[[Admin, Given, Any, Plan | None], View]
+    example: str = ""
     needs: Callable[[Given], Sequence[Need]] | None = None
     plan: Callable[[Admin, Given], Plan] | None = None
     is_destructive: bool = False

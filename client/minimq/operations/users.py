@@ -205,7 +205,6 @@ class UserOperations(IssuerOperations):
         example="user deny alice --write orders-archive",
         view=_view_rules,
         fixed={"effect": "deny", "roles": ()},
-        short="Deny a user something, whatever else is allowed.",
         text="Deny a user something, whatever other rules and roles allow.\n\nA rule that allows exactly the same "
         "stays, and holds again after --remove. Without any rule a user may do nothing: to revoke a right, `allow "
         "--remove` is enough.",
