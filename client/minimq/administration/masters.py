@@ -14,6 +14,7 @@ from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster_view import ClusterView
 from minimq.connection.name_servers import NameServers
+from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
@@ -23,8 +24,10 @@ from minimq_common.errors import (
     TopicUnavailable,
     Unavailable,
 )
-from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue, TopicRoute
+from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue, Permission, TopicRoute
 from minimq_proto.v1 import broker_pb2
+
+log = client_logger(__name__)
 
 #: What is asked of a broker: its name, a pair of anything and its name, or a queue of it.
 Key = TypeVar("Key", str, tuple[str, str], MessageQueue)
@@ -322,3 +325,19 @@ def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
     if isinstance(key, MessageQueue):
         return key.broker_name
     return key if isinstance(key, str) else key[1]
+
+
+def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:
+    """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged."""
+    wanted = broker_pb2.Topic(
+        topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
+    )
+    request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+    masters = Masters(client)
+    found = masters.find()
+    answers, failures = client.call_all(found, lambda stub: stub.CreateTopic, request, timeout_s=timeout_s)
+    if not answers:
+        raise_failures(f"topic {topic} was not created", failures, found, "it will be retried")
+    masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
+    log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
+    client.routes.refresh(topic)

@@ -17,7 +17,7 @@ from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_bo
 from minimq.dead_letters.choice import Chosen
 from minimq.operations import values
 from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
-from minimq.operations.message_text import body_fields
+from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
 from minimq.operations.words import missing, printable
 

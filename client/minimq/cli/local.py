@@ -129,8 +129,6 @@ def _introduce(cluster: LocalCluster, console: str | None, *, is_kept: bool) -> 
 
 def _watch(cluster: LocalCluster, told: threading.Event) -> None:
     """Restart servers that end unexpectedly, until the stop event."""
-    from minimq.local.restarts import Restarts
-
     servers = (*cluster.nameservers, *cluster.brokers)
     restarts = {server.name: Restarts() for server in servers}
     due: dict[str, float] = {}
@@ -199,3 +197,24 @@ def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bo
     return "The other servers continue; to restart it, stop the cluster with Ctrl-C and start it again" + (
         "" if is_kept else ", which loses the data: use --data-dir to keep it"
     )
+
+
+class Restarts:
+    """The waits before the starts of one server: short at first, longer each time it ends soon again."""
+
+    def __init__(self, *, first_s: float = 1.0, most_s: float = 30.0, calm_s: float = 60.0) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self._calm_s = calm_s
+        self._wait_s = 0.0
+        self._started_at = float("-inf")
+
+    def started(self, now: float) -> None:
+        """Note that the server was started."""
+        self._started_at = now
+
+    def ended(self, now: float) -> float:
+        """Return how many seconds to wait before a server that has ended is started."""
+        soon = now - self._started_at < self._calm_s
+        self._wait_s = min(2 * self._wait_s, self._most_s) if soon and self._wait_s else self._first_s
+        return self._wait_s

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
-from minimq.operations.message_text import message_row
+from minimq.operations.messages import message_row
 from minimq.operations.operation import Param
 from minimq_common.errors import MiniMQError
 

@@ -16,7 +16,7 @@ from minimq.cli.base import check_allowed, stop_on_signal, tell
 from minimq.cli.commands import declared
 from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted, as_json
 from minimq.operations import values
-from minimq.operations.message_text import as_line
+from minimq.operations.messages import as_line
 from minimq.operations.operation import Param
 from minimq.operations.words import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable

@@ -9,7 +9,7 @@ from typing import Annotated
 from minimq.cli.base import show_json
 from minimq.cli.commands import declared
 from minimq.cli.line_format import properties_of
-from minimq.operations.message_text import body_fields
+from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
 from minimq.operations.values import TopicName
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Literal
 
-from minimq.administration.group_topics import make_group_topic
+from minimq.administration.masters import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.dead_letters.choice import Wants
 from minimq.dead_letters.dead_letter import DeadLetter

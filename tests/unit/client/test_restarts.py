@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minimq.local.restarts import Restarts
+from minimq.cli.local import Restarts
 
 
 def test_waits_grow_while_a_server_ends_soon_and_are_bounded() -> None:

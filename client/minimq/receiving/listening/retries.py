@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from minimq.administration.group_topics import make_group_topic
+from minimq.administration.masters import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions
 from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
