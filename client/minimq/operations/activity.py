@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minimq.administration.descriptions import BrokerStatus, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription
+from minimq.operations.replicas import broker_problems
 from minimq_common.errors import AccessDenied, MiniMQError
 from minimq_common.model import MASTER_ID
 from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+
+Item = TypeVar("Item")
+
+#: Topics that are looked at each time: the busiest ones, and as many others in turn.
+_BUSIEST = 20
+_IN_TURN = 20
+#: Seconds after which no further topic is looked at.
+_TOPICS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,32 +167,10 @@ def _of_broker(status: BrokerStatus) -> list[str]:
         return [f"{name} {'is away' if status.away_since else 'does not answer'}: {status.error}"]
     if status.report is None:
         return []
-    about, found = status.report, []
-    if about.store_failed:
-        found.append(f"{name} stores nothing after a disk error: restart it")
-    if about.disk_level != "normal":
-        found.append(f"{name}: the disk is {about.disk_used:.0%} full ({about.disk_level})")
-    found += say_about_disk(status)
-    role = about.replication
-    if role.role == "undecided":
-        found.append(f"{name} waits for its controller")
-    if role.role == "slave" and not role.connected:
-        found.append(f"{name} follows no master")
-    if role.role == "master" and role.sync and len(role.in_sync) < role.min_in_sync:
-        found.append(f"{name}: {len(role.in_sync)} of {role.min_in_sync} replicas are in sync: it accepts no messages")
-    return found
-
-
-if TYPE_CHECKING:
-    from minimq.admin import Admin
-
-Item = TypeVar("Item")
-
-#: Topics that are looked at each time: the busiest ones, and as many others in turn.
-_BUSIEST = 20
-_IN_TURN = 20
-#: Seconds after which no further topic is looked at.
-_TOPICS_S = 1.0
+    found = [f"{name}: {problem}" for problem in broker_problems(status.report)]
+    if status.report.disk_level != "normal":
+        found.append(f"{name}: the disk is {status.report.disk_used:.0%} full ({status.report.disk_level})")
+    return found + say_about_disk(status)
 
 
 class ActivityReader:

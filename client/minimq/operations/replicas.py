@@ -29,7 +29,7 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
         status: of the broker.
         masters: of all masters; a master reports the lag of its slaves.
     """
-    problem = _problem(status.report) if status.report is not None else None
+    problem = "; ".join(broker_problems(status.report)) or None if status.report is not None else None
     if status.report is None or status.report.replication.role == "alone":
         return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
     about = status.report.replication
@@ -83,8 +83,8 @@ def _as_its_master_sees_it(
     return next((each for each in others if each.replica_id == about.replica_id), None)
 
 
-def _problem(report: BrokerReport) -> str | None:
-    """Return a description of a broker's problem; None if it has none."""
+def broker_problems(report: BrokerReport) -> list[str]:
+    """Return what is wrong with a broker, in sentences without a subject."""
     about = report.replication
     problems = ["stores nothing after a disk error: restart it"] if report.store_failed else []
     if report.clock_ahead_s:
@@ -109,4 +109,4 @@ def _problem(report: BrokerReport) -> str | None:
     gone = [str(replica.replica_id) for replica in about.replicas if not replica.connected]
     if gone:
         problems.append(f"replica {', '.join(gone)} does not follow")
-    return "; ".join(problems) or None
+    return problems
