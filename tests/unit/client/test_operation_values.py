@@ -1,4 +1,4 @@
-"""Times on the command line: which text is one, and that it is reckoned once."""
+"""Texts of commands and forms as values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from minimq.operations.values import moment_or_end, offset_or_moment
+from minimq.operations.values import queue as parse_queue
 from minimq_common.errors import InvalidArgument
+from minimq_common.model import MessageQueue
 
 FROM = "--from"
 
@@ -50,3 +52,13 @@ def test_digits_are_an_offset_only_where_there_are_offsets() -> None:
     assert offset_or_moment(FROM, " 4711 ") == 4711
     assert offset_or_moment(FROM, "4711ms") == datetime(1970, 1, 1, 0, 0, 4, 711_000, tzinfo=UTC)
     assert offset_or_moment(FROM, "latest") == "latest"
+
+
+def test_a_queue_is_a_broker_and_a_number() -> None:
+    assert parse_queue("--queue", "room@broker-a:12", "t") == MessageQueue("t", "room@broker-a", 12)
+
+
+@pytest.mark.parametrize("text", ["", "broker-a", ":1", "broker-a:", "broker-a:-1", "broker-a:x", "a:" + "9" * 5000])
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is not a queue: write BROKER:ID"):
+        parse_queue("--queue", text, "t")

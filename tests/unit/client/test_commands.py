@@ -1,0 +1,128 @@
+"""What commands say and decide, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from minimq.cli.console import console
+from minimq.cli.consume import _last_commit
+from minimq.cli.local import Restarts
+from minimq.cli.main import _COMMANDS, main
+from minimq.cli.produce import _Done
+from minimq.cli.stored_ends import BrokerWaits
+from minimq_common.errors import Unavailable
+
+
+def test_each_command_is_summarized_in_whole_words_on_a_terminal_of_80_columns() -> None:
+    for path in _groups(main, ()):
+        shown = CliRunner().invoke(main, [*path, "--help"], terminal_width=80).stdout
+        summaries = shown.partition("Commands:\n")[2].splitlines()
+        assert summaries
+        assert [line for line in summaries if line.endswith("...") or line.startswith("   ")] == [], path
+
+
+def _groups(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield path
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _groups(command, (*path, name))
+
+
+@pytest.mark.parametrize(("value", "port"), [("tcp://10.0.0.1:8080", 8088), ("8090", 8090)])
+def test_a_variable_that_kubernetes_makes_of_a_service_is_no_port(
+    value: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIMQ_CONSOLE_PORT", value)
+    assert console.make_context("console", [], auto_envvar_prefix="MINIMQ_CONSOLE").params["port"] == str(port)
+
+
+def test_the_help_of_all_commands_loads_none_and_says_what_each_does() -> None:
+    context = click.Context(main)
+    for name, (_, text) in _COMMANDS.items():
+        command = main.get_command(context, name)
+        assert command is not None
+        assert text.endswith("."), name
+        if not isinstance(command, click.Group):
+            assert command.get_short_help_str(100) == text, name
+    shown = CliRunner().invoke(main, ["--help"], terminal_width=100).stdout
+    assert [name for name in _COMMANDS if f"\n  {name} " not in shown] == []
+
+
+LOST = "broker broker-a is not reached"
+
+
+@contextmanager
+def unreachable_at_the_end() -> Iterator[Any]:
+    yield None
+    raise Unavailable(LOST)
+
+
+def test_a_failed_last_commit_says_that_written_messages_come_again() -> None:
+    with pytest.raises(Unavailable) as raised, _last_commit(unreachable_at_the_end()):
+        pass
+    assert raised.value.message == (
+        f"{LOST}; messages that were written since the last commit are not committed, and will be delivered again"
+    )
+
+
+def test_an_earlier_error_says_nothing_of_it() -> None:
+    with pytest.raises(Unavailable) as raised, _last_commit(unreachable_at_the_end()):
+        raise Unavailable("there is no master")
+    assert raised.value.message == "there is no master"
+
+
+@pytest.mark.parametrize(
+    ("messages", "seconds", "text"),
+    [
+        (1, 1.0, "sent 1 message (100 B) to t in 1.00 s: 1 message/s, 100 B/s"),
+        (3000, 2.0, "sent 3,000 messages (100 B) to t in 2.00 s: 1,500 messages/s, 50 B/s"),
+    ],
+)
+def test_it_counts_one_message_as_one(messages: int, seconds: float, text: str) -> None:
+    assert _Done(messages, 100).report("t", seconds) == text
+
+
+def test_each_broker_is_waited_for_from_when_it_was_first_seen_to_be_away() -> None:
+    waits = BrokerWaits(30.0)
+    assert waits.look({"a"}, 100.0) == {"a"}
+    assert waits.look({"a", "b"}, 110.0) == {"b"}
+    assert waits.given_up(129.9) == set()
+    assert waits.given_up(130.0) == {"a"}
+    assert waits.given_up(140.0) == {"a", "b"}
+
+
+def test_a_broker_that_was_back_is_waited_for_anew() -> None:
+    waits = BrokerWaits(30.0)
+    waits.look({"a"}, 100.0)
+    assert waits.look((), 110.0) == set()
+    assert waits.given_up(200.0) == set()
+    assert waits.look({"a"}, 120.0) == {"a"}
+    assert waits.given_up(149.9) == set()
+    assert waits.given_up(150.0) == {"a"}
+
+
+def test_waits_grow_while_a_server_ends_soon_and_are_bounded() -> None:
+    restarts = Restarts(first_s=1, most_s=5, calm_s=60)
+    now, waits = 1000.0, []
+    for _ in range(5):
+        waits.append(restarts.ended(now))
+        now += waits[-1]
+        restarts.started(now)
+        now += 2
+    assert waits == [1, 2, 4, 5, 5]
+
+
+def test_a_server_that_has_run_for_long_is_started_soon_again() -> None:
+    restarts = Restarts(first_s=1, most_s=5, calm_s=60)
+    for _ in range(3):
+        restarts.ended(0)
+        restarts.started(0)
+    assert restarts.ended(61) == 1
