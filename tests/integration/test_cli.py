@@ -340,7 +340,7 @@ def test_a_signal_ends_it_also_when_the_reader_stands_still(minimq: Minimq, topi
 READER_LEAVES_FIRST = """
 import select, sys
 from minimq.cli.main import main
-from minimq.cli.stored_ends import StoredEnds
+from minimq.cli.consume import StoredEnds
 
 reached = StoredEnds.reached
 

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from minimq.cli.base import confirm, option, show_json, tell
-from minimq.cli.table import show_table
+from minimq.cli.base import Option, confirm, show_json, show_table, tell
 from minimq.operations.operation import Operation, Param, Parameter, operations_of
 from minimq.operations.rows import json_text
 from minimq.operations.views import Plan, Rows, View
@@ -90,22 +89,22 @@ def _params(operation: Operation) -> list[click.Parameter]:
         if isinstance(param, click.Option):
             param.help = operation.with_flags(param.help or "")
     if operation.plan is not None:
-        params.append(_flag("--dry-run", "Show what would change, and change nothing."))
+        params.append(Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."))
     if operation.is_destructive:
-        params.append(_flag("--yes", "Do not ask for confirmation."))
+        params.append(Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
     if operation.can_watch:
-        params.append(_flag("--watch", "Show it again and again, until Ctrl-C."))
+        params.append(Option(["--watch"], is_flag=True, help="Show it again and again, until Ctrl-C."))
         interval = click.FloatRange(0.2, 3600)
         text = "Seconds between two looks of --watch."
-        params.append(_option("--interval", type=interval, default=2.0, show_default=True, help=text))
+        params.append(Option(["--interval"], type=interval, default=2.0, show_default=True, help=text))
     if operation.has_folder:
         text = (
             "Work on access.toml in this folder of `minimq secure init`, without a server; by default on the cluster."
         )
         folder = click.Path(path_type=Path, file_okay=False)
-        params.append(_option("--secrets", type=folder, metavar="DIR", help=text))
+        params.append(Option(["--secrets"], type=folder, metavar="DIR", help=text))
     choice = click.Choice(_FORMATS)
-    params.append(_option("--output", type=choice, default="table", show_default=True, help="Format of the result."))
+    params.append(Option(["--output"], type=choice, default="table", show_default=True, help="Format of the result."))
     return params
 
 
@@ -237,13 +236,13 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
         flag += f"/--no-{flag.removeprefix('--')}"
     names = [*filter(None, [about.letter]), flag, parameter.key]
     if parameter.kind is bool and parameter.default is True:
-        return [_option(*names, is_flag=True, default=True, show_default=True, help=parameter.help)]
+        return [Option(names, is_flag=True, default=True, show_default=True, help=parameter.help)]
     if parameter.kind is bool:
-        return [_flag(*names, help_text=parameter.help)]
+        return [Option(names, is_flag=True, help=parameter.help)]
     if about.options:
         return options_of(about.options)
     if parameter.parts:
-        found = [_flag(*names, help_text=parameter.help)]
+        found = [Option(names, is_flag=True, help=parameter.help)]
         return [*found, *(each for part in parameter.parts for each in _options(part))]
     default = about.default
     if default is None and not parameter.is_required and not parameter.is_many and parameter.default is not None:
@@ -252,8 +251,8 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
     if about.read and default in ("0", "0.0"):
         default = "default"
     return [
-        _option(
-            *names,
+        Option(
+            names,
             required=parameter.is_required,
             multiple=parameter.is_many,
             show_default=shown,
@@ -264,21 +263,6 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
             **({} if default is None else {"default": default}),
         )
     ]
-
-
-def _flag(*names: str, help_text: str = "") -> click.Parameter:
-    if not help_text:
-        *names, help_text = names  # type: ignore[assignment]
-    return _option(*names, is_flag=True, help=help_text)
-
-
-def _option(*names: str, **attributes: Any) -> click.Parameter:
-    def nothing() -> None:
-        pass
-
-    decorated: Any = option(*names, **attributes)(nothing)
-    [parameter] = decorated.__click_params__
-    return parameter  # type: ignore[no-any-return]
 
 
 # ---- Output -----------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from minimq.cli.base import option
+from minimq.cli.base import Option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 
@@ -229,19 +229,21 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
     callback=_show_version,
     help="Show the version and exit.",
 )
-@option(
+@click.option(
     "-n",
     "--nameserver",
     default=None,
     show_default="those of the credentials, or 127.0.0.1:9876",
     metavar="HOST:PORT[,HOST:PORT]",
     help="Name servers of the cluster.",
+    cls=Option,
 )
-@option(
+@click.option(
     "--credentials",
     default=None,
     metavar="FILE",
     help="Credentials file of a user, for a cluster with TLS.",
+    cls=Option,
 )
 @click.pass_context
 def main(context: click.Context, nameserver: str | None, credentials: str | None) -> None:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, get_args
 
 import click
 
-from minimq.cli.base import check_allowed, interrupt_later, show_json
+from minimq.cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq.cli.commands import declared, progress_bar
 from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, moment_of, properties_of
-from minimq.cli.table import show_table
 from minimq.operations import values
 from minimq.operations.operation import Param
 from minimq.operations.views import Row, Table, columns

@@ -14,7 +14,7 @@ import pytest
 
 import minimq.cli
 import minimq.operations
-from minimq.cli.table import lines_of, show_table
+from minimq.cli.base import lines_of, show_table
 from minimq.operations.views import Row, Table
 
 

@@ -11,11 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from minimq.cli.console import console
-from minimq.cli.consume import _last_commit
+from minimq.cli.consume import BrokerWaits, _last_commit
 from minimq.cli.local import Restarts
 from minimq.cli.main import _COMMANDS, main
 from minimq.cli.produce import _Done
-from minimq.cli.stored_ends import BrokerWaits
 from minimq_common.errors import Unavailable
 
 
