@@ -258,7 +258,7 @@ def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_refusa
     stub = NameServers.stub
     monkeypatch.setattr(NameServers, "stub", lambda self, address: LateStub(stub(self, address)))
     with Cluster(credentials=file) as cluster:
-        cluster.connection.call_soon(cluster.connection.routes.use, "orders", cluster)
+        cluster.connection.call_soon(cluster.connection.routes.use, "orders", "a client")
 
         def lines() -> list[str]:
             return [record.getMessage() for record in caplog.records if "not watched" in record.getMessage()]

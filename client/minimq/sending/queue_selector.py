@@ -183,15 +183,8 @@ class QueueSelector:
 
     # ---- outcomes -------------------------------------------------------------------------------
 
-    def release(self, target: Target) -> None:
-        """Give back a place in the window: the request is no longer under way."""
-        name = target.queue.broker_name
-        if self._under_way[name] == self._window:
-            self._full -= 1
-        self._under_way[name] -= 1
-
-    def answered(self, target: Target, latency_s: float, now: float) -> None:
-        """Note that a broker has stored a batch in that time, and give back its place in the window."""
+    def release(self, target: Target, latency_s: float = 0.0, now: float = 0.0) -> None:
+        """Give back a place in the window: the batch is stored, after that time, or the try has failed."""
         broker = target.queue.broker_name
         under_way = self._under_way[broker]
         self._full -= under_way == self._window

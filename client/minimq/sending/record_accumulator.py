@@ -153,7 +153,7 @@ class RecordAccumulator:
             return False
         self._in_flight.remove(batch)
         assert batch.target is not None
-        self._selector.answered(batch.target, now - batch.began, now)
+        self._selector.release(batch.target, now - batch.began, now)
         self._progress[batch.direction] = now
         already_stored = receipt.status is SendStatus.ALREADY_STORED
         size = len(batch.data or b"")

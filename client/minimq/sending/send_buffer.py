@@ -48,11 +48,6 @@ class SendBuffer:
 
     # ---- handing over ---------------------------------------------------------------------------
 
-    def add(self, item: PendingMessage) -> None:
-        """Hand over a message, after waiting for room if that is needed."""
-        if not self.try_add(item):
-            self._wait_for_room(partial(self.try_add, item))
-
     def try_add(self, item: PendingMessage) -> bool:
         """Hand over a message if there is room; return whether there was."""
         size, handed, one, entry = item.memory, self.handed, (item,), (item.message.topic, 1)
@@ -109,7 +104,7 @@ class SendBuffer:
     def reserve(self, share: BufferShare, topic: str, count: int, size: int) -> None:
         """Add room for `count` messages of together `size` bytes to a share, after waiting for it if needed."""
         if not self.try_reserve(share, topic, count, size):
-            self._wait_for_room(partial(self.try_reserve, share, topic, count, size))
+            self.wait_for_room(partial(self.try_reserve, share, topic, count, size))
 
     def try_reserve(self, share: BufferShare, topic: str, count: int, size: int) -> bool:
         """Add room to a share if there is room at once; return whether there was. Raises `Closed`."""
@@ -189,7 +184,8 @@ class SendBuffer:
             with suppress(RuntimeError):  # it was changed meanwhile
                 return next(iter(self._alive), self._next)
 
-    def _wait_for_room(self, take: Callable[[], bool]) -> None:
+    def wait_for_room(self, take: Callable[[], bool]) -> None:
+        """Wait until `take` has got its room."""
         if not self._block_when_full:
             raise BufferFull(
                 f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}: "

@@ -91,7 +91,7 @@ class Sender:
             if not self.buffer.try_add(item):
                 if not wait:
                     return False
-                self.buffer.add(item)
+                self.buffer.wait_for_room(partial(self.buffer.try_add, item))
             takes = self._takes
             if self._woken != takes:
                 self._call_soon(self._take_in)

@@ -77,7 +77,7 @@ def answered(selector: QueueSelector, broker: str, latency_s: float, now: float)
     """Take a place at a broker, which answers in that time."""
     target = selector.take("t", MessageQueue("t", broker, 0), None, now)
     assert target is not None
-    selector.answered(target, latency_s, now)
+    selector.release(target, latency_s, now)
 
 
 def test_queues_take_turns_and_tell_their_address() -> None:
