@@ -25,6 +25,7 @@ from minimq import (
     ConsumeResult,
     LocalCluster,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -225,6 +226,23 @@ def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: L
     for client in (producer, consumer, admin):
         client.close()
     assert set(threading.enumerate()) <= threads
+
+
+def test_a_pull_consumer_closes_quietly_though_it_has_something_to_commit_and_its_cluster_is_closed(
+    cluster: LocalCluster, topic: str
+) -> None:
+    revoked: list[MessageQueue] = []
+    shared = Cluster(cluster.nameserver)
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"body"))
+    with PullConsumer(shared, group=topic, on_revoked=revoked.extend) as consumer:
+        consumer.subscribe(topic)
+        while not consumer.poll(1.0):
+            pass
+        shared.close()
+        consumer.close()
+        consumer.close()
+    assert revoked
 
 
 def test_what_is_handed_in_has_an_outcome_however_soon_the_cluster_is_closed(cluster: LocalCluster, topic: str) -> None:

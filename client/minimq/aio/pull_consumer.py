@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from minimq.connection.loop_calls import await_steps
 from minimq.receiving.consumer import Found
 from minimq.receiving.pull_consumer import PullFace
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.receiving.waits import TaskWaits
 from minimq.transport.start_position import Start
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue, QueueData
@@ -28,7 +29,6 @@ class PullConsumer(PullFace):
     call is cancelled. `close` ends a `poll` that runs with `Closed`. One loop uses it.
     """
 
-    _waits = TaskWaits
     _make_turn = asyncio.Lock
     _closing: asyncio.Future[None] | None = None
 
@@ -49,22 +49,22 @@ class PullConsumer(PullFace):
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
         async with self._turn:
-            await self._reader.assign(queues)
+            await await_steps(self._reader.assign(queues))
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Continue at another offset; see `minimq.PullConsumer.seek`."""
         async with self._turn:
-            await self._reader.seek(queue, offset)
+            await await_steps(self._reader.seek(queue, offset))
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Hand nothing out of these queues until `resume`."""
         async with self._turn:
-            await self._reader.pause(queues, paused=True)
+            await await_steps(self._reader.pause(queues, paused=True))
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Hand messages of these queues out again."""
         async with self._turn:
-            await self._reader.pause(queues, paused=False)
+            await await_steps(self._reader.pause(queues, paused=False))
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -95,12 +95,12 @@ class PullConsumer(PullFace):
     async def _poll(self, timeout: float, max_messages: int) -> Found | None:
         async with self._turn:
             await asyncio.sleep(0)  # before anything is taken: others have their turn, however much there is to read
-            return await self._reader.poll(timeout, max_messages)
+            return await await_steps(self._reader.poll(timeout, max_messages))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is, and wait until it is on disk, as `minimq.PullConsumer.commit`."""
         async with self._turn:
-            await self._reader.commit(offsets)
+            await await_steps(self._reader.commit(offsets))
 
     def transaction_input(self) -> PullInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`.
@@ -126,7 +126,11 @@ class PullConsumer(PullFace):
 
     async def _close(self) -> None:
         async with self._turn:
-            await self._reader.close()
+            try:
+                await await_steps(self._reader.close())
+            finally:
+                with ThreadPoolExecutor(1, "minimq-aio-closing") as thread:  # which is gone when this returns
+                    await asyncio.get_running_loop().run_in_executor(thread, self._reader.drop)
 
 
 def _take_note(closing: asyncio.Future[None]) -> None:

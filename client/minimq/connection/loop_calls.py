@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from minimq.connection.loop_thread import CLOSED
@@ -87,26 +86,44 @@ def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callab
 
 
 # ---- work that both faces of a client share ----------------------------------------------------------
+#
+# It is a coroutine that awaits steps, or a generator that yields them: it runs where the caller is, but for the steps.
+# Whoever is interrupted abandons the wait alone. On the connection's own loop it is awaited like any other coroutine.
 
 
-class LoopStep(NamedTuple):
-    """A coroutine, and the client on whose event loop it is to run."""
+class LoopStep(NamedTuple, Generic[T]):
+    """A coroutine, and the client on whose event loop it is to run; awaited for its result."""
 
     client: ClusterClient
-    make: Callable[[], Coroutine[Any, Any, Any]]
+    make: Callable[[], Coroutine[Any, Any, T]]
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if self.client.connection.is_loop_thread:
+            return (yield from self.make().__await__())
+        result: T = yield self
+        return result
+
+
+class Turn:
+    """Lets others of the same event loop run, amid what takes long; awaited."""
+
+    def __await__(self) -> Generator[None, Any, None]:
+        yield  # as `asyncio.sleep(0)`
 
 
 #: What is between the steps runs where the caller is; it gets the result of each, or its error.
-Steps = Generator[LoopStep, Any, T]
+Steps = Generator[LoopStep[Any] | None, Any, T]
+Work = Steps[T] | Coroutine[Any, Any, T]
 
 
-def run_steps(steps: Steps[T]) -> T:
+def run_steps(make: Callable[[], Work[T]]) -> T:
     """Run all steps, and return the result; waits."""
+    steps = make()  # here: Ctrl-C comes before it is made, or once it runs
     try:
-        step = next(steps)
+        step = steps.send(None)
         while True:
             try:
-                result = step.client.wait(step.make)
+                result = None if step is None else step.client.wait(step.make)
             except BaseException as error:  # noqa: BLE001 - it decides what follows
                 step = steps.throw(error)
             else:
@@ -114,19 +131,32 @@ def run_steps(steps: Steps[T]) -> T:
     except StopIteration as end:
         value: T = end.value
         return value
+    finally:
+        steps.close()
 
 
-async def await_steps(steps: Steps[None], *, is_quick: bool) -> None:
+async def await_steps(steps: Work[T], *, is_quick: bool = True) -> T:
     """Do as `run_steps`, and suspend a task instead; what comes before the first step has a thread unless quick."""
-    with suppress(StopIteration):
-        step = next(steps, None) if is_quick else await asyncio.to_thread(next, steps, None)
-        while step is not None:
+    try:
+        is_over, step = _begin(steps) if is_quick else await asyncio.to_thread(_begin, steps)
+        while not is_over:
             try:
-                result = await step.client.result(step.make)
+                result = await (asyncio.sleep(0) if step is None else step.client.result(step.make))
             except BaseException as error:  # noqa: BLE001 - it decides what follows
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
+    except StopIteration as end:
+        step = end.value
+    value: T = step
+    return value
+
+
+def _begin(steps: Work[Any]) -> tuple[bool, Any]:
+    try:
+        return False, steps.send(None)
+    except StopIteration as end:  # which no thread can hand over
+        return True, end.value
 
 
 # ---- calls on the event loop of a user ----------------------------------------------------------------

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import as_coroutine
+from minimq.connection.loop_calls import LoopStep, Turn, as_coroutine
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
@@ -28,20 +28,19 @@ from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
 from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.session_requests import Membership
-from minimq.receiving.waits import BlockingWaits, Waits
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic
+from minimq_common.names import check_client_id, check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 log = client_logger(__name__)
 #: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
 AWAY_LOG = client_logger("minimq.receiving.away")
 
-#: Seconds that the event loop has to say that there is nothing, however short a poll is.
-_LOOP_S = 1.0
+T = TypeVar("T")
+
 #: Characters of the name of this machine that are in the id of a client.
 _MOST_OF_HOST = 200
 
@@ -132,7 +131,7 @@ class Consumer:
     """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
 
     The user's callbacks about queues run where messages are taken: `_announce_all` calls `on_assigned` and `on_lost`,
-    `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, and wait by `Waits`.
+    `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, but for their `LoopStep`s.
     """
 
     def __init__(
@@ -144,7 +143,6 @@ class Consumer:
         strategy: str | AllocationStrategy,
         start: Start,
         options: ConsumerOptions,
-        waits: Callable[[ClusterClient], Waits] = BlockingWaits,
     ) -> None:
         if options.model == "broadcasting" and client_id is None:
             raise InvalidArgument("broadcasting needs a client_id that stays the same: the offsets are kept under it")
@@ -158,7 +156,6 @@ class Consumer:
         self._start = start_position(start)
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self._client.connection.process
-        self._waits = waits(self._client)
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
@@ -172,8 +169,6 @@ class Consumer:
         #: thread which was told to end goes on.
         self._callback_faults: type[BaseException] = Exception
         self._has_joined = False
-        #: A wait for messages is under way, or was abandoned.
-        self._is_waiting = False
         self._closed = False
         self._all_revoked = False
 
@@ -236,19 +231,15 @@ class Consumer:
         self._filters = check_subscriptions({**self._filters, check_topic(topic): wanted})
         self._fetcher.want(topic, wanted)
 
+    def _on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> LoopStep[T]:
+        return LoopStep(self._client, make)
+
     async def _take(self, most: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> Found | None:
         """Return messages of one queue; None when there is something else to do, or none came in time."""
-        if self._is_waiting:
-            await self._waits.result(as_coroutine(self._fetcher.forget_wish))
-            self._is_waiting = False
         self._fetcher.raise_error()
         if found := await self._at_hand(most, but):
             return found
-        begin = partial(self._fetcher.wait, most, but, at_once=timeout_s <= 0)
-        self._is_waiting = True
-        if not await self._waits.told(begin, timeout_s if timeout_s > 0 else _LOOP_S):
-            return None
-        self._is_waiting = False
+        await self._on_loop(partial(self._fetcher.wait, most, but, timeout_s))
         self._fetcher.raise_error()
         return await self._at_hand(most, but)
 
@@ -257,9 +248,9 @@ class Consumer:
             if handed.messages is None:
                 try:
                     for _ in handed.opening(self._wanted if self._filters else None):
-                        await self._waits.pause()
+                        await Turn()
                 except (CorruptBatch, InvalidArgument) as error:
-                    await self._waits.result(as_coroutine(self._fetcher.damaged, handed, error))
+                    await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
                     raise
                 self._dropped += handed.dropped
                 continue  # it may have been taken back meanwhile
@@ -271,17 +262,19 @@ class Consumer:
     async def _announce_all(self) -> bool:
         if not self._fetcher.events.are_there:
             return False
-        announcement = await self._waits.result(as_coroutine(self._fetcher.events.take))
-        announcement.make(self._announce, self._offset_reset)
+        announcement = await self._on_loop(as_coroutine(self._fetcher.events.take))
+        self._start_over([reset for _, reset in announcement.resets])
+        await self._call_user(partial(announcement.make, self._announce, self._offset_reset))
         return True
+
+    def _start_over(self, resets: Sequence[OffsetReset]) -> None:
+        """Prepare for queues that go on elsewhere, before the user hears of it."""
+
+    async def _call_user(self, call: Callable[[], T]) -> T:
+        return call()
 
     def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         return self._filters[messages[0].topic].apply(messages)
-
-    async def _look_up_topics(self, timeout_s: float) -> None:
-        for topic in self._filters:
-            if not topic.startswith(RETRY_PREFIX):  # which need not be there yet
-                await self._waits.result(partial(self._routes.find, topic, timeout_s))
 
     async def _join(self) -> None:
         if self._member is not None:
@@ -308,7 +301,7 @@ class Consumer:
         for route in filter(None, map(self._routes.known, self._filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
-        await self._waits.result(as_coroutine(self._start_member, self._member))
+        await self._on_loop(as_coroutine(self._start_member, self._member))
 
     def _start_member(self, member: GroupMember | BroadcastReader) -> None:
         if not self._has_joined:
@@ -321,17 +314,17 @@ class Consumer:
         `on_revoked` is called first. Then they are committed if so wanted.
         """
         await self._revoke(list(offsets))
+        await self._on_loop(partial(self._give_back, offsets, commit=commit))
+
+    async def _give_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
         if commit:
             try:
-                await self._waits.result(partial(self._record, offsets, automatic=True))
+                await self._record(offsets, automatic=True)
             except TopicNotFound as error:  # it was deleted, which another error says
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
                 log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
-        await self._waits.result(as_coroutine(self._give_back, offsets))
-
-    def _give_back(self, queues: Iterable[MessageQueue]) -> None:
-        epochs = self._fetcher.stop(queues)
+        epochs = self._fetcher.stop(offsets)
         if self._member is not None:
             self._member.release(epochs)
 
@@ -349,8 +342,9 @@ class Consumer:
     async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
         await self._announce_all()
         known = self._fetcher.events.unannounce(queues)
-        callback = self._options.on_revoked
-        saved = bool(known) and callback is not None and self._tell_user(callback, known)
+        callback, saved = self._options.on_revoked, False
+        if known and callback is not None:
+            saved = await self._call_user(partial(self._tell_user, callback, known))
         if self._options.hold_s and self._member is not None:
             # There is no state of a queue that the user never knew of.
             self._member.state_saved([queue for queue in queues if saved or queue not in known])

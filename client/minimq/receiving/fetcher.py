@@ -7,6 +7,7 @@ stays where it is until the next poll.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import time
@@ -130,7 +131,7 @@ class _Wish(NamedTuple):
 
     most: int
     but: Collection[MessageQueue]
-    notify: Callable[[], None]
+    over: asyncio.Future[None]
 
 
 class Fetcher:
@@ -244,17 +245,18 @@ class Fetcher:
 
     # ---- waiting for messages ---------------------------------------------------------------------
 
-    def wait(self, most: int, but: Collection[MessageQueue], notify: Callable[[], None], *, at_once: bool) -> None:
-        """Call back when there is something at hand or to be done, or at once whatever there is."""
-        self._wish = _Wish(most, but, notify)
-        self._changed()
-        if at_once and self._wish is not None:
-            self._wish = None
-            notify()
-
-    def forget_wish(self) -> None:
-        """Forget the latest `wait`, which was abandoned."""
-        self._wish = None
+    async def wait(self, most: int, but: Collection[MessageQueue], timeout_s: float) -> None:
+        """Return when there is something at hand or to be done, or when the time is over."""
+        if self._wish is not None:  # it was abandoned
+            self._end_wish(self._wish)
+        wish = self._wish = _Wish(most, but, asyncio.get_running_loop().create_future())
+        try:
+            self._changed()
+            if timeout_s > 0 and not wish.over.done():
+                await asyncio.wait((wish.over,), timeout=timeout_s)
+        finally:
+            if self._wish is wish:
+                self._wish = None
 
     def damaged(self, handed: HandOver, error: MiniMQError) -> None:
         """Stay in front of a hand-over that cannot be decoded."""
@@ -274,8 +276,12 @@ class Fetcher:
         wish = self._wish
         if wish is not None and (self._needs_attention or self._fill(wish) or self._is_woken or self._leaving):
             self._is_woken = False
-            self._wish = None
-            wish.notify()
+            self._end_wish(wish)
+
+    def _end_wish(self, wish: _Wish) -> None:
+        self._wish = None
+        if not wish.over.done():  # else it was cancelled
+            wish.over.set_result(None)
 
     def _fill(self, wish: _Wish) -> bool:
         if self.at_hand(wish.but) is not None:

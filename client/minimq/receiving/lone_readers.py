@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import as_coroutine
 from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
@@ -20,7 +19,6 @@ from minimq.receiving.local_offsets import LocalOffsets
 from minimq.receiving.loop_worker import LoopWorker
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import Commit
-from minimq.receiving.waits import Waits
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
@@ -36,7 +34,7 @@ _ABSENT_S = 10.0
 
 
 class AssignedQueues:
-    """Takes the place of a `GroupMember` for a consumer that was assigned queues. It has no thread of its own.
+    """Takes the place of a `GroupMember` for a consumer that was assigned queues. Lives on the event loop.
 
     A topic that is deleted is an error for the user, once; its queues are read on when it is made anew.
     """
@@ -46,23 +44,25 @@ class AssignedQueues:
         client: ClusterClient,
         fetcher: Fetcher,
         start_offset: Callable[[MessageQueue], Coroutine[Any, Any, int]],
-        waits: Waits,
     ) -> None:
-        self._client = client
-        self._waits = waits
         self._routes = client.routes
         self._fetcher = fetcher
         self._start_offset = start_offset
         self._deleted = DeletedTopics(client.routes, "this consumer", fetcher.failed)
-        self._ticking: asyncio.Task[None] | None = None  # belongs to the event loop of the connection
+        self._ticking: asyncio.Task[None] | None = None
         self._closed = False
-        self._may_be_anew = False
+        self.may_be_anew = False
         #: Since when their brokers say that they are not there; infinite once the user has heard it.
         self._absent_since: dict[MessageQueue, float] = {}
 
-    async def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
+    def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Read these queues and no others, each from an offset on unless it is read already."""
-        await self._waits.result(as_coroutine(self._read_exactly, offsets))
+        known = set(self._fetcher.queues)
+        self._fetcher.stop(known - offsets.keys())
+        for queue in sorted(offsets.keys() - known):
+            self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._keep_time())
 
     def close(self) -> None:
         """End."""
@@ -73,13 +73,11 @@ class AssignedQueues:
         self._deleted.suspect(topic, time.monotonic())
 
     async def begin_anew(self) -> None:
-        """Begin queues whose topics were deleted and made anew, if there may be some. Raises `MiniMQError`."""
-        if not self._may_be_anew:
-            return
-        self._may_be_anew = False
+        """Begin queues whose topics were deleted and made anew. Raises `MiniMQError`."""
+        self.may_be_anew = False
         for queue in self._fetcher.deleted():
             try:
-                offset = await self._waits.result(partial(self._start_offset, queue))
+                offset = await self._start_offset(queue)
             except Closed:
                 raise
             except MiniMQError as error:
@@ -88,16 +86,7 @@ class AssignedQueues:
                     raise error from None
             else:
                 self._absent_since.pop(queue, None)
-                begin = partial(self._fetcher.start, queue, Grant(0, offset, 0), tell=False)
-                await self._waits.result(as_coroutine(begin))
-
-    def _read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
-        known = set(self._fetcher.queues)
-        self._fetcher.stop(known - offsets.keys())
-        for queue in sorted(offsets.keys() - known):
-            self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
-        if self._ticking is None:
-            self._ticking = asyncio.create_task(self._keep_time())
+                self._fetcher.start(queue, Grant(0, offset, 0), tell=False)
 
     async def _keep_time(self) -> None:
         for tick in itertools.count():
@@ -110,7 +99,7 @@ class AssignedQueues:
                 if tick % _TICKS_OF_LOOKS == 0 and any(
                     not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
                 ):
-                    self._may_be_anew = True
+                    self.may_be_anew = True
                     self._fetcher.wake()
             except Exception:
                 log.exception("consumer: failed, will try again")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_calls import run_steps
 from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
@@ -18,7 +18,6 @@ from minimq.receiving.interceptor import ReceiveInterceptor
 from minimq.receiving.pull_reader import PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.receiving.waits import BlockingWaits, Waits, complete
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
@@ -36,7 +35,6 @@ class PullFace(ConsumerFace):
     """The part of a pull consumer that is the same for threads and for asyncio."""
 
     _reader: PullReader
-    _waits: Callable[[ClusterClient], Waits]
     #: Makes the lock that is held while messages are returned, and during close, which so knows all returned messages.
     _make_turn: Callable[[], Any]
 
@@ -61,7 +59,6 @@ class PullFace(ConsumerFace):
             auto_commit=auto_commit,
             client_id=client_id,
             options=with_changes(options or ConsumerOptions(), changes, type(self)),
-            waits=self._waits,
             interceptors=interceptors,
         )
         self._turn = self._make_turn()
@@ -129,7 +126,6 @@ class PullConsumer(PullFace):
         InvalidArgument: a name, an address or an option is wrong.
     """
 
-    _waits = BlockingWaits
     _make_turn = staticmethod(threading.RLock)
 
     def __enter__(self) -> Self:
@@ -154,7 +150,7 @@ class PullConsumer(PullFace):
             TopicNotFound, TopicUnavailable, QueueNotFound, Unavailable: a queue cannot be read. Its route is looked up
                 for up to `start_timeout_s`.
         """
-        complete(lambda: self._reader.assign(queues))
+        run_steps(lambda: self._reader.assign(queues))
 
     def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Continue at another offset; the next commit of the queue may then go back.
@@ -168,15 +164,15 @@ class PullConsumer(PullFace):
             InvalidArgument: the queue does not belong to this consumer, or the offset is invalid.
             TopicNotFound, Unavailable: the broker cannot look up the time.
         """
-        complete(lambda: self._reader.seek(queue, offset))
+        run_steps(lambda: self._reader.seek(queue, offset))
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues until `resume`. Raises `InvalidArgument`."""
-        complete(lambda: self._reader.pause(queues, paused=True))
+        run_steps(lambda: self._reader.pause(queues, paused=True))
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again. Raises `InvalidArgument`."""
-        complete(lambda: self._reader.pause(queues, paused=False))
+        run_steps(lambda: self._reader.pause(queues, paused=False))
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -200,7 +196,7 @@ class PullConsumer(PullFace):
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """
         with self._turn:
-            found = complete(lambda: self._reader.poll(timeout, max_messages))
+            found = run_steps(lambda: self._reader.poll(timeout, max_messages))
         if found is None:
             return []
         found.handed.given = found.given  # no signal is handled from here to the return
@@ -233,7 +229,7 @@ class PullConsumer(PullFace):
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
             with self._turn:
-                found = complete(lambda: self._reader.poll(1.0, 4096))
+                found = run_steps(lambda: self._reader.poll(1.0, 4096))
             if found is not None:
                 yield from found.one_by_one(self._reader)
 
@@ -253,7 +249,7 @@ class PullConsumer(PullFace):
             InvalidArgument: an offset is invalid; then nothing is recorded.
             MiniMQError: a broker refused or did not answer; the offsets at others are recorded.
         """
-        complete(lambda: self._reader.commit(offsets))
+        run_steps(lambda: self._reader.commit(offsets))
 
     def transaction_input(self) -> PullInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`.
@@ -279,4 +275,7 @@ class PullConsumer(PullFace):
             return
         self._reader.halt()
         with self._turn:
-            complete(self._reader.close)
+            try:
+                run_steps(self._reader.close)
+            finally:
+                self._reader.drop()

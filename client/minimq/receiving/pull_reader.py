@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
-from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
@@ -20,11 +20,11 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.lone_readers import AssignedQueues
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.receiving.waits import Waits
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, offset_or_start
-from minimq_common.errors import Fenced, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue, QueueData
+from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
@@ -48,13 +48,10 @@ class PullReader(Consumer):
         auto_commit: bool,
         client_id: str | None,
         options: ConsumerOptions,
-        waits: Callable[[ClusterClient], Waits],
         interceptors: Sequence[ReceiveInterceptor] = (),
     ) -> None:
         check_switch("auto_commit", auto_commit)
-        super().__init__(
-            nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options, waits=waits
-        )
+        super().__init__(nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options)
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._auto_commit = auto_commit and bool(self.group)
         self._commit_at = time.monotonic() + self._options.commit_interval_s
@@ -65,7 +62,7 @@ class PullReader(Consumer):
         #: The latest messages: `poll_arrow` needs their batches whole.
         self._found: Found | None = None
         self._is_assigned = False
-        self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset, self._waits)
+        self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset)
         #: How long it is still tried to find the topics, since the first poll.
         self._starting: RetrySchedule | None = None
 
@@ -86,28 +83,28 @@ class PullReader(Consumer):
         if self._options.model == "broadcasting":
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
         wanted = sorted(set(queue_list("queues", queues)))
-        for topic in sorted({queue.topic for queue in wanted}):
-            await self._waits.result(partial(self._routes.find_within, topic, self._options.start_timeout_s))
-        offsets = {queue: await self._waits.result(partial(self._start_offset, queue)) for queue in wanted}
-        await self._assigned.read_exactly(offsets)
+        await self._on_loop(partial(self._assign, wanted))
         self._is_assigned = True
+
+    async def _assign(self, queues: Sequence[MessageQueue]) -> None:
+        for topic in sorted({queue.topic for queue in queues}):
+            await self._routes.find_within(topic, self._options.start_timeout_s)
+        self._assigned.read_exactly({queue: await self._start_offset(queue) for queue in queues})
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Go on elsewhere; see `minimq.PullConsumer.seek`."""
         self._process.check()
-        wanted = offset_or_start(offset, "offset")
-        if not isinstance(wanted, int):
-            wanted = await self._waits.result(partial(self._starts.at, queue, wanted))
-        await self._waits.result(as_coroutine(self._fetcher.seek, queue, wanted))
+        await self._on_loop(partial(self._seek, queue, offset_or_start(offset, "offset")))
         if self._found is not None and self._found.handed.queue == queue:
             self.turn = object()  # a loop goes on there, and not with what it has of before
+
+    async def _seek(self, queue: MessageQueue, wanted: int | broker_pb2.StartPosition) -> None:
+        self._fetcher.seek(queue, wanted if isinstance(wanted, int) else await self._starts.at(queue, wanted))
 
     async def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of these queues, or again. Raises `InvalidArgument`."""
         self._process.check()
-        await self._waits.result(
-            as_coroutine(partial(self._fetcher.pause, queue_list("queues", queues), paused=paused))
-        )
+        await self._on_loop(as_coroutine(partial(self._fetcher.pause, queue_list("queues", queues), paused=paused)))
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
@@ -157,7 +154,8 @@ class PullReader(Consumer):
             self._starting = RetrySchedule(self._options.start_timeout_s, now)
         while True:
             try:
-                await self._look_up_topics(min(max(deadline - now, _ANSWER_S), self._options.request_timeout_s))
+                limit_s = min(max(deadline - now, _ANSWER_S), self._options.request_timeout_s)
+                await self._on_loop(partial(self._look_up_topics, limit_s))
             except MiniMQError as error:
                 now = time.monotonic()
                 pause_s = self._starting.pause_s(error, now)
@@ -169,6 +167,10 @@ class PullReader(Consumer):
             now = time.monotonic()
             if now >= deadline:
                 return False
+
+    async def _look_up_topics(self, timeout_s: float) -> None:
+        for topic in self._filters:
+            await self._routes.find(topic, timeout_s)
 
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
@@ -184,7 +186,7 @@ class PullReader(Consumer):
             await self._commit_all(automatic=False)
         else:
             checked, retry_s = queue_offsets(offsets), self._options.request_timeout_s
-            await self._waits.result(partial(self._record, checked, retry_s=retry_s))
+            await self._on_loop(partial(self._record, checked, retry_s=retry_s))
 
     def transaction_input(self, poll: Callable[[float, int], Any]) -> PullInput:
         """Return what a transaction takes from this consumer; see `minimq.PullConsumer.transaction_input`."""
@@ -196,19 +198,17 @@ class PullReader(Consumer):
         return PullInput(self._client, self.group, self.client_id, self._fetcher, self._starts, poll)
 
     async def close(self) -> None:
-        """Commit what was in hand, leave the group, end, after `halt`; see `minimq.PullConsumer.close`. Idempotent."""
+        """Commit what was in hand, after `halt`; `drop` is to follow. See `minimq.PullConsumer.close`. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self.turn = object()
-        try:
+        with suppress(Closed):  # so is the `Cluster`: nothing can be committed
             await self._revoke_all()
             if self._committing is not None:
                 self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
             if self._auto_commit and self._fetcher.commits.has_any:
                 await self._commit_all(automatic=True)
-        finally:
-            await self._waits.end(self._shut_down)
 
     def release(self) -> None:
         """Leave the group and end without a commit or a callback: nobody has the consumer, or what it handed out."""
@@ -216,24 +216,26 @@ class PullReader(Consumer):
         if not self._closed:
             self._closed = True
             self._all_revoked = True
-            self._shut_down()
+            self.drop()
 
-    def _shut_down(self) -> None:
+    def drop(self) -> None:
+        """Leave the group, and end everything at once; waits. Idempotent."""
         self._assigned.close()
-        super()._shut_down()
+        self._shut_down()
 
     # ---- between polls --------------------------------------------------------------------------
 
     async def _between_polls(self) -> None:
         self._look_at_commit()
-        await self._assigned.begin_anew()
+        if self._assigned.may_be_anew:
+            await self._on_loop(self._assigned.begin_anew)
         now = time.monotonic()
         if self._fetcher.has_leaving:
-            offsets = await self._waits.result(as_coroutine(self._fetcher.leaving))
+            offsets = await self._on_loop(as_coroutine(self._fetcher.leaving))
             await self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
-            await self._waits.result(as_coroutine(self._begin_commit))  # before the user gets further messages
+            await self._on_loop(as_coroutine(self._begin_commit))  # before the user gets further messages
 
     def _begin_commit(self) -> None:
         if self._committing is None:
@@ -257,7 +259,7 @@ class PullReader(Consumer):
         log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
 
     async def _commit_all(self, *, automatic: bool) -> None:
-        await self._waits.result(partial(self._record_all, automatic=automatic))
+        await self._on_loop(partial(self._record_all, automatic=automatic))
 
     async def _record_all(self, *, automatic: bool) -> None:
         commits = self._fetcher.commits

@@ -277,7 +277,7 @@ class ProducerCore:
     def append_atomically(self, messages: Sequence[TransactionMessage], source: Consumed) -> None:
         """Have messages stored as a whole, with what a source has consumed; raises as the end of a transaction."""
         self._process.check()
-        run_steps(self.transactor.commit(messages, source))
+        run_steps(lambda: self.transactor.commit(messages, source))
 
     # ---- prepared batches -----------------------------------------------------------------------
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from typing import Any, TypeVar
 
-from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
@@ -25,7 +22,6 @@ from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.waits import Begin
 from minimq.sending.callback_thread import CallbackThread
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start
@@ -45,35 +41,6 @@ _ALONE_S = 5.0
 _PASS_ON_LEVEL = 0
 
 
-class _LoopWaits:
-    """Waits in a task of the connection's own loop."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        pass
-
-    async def result(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of a coroutine."""
-        return await make()
-
-    async def told(self, begin: Begin, timeout_s: float) -> bool:
-        """Have something begun, and return whether it was over in time."""
-        over = asyncio.Event()
-        begin(over.set)
-        if not over.is_set():  # else nothing else runs meanwhile
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await over.wait()
-        return over.is_set()
-
-    async def pause(self) -> None:
-        """Let others run."""
-        await asyncio.sleep(0)
-
-    async def end(self, close: Callable[[], None]) -> None:
-        """Call a function."""
-        close()
-
-
 class LeasedSource(Consumer, Source[LeasedDelivery]):
     """Takes the messages of the queues that the group gives this member; see `Source`."""
 
@@ -90,9 +57,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         calls: ListenerCalls,
         options: ConsumerOptions,
     ) -> None:
-        super().__init__(
-            nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options, waits=_LoopWaits
-        )
+        super().__init__(nameserver, group, client_id=client_id, strategy=allocation, start=start, options=options)
         self.client = self._client
         self._batch_size, self._threads, self._in_order = calls.batch_size, calls.threads, calls.in_order
         self.retries_hanging = not calls.in_order
@@ -174,35 +139,19 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     # ---- callbacks ------------------------------------------------------------------------------
 
-    async def _announce_all(self) -> bool:
-        if not self._fetcher.events.are_there:
-            return False
-        announcement = self._fetcher.events.take()
-        for _, reset in announcement.resets:
+    def _start_over(self, resets: Sequence[OffsetReset]) -> None:
+        for reset in resets:
             if reset.is_back:
                 # Other messages will come under offsets that are in hand.
                 again = self._in_flight.start_over(reset.queue, reset.offset)
                 if again is not None:
                     self._fetcher.seek(reset.queue, again)
-        options = self._options
-        if options.on_assigned or options.on_lost or options.on_offset_reset:
-            await self._call_user(partial(announcement.make, self._announce, self._offset_reset))
-        else:
-            announcement.make(self._announce, self._offset_reset)
-        return True
-
-    async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
-        await self._announce_all()
-        known = self._fetcher.events.unannounce(queues)
-        callback, saved = self._options.on_revoked, False
-        if known and callback is not None:
-            saved = await self._call_user(partial(self._tell_user, callback, known))
-        if self._options.hold_s and self._member is not None:
-            # There is no state of a queue that the user never knew of.
-            self._member.state_saved([queue for queue in queues if saved or queue not in known])
 
     async def _call_user(self, call: Callable[[], T]) -> T:
         """Call a function of the user, which may block, on a thread; its errors are logged."""
+        options = self._options
+        if not (options.on_assigned or options.on_lost or options.on_revoked or options.on_offset_reset):
+            return call()
         over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def tell(result: T) -> None:

@@ -52,7 +52,7 @@ class ProducerTransaction(TransactionFace[M]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        run_steps(self._opened.leave(error))
+        run_steps(lambda: self._opened.leave(error))
 
     def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction, once; they are consumed when it is committed.
@@ -72,4 +72,4 @@ class ProducerTransaction(TransactionFace[M]):
 
     def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
-        run_steps(self._opened.roll_back())
+        run_steps(self._opened.roll_back)

@@ -135,7 +135,7 @@ class CheckedTransaction(CheckedFace):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        run_steps(self._core.leave(self._transaction, error))
+        run_steps(lambda: self._core.leave(self._transaction, error))
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
         """Send a half message, and wait until it is on disk: what is done next may rely on it.
@@ -150,9 +150,9 @@ class CheckedTransaction(CheckedFace):
             SendFailed: an earlier message was not stored: the transaction is rolled back.
             MiniMQError: as of `Producer.send`; the transaction is rolled back.
         """
-        run_steps(self._core.send(self._transaction, (message,), queue, selector))
+        run_steps(lambda: self._core.send(self._transaction, (message,), queue, selector))
 
     def send_many(self, messages: Iterable[Message]) -> None:
         """Send half messages in large batches, and wait until all are on disk. Raises as `send`."""
         given = check_iterable("messages", messages, "messages")
-        run_steps(self._core.send(self._transaction, given, None, None))
+        run_steps(lambda: self._core.send(self._transaction, given, None, None))
