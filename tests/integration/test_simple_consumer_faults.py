@@ -30,7 +30,7 @@ from minimq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from minimq.receiving.work_queues.pop_stream import PopStream, SettleAnswer, SettleKey
+from minimq.receiving.work_queues.pop_stream import Answered, PopStream, SettleKey
 from minimq.receiving.work_queues.popped import PoppedMessage, Span
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
@@ -107,20 +107,20 @@ def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
 ) -> None:
     fill(pair, topic, 1)
     broker = pair.brokers[0]
-    real, busy, begun = PopStream.begin_settle, SystemBusy("too much: wait", retry_after_s=0.3), []
+    real, busy, begun = PopStream.settle, SystemBusy("too much: wait", retry_after_s=0.3), []
 
-    def refuse_first(stream: PopStream, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
+    def refuse_first(stream: PopStream, key: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
         begun.append(time.monotonic())
         if len(begun) == 1:
-            answer.set_exception(busy)
+            answered((), busy)
         else:
-            real(stream, key, spans, answer)
+            real(stream, key, spans, answered)
 
     with simple(pair, topic, request_timeout_s=3) as consumer:
         [message] = consumer.receive(1, timeout=PATIENCE_S)
         broker.pause()
         try:
-            monkeypatch.setattr(PopStream, "begin_settle", refuse_first)
+            monkeypatch.setattr(PopStream, "settle", refuse_first)
             with pytest.raises(SystemBusy, match=r"too much: wait; .* may be settled"):
                 consumer.ack(message)
         finally:

@@ -11,7 +11,7 @@ from minimq.receiving.interceptor import Operation
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
-from minimq.receiving.work_queues.settles import DONE
+from minimq.receiving.work_queues.settler import DONE
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
 from minimq.receiving.work_queues.simple_reader import Reception
 
@@ -64,25 +64,27 @@ class SimpleConsumer(SimpleFace):
 
     async def ack(self, messages: Receivables) -> None:
         """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
-        await self._settle("ack", messages, lambda given: self._reader.settles.settle(given, DONE))
+        await self._settle("ack", messages, lambda given: self._reader.settler.settle_elsewhere(given, DONE))
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
         if self._interceptors:
-            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settles.ack_soon)
+            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settler.ack_soon)
             return asyncio.wrap_future(later)
-        return asyncio.wrap_future(self._reader.settles.ack_soon(messages))
+        return asyncio.wrap_future(self._reader.settler.ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.SimpleConsumer.release`."""
         await self._settle(
-            "release", messages, lambda given: self._reader.settles.settle(given, self._reader.freed(delay_s))
+            "release", messages, lambda given: self._reader.settler.settle_elsewhere(given, self._reader.freed(delay_s))
         )
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
         await self._settle(
-            "extend", messages, lambda given: self._reader.settles.settle(given, self._reader.extended(invisible_s))
+            "extend",
+            messages,
+            lambda given: self._reader.settler.settle_elsewhere(given, self._reader.extended(invisible_s)),
         )
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:

@@ -14,7 +14,7 @@ from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage, merged, receipts_of
-from minimq.receiving.work_queues.settler import Settler
+from minimq.receiving.work_queues.settler import RETURNED, Settlement, Settler
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -163,6 +163,6 @@ class PoppedInput:
 
         If it is stored, it settled them, and nothing changes.
         """
-        outcome = broker_pb2.POP_OUTCOME_FREE if rolled_back else broker_pb2.POP_OUTCOME_RETURN
+        how = Settlement(broker_pb2.POP_OUTCOME_FREE) if rolled_back else RETURNED
         with suppress(MiniMQError):  # they are redelivered after their invisible duration
-            await self._settler.settle(self._messages, outcome, 0)
+            await self._settler.settle(self._messages, how)

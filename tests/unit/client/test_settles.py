@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minimq.connection.connection import Connection
-from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts
-from minimq.receiving.work_queues.settler import Told
-from minimq.receiving.work_queues.settles import Settles
+from minimq.receiving.work_queues.pop_stream import Answered, SettleKey
+from minimq.receiving.work_queues.popped import ReceiptHandle, Span
+from minimq.receiving.work_queues.settler import Settler
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError
 from minimq_common.model import MessageQueue
 from support.waiting import wait_until
@@ -20,20 +22,23 @@ PATIENCE_S = 60.0
 
 
 class Brokers:
-    """Stands for a settler: answers when it is told to, and refuses some offsets."""
+    """Stand for the streams to brokers: they answer when they are told to, and refuse some offsets."""
 
     def __init__(self, connection: Connection) -> None:
-        self.requests: list[tuple[set[str], list[int]]] = []
-        self.refused: dict[int, MiniMQError] = {}
+        self.requests: list[tuple[str, list[int]]] = []
+        self.expired: set[int] = set()
+        self.error: MiniMQError | None = None
         self._connection = connection
-        self._waiting: list[tuple[set[str], list[int], Told]] = []
+        self._waiting: list[tuple[str, list[int], Answered]] = []
         self._answering: set[str] = set()
 
-    def begin(self, receipts: Receipts, outcome: int, duration_ms: int, told: Told) -> None:
-        names = {queue.broker_name for queue, _ in receipts}
-        offsets = [at for spans in receipts.values() for first, end in spans for at in range(first, end)]
-        self.requests.append((names, offsets))
-        self._waiting.append((names, offsets, told))
+    def stream_of(self, queue: MessageQueue) -> Any:
+        return SimpleNamespace(settle=partial(self._settle, queue.broker_name))
+
+    def _settle(self, name: str, _: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
+        offsets = [at for first, end in spans for at in range(first, end)]
+        self.requests.append((name, offsets))
+        self._waiting.append((name, offsets, answered))
         self._connection.call_soon(self._answer)
 
     def may_answer(self, *names: str) -> None:
@@ -41,9 +46,9 @@ class Brokers:
         self._connection.call_soon(self._answer)
 
     def _answer(self) -> None:
-        for item in [item for item in self._waiting if item[0] <= self._answering]:
+        for item in [item for item in self._waiting if item[0] in self._answering]:
             self._waiting.remove(item)
-            item[2](next((self.refused[at] for at in item[1] if at in self.refused), None))
+            item[2]([(at, at + 1) for at in item[1] if at in self.expired], self.error)
 
 
 @pytest.fixture
@@ -58,13 +63,20 @@ def brokers(connection: Connection) -> Brokers:
     return Brokers(connection)
 
 
+def made_settler(connection: Connection, brokers: Brokers) -> Settler:
+    routes = SimpleNamespace(refresh_soon=lambda _: None)
+    client: Any = SimpleNamespace(connection=connection, routes=routes)
+    settler = Settler(client, "g", "c", PATIENCE_S, connection.check_open)
+    settler.stream_of = brokers.stream_of  # type: ignore[method-assign]
+    return settler
+
+
 @pytest.fixture
 def acknowledge(connection: Connection, brokers: Brokers) -> Callable[..., Future[None]]:
-    settler: Any = brokers
-    settles = Settles(connection, settler, "g", connection.check_open)
+    settler = made_settler(connection, brokers)
 
     def acknowledge(offset: int, name: str = "a") -> Future[None]:
-        return settles.ack_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)))
+        return settler.ack_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)))
 
     return acknowledge
 
@@ -78,13 +90,13 @@ def test_what_comes_while_others_are_under_way_goes_together(
     brokers.may_answer("a")
     for future in futures:
         future.result(PATIENCE_S)
-    assert brokers.requests[0] == ({"a"}, [0])  # it waits for nobody
+    assert brokers.requests[0] == ("a", [0])  # it waits for nobody
     assert sorted(at for _, offsets in brokers.requests for at in offsets) == [*range(200)]
     assert len(brokers.requests) < 100
 
 
 def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
-    brokers.refused = {3: HandleExpired("late", ["h"])}
+    brokers.expired = {3}
     futures = [acknowledge(at) for at in range(6)]
     brokers.may_answer("a")
     errors = [future.exception(PATIENCE_S) for future in futures]
@@ -103,13 +115,12 @@ def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(
     brokers.may_answer("b")
     for future in futures:
         future.result(PATIENCE_S)
-    assert all(len(names) == 1 for names, _ in brokers.requests)
 
 
 def test_without_an_answer_nobody_tries_again(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
     error = DeadlineExceeded("no answer")
-    error.answered = False  # type: ignore[misc]
-    brokers.refused = dict.fromkeys(range(6), error)
+    error.answered = error.retriable = False  # type: ignore[misc]
+    brokers.error = error
     futures = [acknowledge(at) for at in range(6)]
     brokers.may_answer("a")
     assert all(future.exception(PATIENCE_S) is error for future in futures)
@@ -132,9 +143,8 @@ def test_who_waits_hears_that_the_connection_was_closed(
 def test_who_waits_hears_of_the_end_though_the_connection_is_closed_meanwhile(
     connection: Connection, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settler: Any = brokers
-    settles = Settles(connection, settler, "g", connection.check_open)
-    acknowledged = settles.ack_soon(str(ReceiptHandle("g", MessageQueue("t", "a", 0), 0, 1)))
+    settler = made_settler(connection, brokers)
+    acknowledged = settler.ack_soon(str(ReceiptHandle("g", MessageQueue("t", "a", 0), 0, 1)))
     wait_until(lambda: brokers.requests, PATIENCE_S)
     call_soon = connection.call_soon
 
@@ -143,7 +153,7 @@ def test_who_waits_hears_of_the_end_though_the_connection_is_closed_meanwhile(
         return call_soon(callback, *arguments)
 
     monkeypatch.setattr(connection, "call_soon", call_too_late)
-    settles.close()
+    settler.drop()
     with pytest.raises(Closed):
         acknowledged.result(PATIENCE_S)
 

@@ -15,6 +15,7 @@ from minimq.receiving.listening.listener import ListenerCalls, Verdict
 from minimq.receiving.listening.retries import Failed, RetryRule
 from minimq.receiving.listening.source import Delivery, Source
 from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start
@@ -161,7 +162,6 @@ class PoppedSource(Source[PoppedDelivery]):
         self._batch_size = calls.batch_size
         self._options = options
         self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
-        self._invisible_ms = invisible_ms(options.invisible_s)
         self._reader = SimpleReader(nameserver, group, client_id, simple, self._before_take)
         self.client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
@@ -239,7 +239,7 @@ class PoppedSource(Source[PoppedDelivery]):
     async def _still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
         """Extend messages that may have expired on their way; return those that were not redelivered to others."""
         try:
-            await self._reader.settler.settle(messages, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+            await self._reader.settler.settle(messages, self._reader.extended(None))
         except HandleExpired as error:
             expired = set(error.handles)
             return [message for message in messages if message.handle not in expired]
@@ -261,7 +261,7 @@ class PoppedSource(Source[PoppedDelivery]):
     async def _keep(self, delivery: PoppedDelivery, now: float) -> None:
         delivery.is_being_kept = True
         try:
-            await self._reader.settler.settle(delivery.kept, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+            await self._reader.settler.settle(delivery.kept, self._reader.extended(None))
             delivery.kept_at = now
         except HandleExpired as error:
             if not delivery.is_over:  # else they are just being settled
@@ -295,11 +295,11 @@ class PoppedSource(Source[PoppedDelivery]):
                 first = verdict.again[0]
                 left = [*delivery.cut(first + 1), *self._withdraw(self._lanes.withdraw(delivery))]
                 verdict = verdict._replace(again=[first])
-                await self._insist(delivery, left, broker_pb2.POP_OUTCOME_RETURN)
+                await self._insist(delivery, left, RETURNED)
             await self._settle(delivery, verdict)
             if delivery.is_lost:
                 left = self._withdraw(self._lanes.withdraw(delivery))
-                await self._insist(delivery, left, broker_pb2.POP_OUTCOME_RETURN)
+                await self._insist(delivery, left, RETURNED)
         finally:
             if (following := self._lanes.following(delivery)) is not None:
                 self.host.submit(following)
@@ -311,9 +311,8 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
         """Acknowledge the successful messages; release the others, or make dead letters of them."""
-        done = broker_pb2.POP_OUTCOME_DONE
         if not verdict.again:  # as in most calls
-            await self._insist(delivery, delivery.messages, done)
+            await self._insist(delivery, delivery.messages, DONE)
             return
         again = set(verdict.again)
         succeeded = [message for index, message in enumerate(delivery.messages) if index not in again]
@@ -326,10 +325,10 @@ class PoppedSource(Source[PoppedDelivery]):
                 by_delay.setdefault(self._delays_ms[self._rule.level(message, verdict.level)], []).append(message)
         delivery.kept = [*succeeded, *over]
         await asyncio.gather(
-            self._insist(delivery, succeeded, done),
+            self._insist(delivery, succeeded, DONE),
             self._bury(delivery, over, verdict.reason),
             *(
-                self._insist(delivery, messages, broker_pb2.POP_OUTCOME_FREE, delay_ms)
+                self._insist(delivery, messages, Settlement(broker_pb2.POP_OUTCOME_FREE, delay_ms))
                 for delay_ms, messages in by_delay.items()
             ),
         )
@@ -339,7 +338,7 @@ class PoppedSource(Source[PoppedDelivery]):
         while left and not self._reader.is_closed:
             sent = await self._reader.dead_letters.send([Failed(message, reason) for message in left])
             buried = [message for message, is_sent in zip(left, sent, strict=True) if is_sent]
-            await self._insist(delivery, buried, broker_pb2.POP_OUTCOME_DONE)
+            await self._insist(delivery, buried, DONE)
             left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]
             if left:
                 await asyncio.sleep(_AGAIN_S)
@@ -348,12 +347,11 @@ class PoppedSource(Source[PoppedDelivery]):
         self,
         delivery: PoppedDelivery,
         messages: Sequence[PoppedMessage],
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int = 0,
+        how: Settlement,
     ) -> None:
         while messages and not self._reader.is_closed:
             try:
-                await self._reader.settler.settle(messages, outcome, duration_ms)
+                await self._reader.settler.settle(messages, how)
                 return
             except HandleExpired as error:
                 self._expired(delivery, error)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
@@ -27,24 +27,15 @@ class SettleKey(NamedTuple):
     duration_ms: int
 
 
-class SettleAnswer(Protocol):
-    """Takes the answer to a settle: the messages that were redelivered, or an error. A future is one."""
-
-    def done(self) -> bool:
-        """Return whether nobody waits for it any more."""
-
-    def set_result(self, result: list[Span], /) -> None:
-        """Take the messages that were redelivered."""
-
-    def set_exception(self, exception: MiniMQError, /) -> None:
-        """Take the error."""
+#: Called with the messages that were redelivered since, or an error.
+Answered = Callable[[Sequence[Span], MiniMQError | None], object]
 
 
 class _Waiter(NamedTuple):
     """A caller that settles messages."""
 
     spans: Sequence[Span]
-    answer: SettleAnswer
+    answered: Answered
 
 
 class PopStream:
@@ -75,7 +66,6 @@ class PopStream:
         #: Halves of those whose settle was refused: it may be the fault of one.
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
         self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
-        self._is_flushing = False
         self._error: MiniMQError | None = None
         self.opened = OpenedBatches()
         self._answered = asyncio.Event()
@@ -112,31 +102,17 @@ class PopStream:
         self.is_known = True
         self._cancel_take(next(self._ids))
 
-    async def settle(self, key: SettleKey, spans: Sequence[Span]) -> list[Span]:
-        """Settle messages, wait until that is on disk, and return those that were redelivered since."""
-        self._check()
-        answer: asyncio.Future[list[Span]] = self._loop.create_future()
-        self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
-        if not self._settling and not self._is_flushing:
-            self._is_flushing = True
-            self._loop.call_soon(self._flush)  # once all who are about to settle something have said so
-        return await answer
-
-    def begin_settle(self, key: SettleKey, spans: Sequence[Span], answer: SettleAnswer) -> None:
-        """Settle messages without a wait; the stream is there."""
-        self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
-        if not self._settling and not self._is_flushing:
+    def settle(self, key: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
+        """Settle messages, and call back once that is on disk. The stream has not ended."""
+        self._waiting.setdefault(key, []).append(_Waiter(spans, answered))
+        if not self._settling:
             self._flush()
 
     def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
         """Return messages for which nobody here waits any more. Does not wait."""
         if popped.runs and not self.ended:
             key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
-            spans = [(run.first, run.first + run.count) for run in popped.runs]
-            answer: asyncio.Future[list[Span]] = self._loop.create_future()
-            answer.add_done_callback(_look_at)  # nobody waits for it
-            self._waiting.setdefault(key, []).append(_Waiter(spans, answer))
-            self._flush()
+            self.settle(key, [(run.first, run.first + run.count) for run in popped.runs], _ignore)
 
     async def close(self, timeout_s: float) -> None:
         """Say that the consumer goes, and wait until the broker has heard it.
@@ -180,7 +156,6 @@ class PopStream:
         self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
 
     def _flush(self) -> None:
-        self._is_flushing = False
         while (self._waiting or self._suspects) and not self.ended and (settles := self._next_settles()):
             self._send(settles)
 
@@ -245,12 +220,7 @@ class PopStream:
         turns = iter(result.expired)
         expired = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
         for waiter in waiters:
-            if waiter.answer.done():
-                continue
-            if failure is not None:
-                waiter.answer.set_exception(failure)
-            else:
-                waiter.answer.set_result(_common(waiter.spans, expired) if expired else [])
+            waiter.answered(_common(waiter.spans, expired) if expired else (), failure)
 
     def _ended(self, error: MiniMQError | None) -> None:
         self._error = error or Unavailable(f"broker {self.address} ended the connection")
@@ -259,21 +229,20 @@ class PopStream:
         waiters = [waiter for part in self._waiting.values() for waiter in part]
         waiters += [waiter for _, part in self._settling.values() for waiter in part]
         waiters += [waiter for _, part in self._suspects for waiter in part]
-        answers: list[SettleAnswer | asyncio.Future[broker_pb2.PoppedMessages]]
-        answers = [*self._takes.values(), *(waiter.answer for waiter in waiters)]
+        takes = [*self._takes.values()]
         self._waiting, self._settling, self._takes, self._topics = {}, {}, {}, {}
         self._suspects.clear()
-        for answer in answers:
+        for answer in takes:
             if not answer.done():
                 answer.set_exception(self._error)
-                if isinstance(answer, asyncio.Future):
-                    answer.exception()  # seen, if nobody waits
+                answer.exception()  # seen, if nobody waits
+        for waiter in waiters:
+            waiter.answered((), self._error)
         self._on_end(self)
 
 
-def _look_at(answer: asyncio.Future[list[Span]]) -> None:
-    if not answer.cancelled():
-        answer.exception()
+def _ignore(expired: Sequence[Span], error: MiniMQError | None) -> None:
+    """Leave messages that could not be returned to their invisible duration."""
 
 
 def _common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:

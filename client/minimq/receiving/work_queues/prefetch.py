@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from operator import length_hint
 from typing import NamedTuple
@@ -29,7 +30,7 @@ class _PrefetchedTake(NamedTuple):
 
 
 class Prefetched:
-    """Messages that wait to be received, the oldest first. Not thread-safe."""
+    """Messages that wait to be received, the oldest first. One thread adds them, any receives: moves are atomic."""
 
     def __init__(self) -> None:
         self._parts: deque[_PrefetchedTake] = deque()
@@ -47,23 +48,30 @@ class Prefetched:
         Ctrl-C comes before or after they are moved, so that none is in neither place, or in both.
         """
         parts = self._parts
-        while parts and now < parts[0].until:
-            into.extend(islice(parts[0].messages, most))
+        for part in [*parts]:
+            if now >= part.until:
+                return False
+            into.extend(islice(part.messages, most))
             if into:
                 return True
-            parts.popleft()
+            with suppress(ValueError):  # another thread has removed it
+                parts.remove(part)
         return False
 
     def late(self, now: float) -> list[PoppedMessage]:
         """Remove the messages whose time is over, and return them."""
         found: list[PoppedMessage] = []
-        while self._parts and self._parts[0].until <= now:
-            found += self._parts.popleft().messages
+        for part in [*self._parts]:
+            if part.until > now:
+                break
+            found += part.messages
+            with suppress(ValueError):
+                self._parts.remove(part)
         return found
 
 
 class Pace:
-    """The pace at which an application receives messages. Not thread-safe."""
+    """The pace at which an application receives messages: about, as threads may count at the same time."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -106,42 +114,42 @@ class Prefetch:
         self._limit = self._fitting = limit
         self._take = take
         self._give_back = give_back
-        self._lock = threading.Lock()  # protects what follows; held for moments
         self._messages = Prefetched()
         self._pace = Pace()
+        #: Until when messages are waited for that were asked for.
+        self._asked_until = 0.0
+        # What follows is changed on the event loop alone.
         self._has_more = False
-        self._is_asked = self._is_closed = False
-        self._running: asyncio.Task[None] | None = None  # of the event loop
+        self._is_closed = False
+        self._running: asyncio.Task[None] | None = None
 
     def receive(self, most: int, into: list[PoppedMessage]) -> bool:
         """Move prefetched messages of one queue into an empty list; return whether there were any. On any thread."""
         now = time.monotonic()
-        with self._lock:
-            if self._messages.take(most, now, into):
-                self._pace.received(len(into), now)
-            self._ask(most)
+        if self._messages.take(most, now, into):
+            self._pace.received(len(into), now)
+        self._ask(most, now)
         return bool(into)
 
-    def received(self, taken: TakeResult, most: int) -> None:
-        """Note what a take has brought that somebody waited for."""
-        with self._lock:
-            self._pace.received(len(taken.messages), time.monotonic())
-            self._has_more = taken.has_more and all(message.tries == 1 for message in taken.messages)
-            self._ask(most)
-
-    def _ask(self, most: int) -> None:
+    def _ask(self, most: int, now: float) -> None:
         ahead = min(self._pace.ahead, self._limit)
-        is_low = self._has_more and not self._is_asked and ahead >= _FEWEST_CALLS * most
+        is_low = self._has_more and now >= self._asked_until and ahead >= _FEWEST_CALLS * most
         if is_low and 2 * len(self._messages) <= ahead and not self._is_closed:
-            self._is_asked = self._connection.call_soon(self._begin, min(ahead, max(most, self._fitting)))
+            self._asked_until = now + HELD_S  # not for ever: Ctrl-C may come before the next line
+            self._connection.call_soon(self._begin, min(ahead, max(most, self._fitting)))
 
     # ---- on the event loop -------------------------------------------------------------------------
 
+    def received(self, taken: TakeResult, most: int) -> None:
+        """Note what a take has brought that somebody waited for."""
+        now = time.monotonic()
+        self._pace.received(len(taken.messages), now)
+        self._has_more = taken.has_more and all(message.tries == 1 for message in taken.messages)
+        self._ask(most, now)
+
     def _begin(self, count: int) -> None:
-        if self._is_closed:
-            with self._lock:  # who asked may not have noted it yet
-                self._is_asked = False
-        else:
+        if self._running is None and not self._is_closed:
+            self._asked_until = math.inf
             self._running = asyncio.create_task(self._fill(count))
 
     async def _fill(self, count: int) -> None:
@@ -154,28 +162,25 @@ class Prefetch:
             log.exception("consumer: took nothing ahead")
         finally:
             self._running = None
-            with self._lock:
-                self._is_asked = False
-                # If this takes so long that messages are late, whoever waits asks for some itself.
-                self._has_more = taken.has_more and time.monotonic() < until
-                # A broker hands out what its answers have room for, whatever was asked for.
-                self._fitting = taken.count if taken.count < count else min(2 * self._fitting, self._limit)
-                if taken.messages:
-                    self._messages.add(taken.messages, until)
+            # If this takes so long that messages are late, whoever waits asks for some itself.
+            self._has_more = taken.has_more and time.monotonic() < until
+            # A broker hands out what its answers have room for, whatever was asked for.
+            self._fitting = taken.count if taken.count < count else min(2 * self._fitting, self._limit)
+            if taken.messages:
+                self._messages.add(taken.messages, until)
+            self._asked_until = 0.0
             if taken.messages:
                 asyncio.get_running_loop().call_at(until, self._drop_late)
 
     def _drop_late(self) -> None:
-        with self._lock:
-            late = self._messages.late(time.monotonic())
-        self._give_back(late)
+        self._give_back(self._messages.late(time.monotonic()))
 
     async def wait(self, most: int, until: float, into: list[PoppedMessage]) -> bool:
         """Do as `receive`, and wait for messages that are being taken ahead."""
         loop = asyncio.get_running_loop()
         while not self.receive(most, into):
             left_s = until - loop.time()
-            if not self._is_asked or left_s <= 0:
+            if time.monotonic() >= self._asked_until or left_s <= 0:
                 return False
             if self._running is None:  # it is about to begin
                 await asyncio.sleep(0)
@@ -188,5 +193,4 @@ class Prefetch:
         self._is_closed = True
         if self._running is not None:
             await asyncio.wait([self._running], timeout=timeout_s)
-        with self._lock:
-            return self._messages.late(float("inf"))
+        return self._messages.late(math.inf)

@@ -1,98 +1,42 @@
-"""Settles messages by their receipts, at the masters of their queues."""
+"""Settles messages by their receipts, at the masters of their queues; acknowledgements of many calls go together."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_calls import LoopOutcome
+from minimq.connection.loop_thread import CLOSED
+from minimq.receiving.work_queues.in_hand import InHand
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
-from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of
-from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError, Unavailable
+from minimq.receiving.work_queues.popped import (
+    ReceiptHandle,
+    Receipts,
+    Receivables,
+    Span,
+    merged,
+    receipts_of,
+    united,
+)
+from minimq.sending.callback_thread import CallbackThread
+from minimq.transport.home_process import check_may_wait
+from minimq_common.errors import (
+    Closed,
+    DeadlineExceeded,
+    HandleExpired,
+    InvalidArgument,
+    MiniMQError,
+    Unavailable,
+)
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
-
-
-@dataclass(slots=True)
-class _Delivered:
-    """Unsettled messages of one delivery by the broker, until a time of the loop."""
-
-    count: int
-    until: float
-
-
-class InHand:
-    """Counts what was received and not settled. Lives on the event loop of the connection.
-
-    A suspect is a message that was lost with a consumer. If it ends this one, too, nothing else shall be lost with it.
-    """
-
-    def __init__(self) -> None:
-        #: About in the order in which their time ends.
-        self._delivered: OrderedDict[tuple[MessageQueue, int], _Delivered] = OrderedDict()
-        #: The delivery that has a suspect.
-        self._suspect: tuple[MessageQueue, int] | None = None
-        #: A suspect was refused: what is in hand is to be settled first.
-        self._makes_room = False
-        self._changed = asyncio.Event()
-
-    def add(self, queue: MessageQueue, epoch: int, count: int, invisible_s: float, *, suspect: bool) -> bool:
-        """Add a delivery; return False if it has to be returned: a suspect and other messages may not meet."""
-        now = asyncio.get_running_loop().time()
-        if suspect or self._is_busy:
-            self._makes_room |= suspect
-            if self._has_any(now):
-                return False
-        self._makes_room = False
-        self._suspect = (queue, epoch) if suspect else None
-        while self._delivered and next(iter(self._delivered.values())).until <= now:
-            self._delivered.popitem(last=False)
-        self._delivered[queue, epoch] = _Delivered(count, now + invisible_s)
-        return True
-
-    def make_room(self) -> None:
-        """Let nothing join what is in hand: a suspect waits."""
-        self._makes_room = True
-
-    def settled(self, receipts: Receipts) -> None:
-        """Note that messages were settled, or are somebody else's."""
-        for (queue, epoch), spans in receipts.items():
-            if (found := self._delivered.get((queue, epoch))) is not None:
-                found.count -= sum(end - first for first, end in spans)
-                if found.count <= 0:
-                    del self._delivered[queue, epoch]
-                    self._changed.set()
-
-    def extended(self, receipts: Receipts, invisible_s: float) -> None:
-        """Note that messages stay in hand."""
-        until = asyncio.get_running_loop().time() + invisible_s
-        for key in receipts:
-            if (found := self._delivered.get(key)) is not None:
-                found.until = max(found.until, until)
-                self._delivered.move_to_end(key)
-
-    async def turn(self, until: float) -> None:
-        """Return when more may be received, or at a time of the loop."""
-        loop = asyncio.get_running_loop()
-        while self._is_busy and self._has_any(now := loop.time()) and now < until:
-            self._changed.clear()
-            late = min(each.until for each in self._delivered.values())
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(min(until, late)):
-                    await self._changed.wait()
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._makes_room or self._suspect in self._delivered
-
-    def _has_any(self, now: float) -> bool:
-        for key in [key for key, each in self._delivered.items() if each.until <= now]:
-            del self._delivered[key]
-        return bool(self._delivered)
-
 
 #: Delay before a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
@@ -102,40 +46,209 @@ _LASTING_S = 1.0
 _COME_BACK_S = 30.0
 #: Handles that an error shows.
 _SHOWN = 3
+#: So many acknowledgements do not wait for others, nor does any for longer than this, in seconds.
+_MOST_ACKS = 16
+_GATHER_S = 0.02
+_UNDECIDED = "the messages of queue {} may be settled; settle them again"
+
 #: Called with the outcome of a settle.
 Told = Callable[[BaseException | None], object]
-_UNDECIDED = "the messages of queue {} may be settled; settle them again"
+
+
+class Settlement(NamedTuple):
+    """The outcome of messages, and a duration in ms."""
+
+    outcome: broker_pb2.PopOutcome.ValueType
+    duration_ms: int = 0
+
+
+#: See `SimpleConsumer.ack`.
+DONE = Settlement(broker_pb2.POP_OUTCOME_DONE)
+#: Not looked at: others get them at once, and this delivery counts no try.
+RETURNED = Settlement(broker_pb2.POP_OUTCOME_RETURN)
+
+
+class _AckFuture(Future[None]):
+    """Calls back on a thread of its own: the event loop that completes it must not run the code of users."""
+
+    def __init__(self, callbacks: CallbackThread) -> None:
+        super().__init__()
+        self._callbacks = callbacks
+
+    def add_done_callback(self, fn: Callable[[Future[None]], object]) -> None:
+        super().add_done_callback(lambda future: self._callbacks.run(partial(fn, future)))
+
+
+class _Ack(NamedTuple):
+    receipts: Receipts
+    acknowledged: _AckFuture
 
 
 class Settler:
     """The streams of a consumer to its brokers, and its settles on them. Lives on the loop of the connection."""
 
     def __init__(
-        self, client: ClusterClient, group: str, client_id: str, timeout_s: float, check: Callable[[], None]
+        self, client: ClusterClient, group: str, client_id: str, timeout_s: float, check_open: Callable[[], None]
     ) -> None:
         self._client = client
-        self._group, self._client_id = group, client_id
+        self._connection = client.connection
+        self.group, self._client_id = group, client_id
         self.timeout_s = timeout_s
-        self._check = check
+        self._check_open = check_open
+        self._callbacks = CallbackThread("minimq-ack-callbacks")
+        #: Acknowledgements on their way to the loop, which looks for them once those under way are answered.
+        self._acks: deque[_Ack] = deque()
+        self._has_acks_under_way = False
+        # What follows belongs to the event loop.
         self.in_hand = InHand()
         self._streams: dict[str, PopStream] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         #: When the latest lasting stream to each broker ended.
         self._lost_at: dict[str, float] = {}
+        #: What other threads wait for.
+        self._unsettled: set[_Settling] = set()
+        self._all_settled = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended = False
+        self._connection.at_end(self._end)
+
+    # ---- on any thread -----------------------------------------------------------------------------
+
+    def settle_and_wait(self, messages: Receivables, how: Settlement) -> None:
+        """Settle messages; block until that is on disk."""
+        told: SimpleQueue[BaseException | None] = SimpleQueue()
+        if self._hand_over(messages, how, told.put) and (error := told.get()) is not None:
+            raise error
+
+    async def settle_elsewhere(self, messages: Receivables, how: Settlement) -> None:
+        """Do as `settle_and_wait` in a task of another event loop."""
+        settled: LoopOutcome[bool] = LoopOutcome(self._client.user_loop())
+        if self._hand_over(messages, how, partial(settled.complete, True)):
+            await settled.future
+
+    def _hand_over(self, messages: Receivables, how: Settlement, told: Told) -> bool:
+        self._check_open()
+        receipts = receipts_of(messages, self.group)
+        check_may_wait()
+        if receipts and not self._connection.call_soon(self._begin, receipts, how, told):
+            raise Closed(CLOSED)
+        return bool(receipts)
+
+    def ack_soon(self, messages: Receivables) -> Future[None]:
+        """Acknowledge messages, along with others; return a future that is done when it is on disk.
+
+        The first go at once. Others follow once these are answered, or with the next take, or if they are many: to wake
+        the loop for each takes more time than the rest.
+        """
+        self._check_open()
+        acknowledged = _AckFuture(self._callbacks)
+        try:
+            self._acks.append(_Ack(receipts_of(messages, self.group), acknowledged))
+        except InvalidArgument as error:
+            acknowledged.set_exception(error)
+            return acknowledged
+        if not self._has_acks_under_way or len(self._acks) == _MOST_ACKS:
+            self._has_acks_under_way = True
+            if not self._connection.call_soon(self.send_acks):
+                raise Closed(CLOSED)
+        return acknowledged
+
+    def drop(self) -> None:
+        """Tell all who wait that nobody answers any more."""
+        if self._connection.call_soon(self._end):  # else it is called at the end
+            self._connection.not_at_end(self._end)
+        self._callbacks.close(0)
+
+    # ---- settles -----------------------------------------------------------------------------------
+
+    async def settle(self, what: Receivables | Receipts, how: Settlement) -> None:
+        """Settle messages, and wait until that is on disk."""
+        self._check_open()
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        receipts = what if isinstance(what, dict) else receipts_of(what, self.group)
+        _Settling(self, receipts, how, partial(_complete, settled)).begin()
+        await settled
+
+    def send_acks(self) -> None:
+        """Send the acknowledgements that wait for others."""
+        # Those of each broker by themselves: nobody waits for a broker that is away and has none of his messages.
+        by_broker: dict[frozenset[str], list[_Ack]] = {}
+        for _ in range(len(self._acks)):
+            ack = self._acks.popleft()
+            if ack.acknowledged.set_running_or_notify_cancel():
+                by_broker.setdefault(frozenset(queue.broker_name for queue, _ in ack.receipts), []).append(ack)
+        for acks in by_broker.values():
+            self._begin(united(ack.receipts for ack in acks), DONE, partial(self._acknowledged, acks))
+        self._look_for_acks()
+
+    def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
+        if len(acks) > 1 and isinstance(error, MiniMQError) and error.answered:
+            for receipts, acknowledged in acks:  # to one of them, perhaps: each hears what is true of its own
+                self._begin(receipts, DONE, partial(_complete, acknowledged))
+        else:
+            for _, acknowledged in acks:
+                _complete(acknowledged, error)
+
+    def _look_for_acks(self) -> None:
+        if not self._unsettled:
+            self._all_settled.set()
+            self._has_acks_under_way = False  # first: whoever adds one from here on wakes the loop
+            if self._acks:
+                self.send_acks()
+        elif self._timer is None and not self._has_ended:
+            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        self.send_acks()
+
+    def _begin(self, receipts: Receipts, how: Settlement, told: Told) -> None:
+        if self._has_ended:
+            told(Closed(CLOSED))
+            return
+        settling = _Settling(self, receipts, how, told)
+        self._unsettled.add(settling)
+        settling.begin()
+
+    def over(self, settling: _Settling, error: BaseException | None) -> None:
+        """Tell the outcome."""
+        self._unsettled.discard(settling)
+        settling.told(error)
+        self._look_for_acks()
+
+    def _end(self) -> None:
+        self._has_ended = True
+        self.send_acks()
+        for settling in [*self._unsettled]:
+            settling.end(Closed(CLOSED))
+
+    async def wait_all(self) -> None:
+        """Wait until everything is settled that other threads wait for."""
+        self.send_acks()
+        while self._unsettled:
+            self._all_settled.clear()
+            await self._all_settled.wait()
+
+    async def close(self, timeout_s: float) -> None:
+        """End all streams: brokers have heard then that the consumer goes."""
+        streams, self._streams = list(self._streams.values()), {}
+        await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
+
+    # ---- streams -----------------------------------------------------------------------------------
 
     def stream(self, address: str) -> PopStream:
         """Return the stream to a broker. Raises `Closed`."""
         stream = former = self._streams.get(address)
         if stream is None or stream.ended:
-            self._check()
+            self._check_open()
             stream = self._streams[address] = PopStream(
-                self._client.connection, address, self._group, self._client_id, self._ended
+                self._connection, address, self.group, self._client_id, self._stream_ended
             )
             if former is not None and former.is_known:
                 stream.hello()  # first of all: whatever follows, the broker does not take it for gone
         return stream
 
-    def _ended(self, stream: PopStream) -> None:
+    def _stream_ended(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is not stream or not stream.is_known:
             return
         now = asyncio.get_running_loop().time()
@@ -149,71 +262,6 @@ class Settler:
         if self._streams.get(stream.address) is stream:  # else somebody was faster, or it is closed
             with suppress(Closed):
                 self.stream(stream.address)
-
-    async def close(self, timeout_s: float) -> None:
-        """End all streams: brokers have heard then that the consumer goes."""
-        streams, self._streams = list(self._streams.values()), {}
-        await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
-
-    async def settle(self, what: Receivables, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
-        """Settle messages, and wait until that is on disk."""
-        self._check()
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def told(error: BaseException | None) -> None:
-            if settled.done():
-                return
-            if error is None:
-                settled.set_result(None)
-            else:
-                settled.set_exception(error)
-
-        self.begin(receipts_of(what, self._group), outcome, duration_ms, told)
-        await settled
-
-    def begin(self, receipts: Receipts, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int, told: Told) -> None:
-        """Settle messages; call back once that is on disk, or with the error.
-
-        If their broker is known, this costs neither a task nor a round of the loop.
-        """
-        left, expired, errors = len(receipts), list[str](), list[MiniMQError]()
-
-        def over(part: _Part, spans: Sequence[Span], error: MiniMQError | None) -> None:
-            nonlocal left
-            left -= 1
-            expired.extend(part.handles(self._group, spans))
-            errors.extend([] if error is None else [error])
-            if not left:
-                told(errors[0] if errors else self._settled(receipts, outcome, duration_ms, expired))
-
-        if not receipts:
-            told(None)
-        until = asyncio.get_running_loop().time() + self.timeout_s
-        for (queue, epoch), spans in [*receipts.items()]:
-            key = SettleKey(queue.topic, queue.queue_id, epoch, outcome, duration_ms)
-            _Part(self, queue, key, merged(spans), until, over).begin()
-
-    def _settled(
-        self,
-        receipts: Receipts,
-        outcome: broker_pb2.PopOutcome.ValueType,
-        duration_ms: int,
-        expired: Sequence[str],
-    ) -> HandleExpired | None:
-        if outcome == broker_pb2.POP_OUTCOME_EXTEND and not expired:
-            self.in_hand.extended(receipts, duration_ms / 1000)
-        elif outcome != broker_pb2.POP_OUTCOME_EXTEND:
-            self.in_hand.settled(receipts)
-        if not expired:
-            return None
-        shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
-        return HandleExpired(
-            f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
-            f"otherwise, and are not settled by these handles: {shown}",
-            expired,
-        )
-
-    # ---- for the parts -----------------------------------------------------------------------------
 
     def stream_of(self, queue: MessageQueue) -> PopStream | None:
         """Return the stream to the master of a queue; None if the route has to be asked for first."""
@@ -239,65 +287,122 @@ class Settler:
         try:
             await self._client.routes.find(part.queue.topic)
         except MiniMQError as error:
-            part.set_exception(error)
+            part.failed(error)
         else:
             part.begin()
 
 
+def _complete(future: Future[None] | asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+class _Settling:
+    """A call that settles messages. It is over with the last of its parts, one for each delivery by a broker."""
+
+    __slots__ = ("_error", "_expired", "_how", "_left", "_receipts", "_settler", "told")
+
+    def __init__(self, settler: Settler, receipts: Receipts, how: Settlement, told: Told) -> None:
+        self._settler = settler
+        self._receipts, self._how = receipts, how
+        self.told = told
+        self._left = len(receipts)
+        self._expired: list[str] = []
+        self._error: MiniMQError | None = None
+
+    def begin(self) -> None:
+        """Begin all parts. If their brokers are known, that costs neither a task nor a round of the loop."""
+        if not self._receipts:
+            self._settler.over(self, None)
+        until = asyncio.get_running_loop().time() + self._settler.timeout_s
+        for (queue, epoch), spans in self._receipts.items():
+            key = SettleKey(queue.topic, queue.queue_id, epoch, *self._how)
+            _Part(self._settler, self, queue, key, merged(spans), until).begin()
+
+    def part_over(self, expired: Sequence[str], error: MiniMQError | None) -> None:
+        """Note the outcome of a part: the handles that do not count any more, or an error."""
+        self._left -= 1
+        self._expired += expired
+        self._error = self._error or error
+        if not self._left:
+            self.end(self._error or self._outcome())
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell the outcome; once."""
+        self._left = -1
+        self._settler.over(self, error)
+
+    def _outcome(self) -> HandleExpired | None:
+        in_hand, expired = self._settler.in_hand, self._expired
+        if self._how.outcome != broker_pb2.POP_OUTCOME_EXTEND:
+            in_hand.settled(self._receipts)
+        elif not expired:
+            in_hand.extended(self._receipts, self._how.duration_ms / 1000)
+        if not expired:
+            return None
+        shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
+        return HandleExpired(
+            f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
+            f"otherwise, and are not settled by these handles: {shown}",
+            expired,
+        )
+
+
 class _Part:
-    """The settle of messages of one queue, which is tried until a time of the loop; it takes the broker's answers."""
+    """The settle of messages of one delivery, which is tried until a time of the loop."""
+
+    __slots__ = ("_key", "_refusal", "_settler", "_spans", "_timer", "_until", "_whole", "queue")
 
     def __init__(
         self,
         settler: Settler,
+        whole: _Settling,
         queue: MessageQueue,
         key: SettleKey,
         spans: Sequence[Span],
         until: float,
-        over: Callable[[_Part, Sequence[Span], MiniMQError | None], object],
     ) -> None:
         self.queue = queue
-        self._settler = settler
+        self._settler, self._whole = settler, whole
         self._key, self._spans = key, spans
         self._until = until
-        self._over = over
         #: Of the latest try that was answered.
         self._refusal: MiniMQError | None = None
         self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_at(until, self._late)
 
-    def handles(self, group: str, expired: Sequence[Span]) -> list[str]:
-        """Return the handles of messages."""
-        offsets = [offset for first, end in expired for offset in range(first, end)]
-        return [str(ReceiptHandle(group, self.queue, offset, self._key.epoch)) for offset in offsets]
-
     def begin(self) -> None:
         """Try it, or once more."""
-        if self.done():
+        if self._timer is None:
             return
         try:
             stream = self._settler.stream_of(self.queue)
         except MiniMQError as error:
-            self.set_exception(error)
+            self.failed(error)
             return
         if stream is None:
             self._settler.ask_for_route(self)
         else:
-            stream.begin_settle(self._key, self._spans, self)
+            stream.settle(self._key, self._spans, self._answered)
 
-    def done(self) -> bool:
-        return self._timer is None
+    def _answered(self, expired: Sequence[Span], error: MiniMQError | None) -> None:
+        if error is None:
+            self._end(expired, None)
+        else:
+            self.failed(error)
 
-    def set_result(self, expired: list[Span], /) -> None:
-        self._end(expired, None)
-
-    def set_exception(self, error: MiniMQError, /) -> None:
-        if self.done():
+    def failed(self, error: MiniMQError) -> None:
+        """Try again later, if that may help."""
+        if self._timer is None:
             return
         if error.refresh_route:
             self._settler.refresh(self.queue)
         loop, pause_s = asyncio.get_running_loop(), max(_AGAIN_S, error.retry_after_s)
         if not error.retriable or loop.time() + pause_s >= self._until:
-            self._end([], error)
+            self._end((), error)
             return
         if error.answered:
             self._refusal = error
@@ -307,13 +412,15 @@ class _Part:
         undecided, limit_s = _UNDECIDED.format(self.queue), self._settler.timeout_s
         if self._refusal is None:
             text = f"broker {self.queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
-            self._end([], DeadlineExceeded(text))
+            self._end((), DeadlineExceeded(text))
         else:  # it has the cause and the remedy
             text = f"{self._refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
-            self._end([], self._refusal.with_message(text))
+            self._end((), self._refusal.with_message(text))
 
     def _end(self, expired: Sequence[Span], error: MiniMQError | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._over(self, expired, error)
+            group, epoch = self._settler.group, self._key.epoch
+            offsets = [offset for first, end in expired for offset in range(first, end)]
+            self._whole.part_over([str(ReceiptHandle(group, self.queue, at, epoch)) for at in offsets], error)

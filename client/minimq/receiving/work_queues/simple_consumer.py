@@ -15,7 +15,7 @@ from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveI
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
-from minimq.receiving.work_queues.settles import DONE
+from minimq.receiving.work_queues.settler import DONE
 from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
@@ -171,7 +171,7 @@ class SimpleConsumer(SimpleFace):
                 later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
-        self._settle("ack", messages, lambda given: self._reader.settles.settle_and_wait(given, DONE))
+        self._settle("ack", messages, lambda given: self._reader.settler.settle_and_wait(given, DONE))
 
     def ack_async(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
@@ -180,8 +180,8 @@ class SimpleConsumer(SimpleFace):
             A future that is done when they are on disk, with the errors of `ack`.
         """
         if self._interceptors:
-            return self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settles.ack_soon)
-        return self._reader.settles.ack_soon(messages)
+            return self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settler.ack_soon)
+        return self._reader.settler.ack_soon(messages)
 
     def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages, which are then redelivered.
@@ -194,7 +194,7 @@ class SimpleConsumer(SimpleFace):
             MiniMQError: as of `ack`.
         """
         self._settle(
-            "release", messages, lambda given: self._reader.settles.settle_and_wait(given, self._reader.freed(delay_s))
+            "release", messages, lambda given: self._reader.settler.settle_and_wait(given, self._reader.freed(delay_s))
         )
 
     def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
@@ -211,7 +211,7 @@ class SimpleConsumer(SimpleFace):
         self._settle(
             "extend",
             messages,
-            lambda given: self._reader.settles.settle_and_wait(given, self._reader.extended(invisible_s)),
+            lambda given: self._reader.settler.settle_and_wait(given, self._reader.extended(invisible_s)),
         )
 
     def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:

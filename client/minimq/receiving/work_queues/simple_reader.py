@@ -17,18 +17,17 @@ from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.listening.retries import Failed, RetrySender
 from minimq.receiving.received import EncodedBatch
-from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
+from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import (
     OpenedBatch,
     PoppedMessage,
+    Receipts,
     Span,
     gaps,
-    merged,
     receipts_of,
 )
 from minimq.receiving.work_queues.prefetch import HELD_S, Prefetch
-from minimq.receiving.work_queues.settler import Settler
-from minimq.receiving.work_queues.settles import Settlement, Settles
+from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
 from minimq.transport.closing import Closing
@@ -58,6 +57,7 @@ _LONGEST_WAIT_S = 20.0
 _CLOSE_S = 5.0
 #: More than any number of deliveries.
 _ANY_TRIES = 1 << 31
+_SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
 
@@ -102,8 +102,7 @@ class SimpleReader:
         self._prefetch = Prefetch(
             self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back_soon
         )
-        self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check)
-        self.settles = Settles(self.client.connection, self.settler, group, self.check_open)
+        self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
         """Take from a topic as well."""
@@ -158,7 +157,7 @@ class SimpleReader:
             if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
             # Ahead of the take: should its message kill the process, those that were acknowledged are not redelivered.
-            self.settles.send_acks()
+            self.settler.send_acks()
             await self.settler.in_hand.turn(until)
             taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
             if taken.messages:
@@ -185,7 +184,7 @@ class SimpleReader:
 
     async def _take_ahead(self, count: int) -> TakeResult:
         duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
-        self.settles.send_acks()
+        self.settler.send_acks()
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
 
@@ -207,13 +206,11 @@ class SimpleReader:
 
     async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
         """Return messages that nobody has looked at: others get them at once, and this delivery counts no try."""
-        await self._settle_if_possible(messages, broker_pb2.POP_OUTCOME_RETURN)
+        await self._settle_if_possible(messages, RETURNED)
 
-    async def _settle_if_possible(
-        self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType
-    ) -> None:
+    async def _settle_if_possible(self, what: Sequence[PoppedMessage] | Receipts, how: Settlement) -> None:
         try:
-            await self.settler.settle(messages, outcome, 0)
+            await self.settler.settle(what, how)
         except MiniMQError as error:
             log.info("consumer: messages will be redelivered group=%s reason=%s", self.group, error)
 
@@ -275,14 +272,12 @@ class SimpleReader:
         found = [message for message in matching if message.tries <= most]
         if len(found) < len(messages) or damaged or removed:
             try:
+                delivery = MessageQueue(place.topic, place.broker_name, popped.queue_id), popped.epoch
                 if removed:
-                    done = broker_pb2.POP_OUTCOME_DONE
-                    await stream.settle(SettleKey(place.topic, popped.queue_id, popped.epoch, done, 0), merged(removed))
+                    await self._settle_if_possible({delivery: removed}, DONE)
                 is_aside = await self._put_aside(messages, matching, most)
                 if damaged:
-                    freed = broker_pb2.POP_OUTCOME_FREE
-                    key = SettleKey(place.topic, popped.queue_id, popped.epoch, freed, SET_ASIDE_MS)
-                    await stream.settle(key, merged(damaged))
+                    await self._settle_if_possible({delivery: damaged}, _SET_ASIDE)
             except BaseException:
                 self._give_back_soon(found)
                 raise
@@ -344,7 +339,7 @@ class SimpleReader:
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
             self.filtered_messages += len(unwanted)
-            await self._settle_if_possible(unwanted, broker_pb2.POP_OUTCOME_DONE)
+            await self._settle_if_possible(unwanted, DONE)
         if used_up := [message for message in wanted if message.tries > most]:
             try:
                 # Nobody has looked at them this time.
@@ -379,7 +374,7 @@ class SimpleReader:
                 )
         receipts_of(chosen, self.group)
         # Messages that somebody else has got since are none of ours.
-        await self.settler.settle(chosen, broker_pb2.POP_OUTCOME_EXTEND, self._invisible_ms)
+        await self.settler.settle(chosen, self.extended(None))
         await self._bury(chosen, [Failed(message, why, is_wanted=True) for message in chosen])
 
     async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
@@ -390,7 +385,7 @@ class SimpleReader:
         sent = await self.dead_letters.send(failed)
         buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
-            await self.settler.settle(buried, broker_pb2.POP_OUTCOME_DONE, 0)
+            await self.settler.settle(buried, DONE)
         if left := len(messages) - len(buried):
             raise Unavailable(
                 f"{left} messages were not sent to the dead letters of group {self.group!r}: they "
@@ -401,7 +396,7 @@ class SimpleReader:
         """Let others have what nobody has received, and end all streams: brokers have heard that the consumer goes."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self.settles.wait_all()
+                await self.settler.wait_all()
                 if prefetched := await self._prefetch.close(timeout_s):
                     await self.give_back(prefetched)
         self._is_closed = True
@@ -424,5 +419,5 @@ class SimpleReader:
         """End everything at once; on any thread but that of the loop."""
         self._is_closed = True
         self.dead_letters.close()
-        self.settles.close()
+        self.settler.drop()
         self.client.close()
