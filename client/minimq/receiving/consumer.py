@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -165,6 +166,7 @@ class Consumer:
         #: How many messages came here and were not wanted.
         self._dropped = 0
         self._member: GroupMember | BroadcastReader | None = None
+        self._offsets: LocalOffsets | None = None
         #: What a callback may raise without ending anything. In the user's own thread it is not for us to say that a
         #: thread which was told to end goes on.
         self._callback_faults: type[BaseException] = Exception
@@ -280,7 +282,7 @@ class Consumer:
         if self._member is not None:
             pass
         elif self._options.model == "broadcasting":
-            offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
+            offsets = self._offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
                 self._client, sorted(self._filters), offsets, self._starts, self._fetcher, self._options
@@ -384,7 +386,10 @@ class Consumer:
 
     def _shut_down(self) -> None:
         if self._member is not None:
-            self._member.close()
+            with suppress(Closed):  # so is the `Cluster`
+                self._client.wait(self._member.leave)
+        if self._offsets is not None:
+            self._offsets.close()
         self._fetcher.close()
         self._client.close()
 

@@ -4,15 +4,15 @@ Every member computes the same allocation from the same list, which comes from o
 `shared_topics`). Before a queue is read its broker has to grant the lease, so that members whose lists differ for a
 moment never own the same queue. Members meet at the masters.
 
-`MemberState` decides, `BrokerSessions` speaks with the brokers; one task on the event loop of the connection owns both.
-Everything reaches it through its `LoopWorker`.
+`MemberState` decides, `BrokerSessions` speaks with the brokers; both live on the event loop of the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import groupby
 
@@ -33,7 +33,6 @@ from minimq.receiving.broker_sessions import BrokerSessions
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
-from minimq.receiving.loop_worker import LoopWorker
 from minimq.receiving.member_state import (
     Ask,
     Begin,
@@ -72,7 +71,7 @@ _LARGE_GROUP = 1_000
 
 
 class GroupMember:
-    """Takes part in a group from `start` to `close`. Thread-safe. Strategies that users have made run on a thread."""
+    """Takes part in a group from `start` to `leave`. Lives on the event loop; strategies of users run on a thread."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class GroupMember:
         *,
         is_own_strategy: bool,
     ) -> None:
-        self._brokers = client.connection.brokers
+        self._connection = client.connection
         self._routes = client.routes
         self._places = places
         self._about = membership
@@ -93,13 +92,15 @@ class GroupMember:
         self._is_own_strategy = is_own_strategy
         self._fetcher = fetcher
         self._options = options
-        self._worker = LoopWorker(client.connection, self._run)
-        # All that follows belongs to the task of the worker.
+        #: Something has happened that may be followed by something else.
+        self._changed = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self._is_leaving = False
         self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
         self._sessions = BrokerSessions(
             client.connection,
             self._master_of,
-            self._worker.post,
+            self._post,
             self._hear,
             on_refusal=self._refused,
             on_break=self._session_broke,
@@ -137,47 +138,68 @@ class GroupMember:
         return self._rounds.count
 
     def start(self) -> None:
-        """Join the group; on the event loop of the connection."""
-        self._routes.on_change(lambda route: self._worker.post(self._want_round))
-        self._worker.start()
+        """Join the group."""
+        self._routes.on_change(lambda route: self._post(self._want_round))
+        self._running = asyncio.create_task(self._run())
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Give queues back after their last commit, each with the epoch under which it was read."""
         left = dict(epochs)
-        self._worker.post(lambda: self._do(self._state.released(left)))
+        self._post(lambda: self._do(self._state.released(left)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell that the state that belongs to queues is saved. May be said before or after they are released."""
+        """Tell that the state that belongs to queues is saved: before or after they are released, on any thread."""
         saved = tuple(queues)
-        self._worker.post(lambda: self._do(self._state.saved(saved)))
+        self._post(lambda: self._do(self._state.saved(saved)))
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
         """Tell that a broker no longer knows a lease: ask for the queue again if it is still to be this member's."""
-        self._worker.post(partial(self._lease_over, queue, epoch, error))
+        self._post(partial(self._lease_over, queue, epoch, error))
 
-    def close(self) -> None:
+    async def leave(self) -> None:
         """Give all queues back, which are committed, and leave the group. Idempotent."""
-        self._worker.close()
+        self._is_leaving = True
+        self._changed.set()
+        if self._running is not None:
+            await asyncio.wait([self._running])
 
-    # ---- the task -------------------------------------------------------------------------------
+    # ---- work and time --------------------------------------------------------------------------
+
+    def _post(self, work: Callable[[], None]) -> None:
+        self._connection.call_soon(self._work, work)
+
+    def _work(self, work: Callable[[], None]) -> None:
+        if not self._is_leaving:
+            with self._reporting():
+                work()
+            self._changed.set()
 
     async def _run(self) -> None:
-        while (work := await self._worker.next(self._idle_s())) is not None:
-            try:
-                work()
+        loop = asyncio.get_running_loop()
+        while not self._is_leaving:
+            self._changed.clear()
+            with self._reporting():
                 await self._keep_time()
-            except UsageError as error:
-                self._fetcher.failed(error)
-            except MiniMQError as error:
-                message = "group: will try again group=%s reason=%s"
-                self._outage.failed(message, self._about.group, error, cause=error)
-                self._rounds.want(time.monotonic() + _RETRY_S)
-            except Exception as error:  # the task serves all queues: it must outlive a fault in one piece of work
-                log.exception("group: failed group=%s", self._about.group)
-                self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
+            timer = loop.call_later(self._idle_s(), self._changed.set)
+            await self._changed.wait()
+            timer.cancel()
         self._do(self._state.retire())
         leave = broker_pb2.LeaveGroup(group=self._about.group)
         await self._sessions.close(broker_pb2.SessionRequest(leave=leave))
+
+    @contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except UsageError as error:
+            self._fetcher.failed(error)
+        except MiniMQError as error:
+            message = "group: will try again group=%s reason=%s"
+            self._outage.failed(message, self._about.group, error, cause=error)
+            self._rounds.want(time.monotonic() + _RETRY_S)
+        except Exception as error:  # the task serves all queues: it must outlive a fault in one piece of work
+            log.exception("group: failed group=%s", self._about.group)
+            self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
 
     def _idle_s(self) -> float:
         due_at = self._rounds.due_at
@@ -196,7 +218,7 @@ class GroupMember:
         for name in self._sessions.keep(now):
             # After a broken session the broker may still know the leases, or it may have restarted without them.
             self._send_join(name)
-        if self._worker.is_idle and self._rounds.is_due(now):
+        if self._rounds.is_due(now):
             await self._round(now)
             self._outage.worked("group: goes on group=%s", self._about.group)
         if self._sent_changes != self._state.changes and now >= self._send_holding_at:

@@ -7,7 +7,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from minimq.connection.client import ClusterClient
@@ -16,7 +15,6 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics
 from minimq.receiving.local_offsets import LocalOffsets
-from minimq.receiving.loop_worker import LoopWorker
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import Commit
 from minimq.transport.client_log import client_logger
@@ -109,10 +107,7 @@ _RETRY_S = 0.5
 
 
 class BroadcastReader:
-    """Takes the place of a `GroupMember`: gives its consumer every queue there is. Thread-safe.
-
-    Its work is done by a task on the event loop of the connection.
-    """
+    """Takes the place of a `GroupMember`: gives its consumer every queue there is. Lives on the event loop."""
 
     #: There is no group, and so no other members that subscribe to other topics.
     topics_of_others: frozenset[str] = frozenset()
@@ -133,8 +128,9 @@ class BroadcastReader:
         self._starts = starts
         self._fetcher = fetcher
         self._interval_s = options.rebalance_interval_s
-        self._worker = LoopWorker(client.connection, self._run)
-        # All that follows belongs to the task of the worker.
+        self._running: asyncio.Task[None] | None = None
+        self._is_leaving = False
+        self._changed = asyncio.Event()
         self._look_at = 0.0
         #: What is read, and of which topic: one that was made anew has another id.
         self._read: dict[MessageQueue, int] = {}
@@ -143,13 +139,15 @@ class BroadcastReader:
         self._outage = OutageLog(log)
 
     def start(self) -> None:
-        """Begin; on the event loop of the connection."""
-        self._routes.on_change(lambda route: self._worker.post(self._look))
-        self._worker.start()
+        """Begin."""
+        self._routes.on_change(lambda route: self._look())
+        self._running = asyncio.create_task(self._run())
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Take note that queues are read no more. Begin again what has returned meanwhile."""
-        self._worker.post(partial(self._forget, frozenset(epochs)))
+        for queue in epochs:
+            self._read.pop(queue, None)
+        self._look()
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Nobody waits for it."""
@@ -158,24 +156,21 @@ class BroadcastReader:
         """Let the user hear that a topic was deleted: there are no leases."""
         self._fetcher.failed(error)
 
-    def close(self) -> None:
-        """End, and let others have the file of the offsets. Idempotent."""
-        self._worker.close()
-        self._offsets.close()
-
-    # ---- the task -------------------------------------------------------------------------------
+    async def leave(self) -> None:
+        """End. Idempotent."""
+        self._is_leaving = True
+        self._changed.set()
+        if self._running is not None:
+            await asyncio.wait([self._running])
 
     def _look(self) -> None:
         self._look_at = 0.0
-
-    def _forget(self, queues: Iterable[MessageQueue]) -> None:
-        for queue in queues:
-            self._read.pop(queue, None)
-        self._look()
+        self._changed.set()
 
     async def _run(self) -> None:
-        while (work := await self._worker.next(min(max(self._look_at - time.monotonic(), 0.0), _TICK_S))) is not None:
-            work()
+        loop = asyncio.get_running_loop()
+        while not self._is_leaving:
+            self._changed.clear()
             now = time.monotonic()
             if now >= self._look_at:
                 self._look_at = now + self._interval_s
@@ -186,6 +181,9 @@ class BroadcastReader:
                     self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
                     self._look_at = min(self._look_at, now + _RETRY_S)
             self._fetcher.tick()
+            timer = loop.call_later(_TICK_S, self._changed.set)
+            await self._changed.wait()
+            timer.cancel()
 
     async def _compare(self) -> None:
         there = {queue for topic in self._topics for queue in await self._queues_of(topic)}

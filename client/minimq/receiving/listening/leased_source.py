@@ -373,7 +373,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         """Leave the group: others shall have the queues."""
         self._all_revoked = True
         if self._member is not None:
-            await asyncio.to_thread(self._member.close)
+            await self._member.leave()
 
     def drop(self) -> None:
         """Leave the group, and end everything at once."""
