@@ -11,7 +11,7 @@ from minimq.receiving.interceptor import Operation
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
-from minimq.receiving.work_queues.settler import DONE
+from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
 from minimq.receiving.work_queues.simple_reader import Reception
 
@@ -64,7 +64,7 @@ class SimpleConsumer(SimpleFace):
 
     async def ack(self, messages: Receivables) -> None:
         """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
-        await self._settle("ack", messages, lambda given: self._reader.settler.settle_elsewhere(given, DONE))
+        await self._settle("ack", messages, DONE)
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
         """Acknowledge messages without waiting; return a future that raises what `ack` would."""
@@ -75,21 +75,17 @@ class SimpleConsumer(SimpleFace):
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
         """Release failed messages; see `minimq.SimpleConsumer.release`."""
-        await self._settle(
-            "release", messages, lambda given: self._reader.settler.settle_elsewhere(given, self._reader.freed(delay_s))
-        )
+        await self._settle("release", messages, self._reader.freed(delay_s))
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
-        await self._settle(
-            "extend",
-            messages,
-            lambda given: self._reader.settler.settle_elsewhere(given, self._reader.extended(invisible_s)),
-        )
+        await self._settle("extend", messages, self._reader.extended(invisible_s))
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
-        await self._settle("reject", messages, lambda given: self._run(lambda: self._reader.reject(given, reason)))
+        given = [*each_of(messages)]
+        with self._interceptors.settle("reject", given):
+            await self._run(lambda: self._reader.reject(given, reason))
 
     def transaction_input(self) -> PoppedInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`."""
@@ -105,15 +101,13 @@ class SimpleConsumer(SimpleFace):
         self._when_dropped.closed()
         await asyncio.to_thread(self._reader.end)
 
-    async def _settle(
-        self, operation: Operation, messages: object, settle: Callable[[Any], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            await settle(messages)
+            await self._reader.settler.settle_elsewhere(messages, how)
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            await settle(given)
+            await self._reader.settler.settle_elsewhere(given, how)
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()

@@ -13,7 +13,7 @@ from minimq.connection.at_master import with_retries
 from minimq.connection.broker_calls import RECONNECT_S, BrokerMethod
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import Connection
-from minimq.connection.loop_calls import LoopCall, LoopOutcome, UserLoop, as_coroutine, result_of
+from minimq.connection.loop_calls import LoopCall, LoopOutcome, Outcome, UserLoop, as_coroutine
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RetrySchedule
@@ -62,11 +62,11 @@ class ClusterClient:
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the event loop of the connection and return its result."""
-        over: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
+        over: SimpleQueue[Outcome[T]] = SimpleQueue()
         call = LoopCall(self, make, over.put)
         try:
             call.begin()
-            return result_of(over.get())
+            return over.get().result()
         except BaseException:  # such as Ctrl-C, which does not wait for servers
             call.cancel()
             raise
@@ -76,11 +76,11 @@ class ClusterClient:
 
         The call goes on to its end if that task is cancelled, unless that `cancels` it.
         """
-        ended: LoopOutcome[asyncio.Task[T]] = LoopOutcome(self.user_loop())
-        call = LoopCall(self, make, lambda task: ended.complete(task, None))
+        ended: LoopOutcome[Outcome[T]] = LoopOutcome(self.user_loop())
+        call = LoopCall(self, make, lambda outcome: ended.complete(outcome, None))
         call.begin()
         try:
-            return result_of(await ended.future)
+            return (await ended.future).result()
         except asyncio.CancelledError:
             if cancels:
                 call.cancel()

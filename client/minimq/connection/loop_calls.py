@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
 from minimq.connection.loop_thread import CLOSED
 from minimq.transport.home_process import check_may_wait
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+
+
+class Outcome(NamedTuple, Generic[T]):
+    """The result of a call, or its error."""
+
+    value: T | None
+    error: BaseException | None
+
+    def result(self) -> T:
+        """Return or raise it."""
+        if self.error is not None:
+            raise self.error
+        return cast("T", self.value)
 
 
 class LoopCall(Generic[T]):
@@ -29,12 +42,12 @@ class LoopCall(Generic[T]):
         self,
         client: ClusterClient,
         make: Callable[[], Coroutine[Any, Any, T]],
-        over: Callable[[asyncio.Task[T]], object],
+        over: Callable[[Outcome[T]], object],
     ) -> None:
         self._client = client
         self._make = make
         self._over = over
-        self._task: asyncio.Task[T] | None = None  # belongs to the loop
+        self._task: asyncio.Task[None] | None = None  # belongs to the loop
 
     def begin(self) -> None:
         """Begin. Raises `Closed`."""
@@ -59,21 +72,23 @@ class LoopCall(Generic[T]):
         if self._client.is_closed:  # since it was begun
             self._task.cancel()
 
-    async def _run(self) -> T:
-        return await self._make()  # whatever that raises is told, and leaves nobody waiting
+    async def _run(self) -> None:
+        try:
+            value = await self._make()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and leaves nobody waiting
+            self._tell(Outcome(None, error))
+        else:  # here, and not in a callback of the task, which would take another round of the loop
+            self._tell(Outcome(value, None))
 
-    def _end(self, task: asyncio.Task[T]) -> None:
+    def _end(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # perhaps before its first step
+            self._tell(Outcome(None, Closed(f"{CLOSED} while a call was under way")))
+
+    def _tell(self, outcome: Outcome[T]) -> None:
         self._client.under_way.discard(self)
-        if not task.cancelled():
-            task.exception()  # so that asyncio does not log it if nobody waits any more
-        self._over(task)
-
-
-def result_of(task: asyncio.Task[T]) -> T:
-    """Return the result of a call that has ended. Raises what the coroutine has raised, or `Closed`."""
-    if task.cancelled():
-        raise Closed(f"{CLOSED} while a call was under way")
-    return task.result()
+        self._over(outcome)
 
 
 def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callable[[], Coroutine[Any, Any, T]]:

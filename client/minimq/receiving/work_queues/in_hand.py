@@ -56,7 +56,8 @@ class InHand:
         """Note that messages were settled, or are somebody else's."""
         for (queue, epoch), spans in receipts.items():
             if (found := self._delivered.get((queue, epoch))) is not None:
-                found.count -= sum(end - first for first, end in spans)
+                for first, end in spans:
+                    found.count -= end - first
                 if found.count <= 0:
                     del self._delivered[queue, epoch]
                     self._changed.set()

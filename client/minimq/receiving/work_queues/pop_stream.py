@@ -156,7 +156,7 @@ class PopStream:
         self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
 
     def _flush(self) -> None:
-        while (self._waiting or self._suspects) and not self.ended and (settles := self._next_settles()):
+        while (self._waiting or self._suspects) and self._error is None and (settles := self._next_settles()):
             self._send(settles)
 
     def _next_settles(self) -> list[broker_pb2.PopSettle]:
@@ -176,7 +176,7 @@ class PopStream:
         return found
 
     def _settle(self, key: SettleKey, waiters: list[_Waiter]) -> broker_pb2.PopSettle:
-        spans = merged(span for waiter in waiters for span in waiter.spans)
+        spans = waiters[0].spans if len(waiters) == 1 else merged(span for each in waiters for span in each.spans)
         settle = broker_pb2.PopSettle(
             id=next(self._ids),
             topic=key.topic,
@@ -217,8 +217,10 @@ class PopStream:
             half = len(waiters) // 2
             self._suspects += [(key, waiters[:half]), (key, waiters[half:])]
             return
-        turns = iter(result.expired)
-        expired = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+        expired: list[Span] = []
+        if result.expired:
+            turns = iter(result.expired)
+            expired = [(first, first + count) for first, count in zip(turns, turns, strict=True)]
         for waiter in waiters:
             waiter.answered(_common(waiter.spans, expired) if expired else (), failure)
 

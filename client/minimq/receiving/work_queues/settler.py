@@ -421,6 +421,9 @@ class _Part:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            group, epoch = self._settler.group, self._key.epoch
-            offsets = [offset for first, end in expired for offset in range(first, end)]
-            self._whole.part_over([str(ReceiptHandle(group, self.queue, at, epoch)) for at in offsets], error)
+            self._whole.part_over(self._handles(expired) if expired else (), error)
+
+    def _handles(self, expired: Sequence[Span]) -> list[str]:
+        group, epoch = self._settler.group, self._key.epoch
+        offsets = [offset for first, end in expired for offset in range(first, end)]
+        return [str(ReceiptHandle(group, self.queue, at, epoch)) for at in offsets]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
@@ -15,7 +15,7 @@ from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveI
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
-from minimq.receiving.work_queues.settler import DONE
+from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
@@ -171,7 +171,7 @@ class SimpleConsumer(SimpleFace):
                 later.
             MiniMQError: a broker refused, or did not answer in time; it may be repeated.
         """
-        self._settle("ack", messages, lambda given: self._reader.settler.settle_and_wait(given, DONE))
+        self._settle("ack", messages, DONE)
 
     def ack_async(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages without waiting: those of many calls go together, each at most 20 ms later.
@@ -193,9 +193,7 @@ class SimpleConsumer(SimpleFace):
         Raises:
             MiniMQError: as of `ack`.
         """
-        self._settle(
-            "release", messages, lambda given: self._reader.settler.settle_and_wait(given, self._reader.freed(delay_s))
-        )
+        self._settle("release", messages, self._reader.freed(delay_s))
 
     def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
         """Restart the invisible duration of messages.
@@ -208,11 +206,7 @@ class SimpleConsumer(SimpleFace):
             HandleExpired: some of them were redelivered or settled.
             MiniMQError: as of `ack`.
         """
-        self._settle(
-            "extend",
-            messages,
-            lambda given: self._reader.settler.settle_and_wait(given, self._reader.extended(invisible_s)),
-        )
+        self._settle("extend", messages, self._reader.extended(invisible_s))
 
     def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, and acknowledge them, so that they are not retried.
@@ -226,15 +220,17 @@ class SimpleConsumer(SimpleFace):
             Unavailable: some were not sent; they are redelivered after their invisible duration.
             MiniMQError: as of `ack`.
         """
-        self._settle("reject", messages, lambda given: self._client.wait(lambda: self._reader.reject(given, reason)))
+        given = [*each_of(messages)]
+        with self._interceptors.settle("reject", given):
+            self._client.wait(lambda: self._reader.reject(given, reason))
 
-    def _settle(self, operation: Operation, messages: object, settle: Callable[[Any], None]) -> None:
+    def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            settle(messages)
+            self._reader.settler.settle_and_wait(messages, how)
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            settle(given)
+            self._reader.settler.settle_and_wait(given, how)
 
     def transaction_input(self) -> PoppedInput:
         """Return what one transaction takes from this consumer, for `Producer.transaction`."""

@@ -112,8 +112,8 @@ class SimpleReader:
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
-        self.check()
         self.client.check_open()
+        self._check_not_closed()
 
     @property
     def topics(self) -> list[str]:
@@ -123,6 +123,9 @@ class SimpleReader:
     def check(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
         self._process.check()
+        self._check_not_closed()
+
+    def _check_not_closed(self) -> None:
         if self._is_closed:
             raise Closed("the consumer is closed")
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from minimq.connection.client import ClusterClient
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+from minimq_common.model import TopicRoute
 
 #: A broker that was slow comes last for so long, in seconds; and it is waited for that long at most.
 _SLOW_S = 2.0
@@ -32,6 +33,9 @@ class PopPlaces:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
+        #: The latest route, and the masters of its queues.
+        self._route: TopicRoute | None = None
+        self._of_route: list[tuple[str, str | None]] = []
         #: Until when a broker comes last, by the event loop.
         self._slow_until: dict[str, float] = {}
         #: For how long a broker that was slow is asked alone.
@@ -80,8 +84,10 @@ class PopPlaces:
                     failure = error
                     continue
                 self._client.routes.known(topic)  # which has it watched
-            for name in dict.fromkeys(queue.broker_name for queue in route.read_queues()):
-                address = route.master_of(name)
+            if route is not self._route:
+                names = dict.fromkeys(queue.broker_name for queue in route.read_queues())
+                self._route, self._of_route = route, [(name, route.master_of(name)) for name in names]
+            for name, address in self._of_route:
                 if address is None:
                     failure = Unavailable(f"broker {name} of topic {topic!r} has no master now")
                 else:
