@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.rebalance import allocate_group
-from minimq.receiving.assignment import Heartbeats, RebalanceSchedule, SharedTopics, shared_topics
+from minimq.receiving.assignment import RebalanceSchedule, SharedTopics, shared_topics
+from minimq.receiving.broker_sessions import Heartbeats
 from minimq.receiving.member_state import (
     Ask,
     Begin,

@@ -1,15 +1,21 @@
-"""The sessions of one member to brokers: opened, kept alive, opened again when they break."""
+"""The sessions of one member to brokers: opened, kept alive, opened again when they break; and its requests there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.receiving.assignment import Heartbeats
+from minimq.rebalance import name_of
+from minimq.rebalance.strategy import AllocationStrategy
+from minimq.receiving.assignment import InitialOffsets
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, NotAuthenticated, TransportError
+from minimq_common.model import MemberList, MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
 
@@ -17,9 +23,42 @@ log = client_logger(__name__)
 
 _RECONNECT_S = 0.5
 _LEAVE_S = 2.0
+#: Queues that one request names: a tenth of what brokers take, and no more than topics that they take.
+AT_ONCE = 1_000
 
 Session = Stream[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 Post = Callable[[Callable[[], None]], None]
+
+
+class Heartbeats:
+    """The heartbeats of one session, and the answers that tell how long ago the broker was known to be there.
+
+    A broker answers each heartbeat with its number. The time of an answer is that of the heartbeat it names, so an
+    answer that got lost makes none of the later ones look older than it is.
+    """
+
+    def __init__(self) -> None:
+        self.answered_at = 0.0
+        self._number = 0
+        #: When those without an answer were sent, by number, in their order.
+        self._sent: dict[int, float] = {}
+
+    def begin(self, now: float) -> None:
+        """Start over with a new session; `answered_at` counts once there is an answer."""
+        self._sent.clear()
+        self.answered_at = now
+
+    def send(self, now: float) -> int:
+        """Return the number of a heartbeat that is sent now."""
+        self._number += 1
+        self._sent[self._number] = now
+        return self._number
+
+    def answered(self, number: int) -> None:
+        """Take an answer to a heartbeat."""
+        if number in self._sent:
+            self.answered_at = self._sent[number]
+            self._sent = {later: at for later, at in self._sent.items() if later > number}
 
 
 @dataclass(slots=True)
@@ -168,3 +207,106 @@ class BrokerSessions:
         # A key that is not known, however, stays so until there is another one.
         if error is not None and (not broker.greeted or isinstance(error, NotAuthenticated)):
             self._on_refusal(broker.name, error)
+
+
+# ---- requests ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The facts that a member tells its group."""
+
+    group: str
+    client_id: str
+    filters: dict[str, str]
+    #: Where the group begins if it is new.
+    start: broker_pb2.StartPosition
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that it subscribes to, sorted."""
+        return sorted(self.filters)
+
+
+def join(
+    membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Sequence[MessageQueue]
+) -> Iterator[broker_pb2.SessionRequest]:
+    """Yield the requests by which a member joins its group, with the queues that it holds."""
+    topics = membership.topics
+    yield broker_pb2.SessionRequest(
+        client_id=membership.client_id,
+        join=broker_pb2.JoinGroup(
+            group=membership.group,
+            topics=topics,
+            allocation=name_of(strategy),
+            start=membership.start,
+            hold_ms=round(options.hold_s * 1000),
+            filters=[membership.filters[topic] for topic in topics],
+            held=map(_name, held[:AT_ONCE]),
+        ),
+    )
+    yield from _more_held(membership.group, held)
+
+
+def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
+    """Yield the requests that list the queues that a member holds."""
+    yield broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held[:AT_ONCE])))
+    yield from _more_held(group, held)
+
+
+def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
+    for start in range(AT_ONCE, len(held), AT_ONCE):
+        part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=True)
+        yield broker_pb2.SessionRequest(holding=part)
+
+
+def of_queues(
+    group: str, steps: Sequence[Step], begun: InitialOffsets, now: float
+) -> Iterator[tuple[str, broker_pb2.SessionRequest]]:
+    """Yield the requests for steps of one kind, with their brokers; one request names many queues."""
+    by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
+    for step in steps:
+        if isinstance(step, Ask | GiveBack | Saved):
+            item = broker_pb2.QueueEpoch(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
+            if isinstance(step, Ask):
+                item.given_back = step.given_back
+            by_broker[step.queue.broker_name].append(item)
+    for name, every in by_broker.items():
+        for start in range(0, len(every), AT_ONCE):
+            items = every[start : start + AT_ONCE]
+            match steps[0]:
+                case Ask():
+                    acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=_begun_of(items, begun, now))
+                    yield name, broker_pb2.SessionRequest(acquire=acquire)
+                case GiveBack():
+                    yield name, broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group, queues=items))
+                case _:
+                    yield name, broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))
+
+
+def _begun_of(
+    items: Iterable[broker_pb2.QueueEpoch], begun: InitialOffsets, now: float
+) -> Iterator[broker_pb2.TopicBegun]:
+    for topic in sorted({item.topic for item in items}):
+        ago_ms = begun.ago_ms(topic, now)
+        if ago_ms is not None:
+            yield broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)
+
+
+def queue_of(item: broker_pb2.QueueName) -> MessageQueue:
+    """Return the queue that a broker has named."""
+    return MessageQueue(item.topic, item.broker_name, item.queue_id)
+
+
+def _name(item: MessageQueue) -> broker_pb2.QueueName:
+    return broker_pb2.QueueName(topic=item.topic, broker_name=item.broker_name, queue_id=item.queue_id)
+
+
+def member_list_of(members: broker_pb2.GroupMembers) -> MemberList:
+    """Return who subscribes to what, by the list of a broker."""
+    return MemberList(members.client_ids, {item.client_id: item.topics for item in members.topics})
+
+
+def owners_of(members: broker_pb2.GroupMembers) -> dict[MessageQueue, str]:
+    """Return who had which queue when the member list of a broker began."""
+    return {queue_of(item): held.client_id for held in members.held for item in held.queues}

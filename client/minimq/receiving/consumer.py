@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
@@ -18,23 +18,25 @@ from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy, allocation
+from minimq.receiving.broadcasting import BroadcastReader, LocalOffsets
+from minimq.receiving.broker_sessions import Membership
 from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.fetcher import Fetcher, FetcherCallbacks
 from minimq.receiving.group_member import GroupMember
-from minimq.receiving.local_offsets import LocalOffsets
-from minimq.receiving.lone_readers import BroadcastReader
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
 from minimq.receiving.read_ahead import HandOver
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.session_requests import Membership
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
+
+if TYPE_CHECKING:  # which has the same facts
+    from minimq.receiving.listening.popped_source import PoppedSource
 
 log = client_logger(__name__)
 #: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
@@ -394,31 +396,10 @@ class Consumer:
         self._client.close()
 
 
-class ReaderFacts(Protocol):
-    """The facts of whoever does the work of a consumer; `ConsumerFace` says what they are."""
-
-    @property
-    def group(self) -> str: ...  # noqa: D102
-
-    @property
-    def client_id(self) -> str: ...  # noqa: D102
-
-    @property
-    def assignment(self) -> list[MessageQueue]: ...  # noqa: D102
-
-    @property
-    def missed_messages(self) -> int: ...  # noqa: D102
-
-    @property
-    def filtered_messages(self) -> int: ...  # noqa: D102
-
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None: ...  # noqa: D102
-
-
 class ConsumerFace:
     """The facts of the consumer that has the work done. Base of what users have."""
 
-    _reader: ReaderFacts
+    _reader: Consumer | PoppedSource
 
     @property
     def group(self) -> str:

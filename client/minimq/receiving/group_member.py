@@ -19,7 +19,7 @@ from itertools import groupby
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.rebalance.strategy import AllocationStrategy
-from minimq.receiving import session_requests
+from minimq.receiving import broker_sessions
 from minimq.receiving.assignment import (
     GroupView,
     InitialOffsets,
@@ -29,7 +29,7 @@ from minimq.receiving.assignment import (
     own_share,
     shared_topics,
 )
-from minimq.receiving.broker_sessions import BrokerSessions
+from minimq.receiving.broker_sessions import BrokerSessions, Membership, member_list_of, owners_of
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
@@ -45,7 +45,6 @@ from minimq.receiving.member_state import (
     Step,
     Unconfirmed,
 )
-from minimq.receiving.session_requests import Membership, member_list_of, owners_of
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
@@ -372,14 +371,14 @@ class GroupMember:
     # ---- doing ----------------------------------------------------------------------------------
 
     def _send_join(self, name: str) -> None:
-        for request in session_requests.join(self._about, self._strategy, self._options, self._state.held()):
+        for request in broker_sessions.join(self._about, self._strategy, self._options, self._state.held()):
             self._sessions.send(name, request)
         self._do(self._state.connected(name))
 
     def _send_holding(self, now: float) -> None:
         self._sent_changes = self._state.changes
         self._send_holding_at = now + _HOLDING_GAP_S
-        requests = list(session_requests.holding(self._about.group, self._state.held()))
+        requests = list(broker_sessions.holding(self._about.group, self._state.held()))
         for name in self._sessions.open_names():
             for request in requests:
                 self._sessions.send(name, request)
@@ -417,5 +416,5 @@ class GroupMember:
 
     def _send_requests(self, steps: Sequence[Step]) -> None:
         now = time.monotonic()
-        for name, request in session_requests.of_queues(self._about.group, steps, self._initial_offsets, now):
+        for name, request in broker_sessions.of_queues(self._about.group, steps, self._initial_offsets, now):
             self._sessions.send(name, request)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
+from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
@@ -17,8 +20,10 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.group_errors import DeletedTopics
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.lone_readers import AssignedQueues
+from minimq.receiving.member_state import Grant
 from minimq.receiving.transaction_inputs import PullInput
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, offset_or_start
@@ -30,6 +35,12 @@ log = client_logger(__name__)
 
 #: A poll, however short, gives name servers so long to tell where topics are, in seconds.
 _ANSWER_S = 1.0
+#: Interval at which failed pulls are tried again, and deleted topics looked for.
+_TICK_S = 0.2
+#: Ticks from one look for topics that were made anew to the next.
+_TICKS_OF_LOOKS = 3
+#: A broker that does not have a topic for so long that others have is an error, in seconds.
+_ABSENT_S = 10.0
 
 
 class PullReader(Consumer):
@@ -275,3 +286,75 @@ class PullReader(Consumer):
         super()._lease_over(queue, epoch, error)
         if self._is_assigned:
             self._assigned.suspect(queue.topic)
+
+
+class AssignedQueues:
+    """Takes the place of a `GroupMember` for a consumer that was assigned queues. Lives on the event loop.
+
+    A topic that is deleted is an error for the user, once; its queues are read on when it is made anew.
+    """
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        fetcher: Fetcher,
+        start_offset: Callable[[MessageQueue], Coroutine[Any, Any, int]],
+    ) -> None:
+        self._routes = client.routes
+        self._fetcher = fetcher
+        self._start_offset = start_offset
+        self._deleted = DeletedTopics(client.routes, "this consumer", fetcher.failed)
+        self._ticking: asyncio.Task[None] | None = None
+        self._closed = False
+        self.may_be_anew = False
+        #: Since when their brokers say that they are not there; infinite once the user has heard it.
+        self._absent_since: dict[MessageQueue, float] = {}
+
+    def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Read these queues and no others, each from an offset on unless it is read already."""
+        known = set(self._fetcher.queues)
+        self._fetcher.stop(known - offsets.keys())
+        for queue in sorted(offsets.keys() - known):
+            self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
+        if self._ticking is None:
+            self._ticking = asyncio.create_task(self._keep_time())
+
+    def close(self) -> None:
+        """End."""
+        self._closed = True
+
+    def suspect(self, topic: str) -> None:
+        """Note that a broker does not have a topic any more."""
+        self._deleted.suspect(topic, time.monotonic())
+
+    async def begin_anew(self) -> None:
+        """Begin queues whose topics were deleted and made anew. Raises `MiniMQError`."""
+        self.may_be_anew = False
+        for queue in self._fetcher.deleted():
+            try:
+                offset = await self._start_offset(queue)
+            except Closed:
+                raise
+            except MiniMQError as error:
+                if time.monotonic() - self._absent_since.setdefault(queue, time.monotonic()) > _ABSENT_S:
+                    self._absent_since[queue] = math.inf  # other brokers have the topic
+                    raise error from None
+            else:
+                self._absent_since.pop(queue, None)
+                self._fetcher.start(queue, Grant(0, offset, 0), tell=False)
+
+    async def _keep_time(self) -> None:
+        for tick in itertools.count():
+            await asyncio.sleep(_TICK_S)
+            if self._closed:
+                return
+            try:
+                self._fetcher.tick()
+                self._deleted.look(time.monotonic())
+                if tick % _TICKS_OF_LOOKS == 0 and any(
+                    not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
+                ):
+                    self.may_be_anew = True
+                    self._fetcher.wake()
+            except Exception:
+                log.exception("consumer: failed, will try again")

@@ -13,7 +13,7 @@ from typing import Final
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import QUEUE, make_batch, valid_batches
-from minimq.receiving.local_offsets import LocalOffsets
+from minimq.receiving.broadcasting import LocalOffsets
 from minimq.receiving.member_state import Grant
 from minimq.receiving.pulls import frame_of
 from minimq.receiving.queue_decisions import FetchOptions

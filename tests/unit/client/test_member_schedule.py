@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.assignment import Heartbeats, RebalanceSchedule
+from minimq.receiving.assignment import RebalanceSchedule
+from minimq.receiving.broker_sessions import Heartbeats
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from minimq.filtering.message_filter import MessageFilter
 from minimq.rebalance import allocation
-from minimq.receiving import session_requests
+from minimq.receiving import broker_sessions
 from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer import check_subscriptions, new_client_id
 from minimq.receiving.consumer_options import ConsumerOptions
@@ -17,7 +17,7 @@ from minimq_common.names import check_client_id
 from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import broker_pb2
 
-MEMBERSHIP = session_requests.Membership("g", "c", {"t": ""}, broker_pb2.StartPosition())
+MEMBERSHIP = broker_sessions.Membership("g", "c", {"t": ""}, broker_pb2.StartPosition())
 QUEUES = [MessageQueue(f"t{number % 7}", "broker-a", number) for number in range(2_500)]
 
 
@@ -27,22 +27,22 @@ def names(queues: object) -> list[tuple[str, int]]:
 
 def test_what_is_held_is_said_in_parts() -> None:
     expected = names(QUEUES)
-    joined, *more = session_requests.join(MEMBERSHIP, allocation("averagely"), ConsumerOptions(), QUEUES)
+    joined, *more = broker_sessions.join(MEMBERSHIP, allocation("averagely"), ConsumerOptions(), QUEUES)
     told = [joined.join.held, *(request.holding.queues for request in more)]
     assert [len(part) for part in told] == [1_000, 1_000, 500]
     assert [item for part in told for item in names(part)] == expected
     assert all(request.holding.adds for request in more)
 
-    requests = list(session_requests.holding("g", QUEUES))
+    requests = list(broker_sessions.holding("g", QUEUES))
     assert [request.holding.adds for request in requests] == [False, True, True]
     assert [item for request in requests for item in names(request.holding.queues)] == expected
-    assert [len(request.holding.queues) for request in session_requests.holding("g", [])] == [0]
+    assert [len(request.holding.queues) for request in broker_sessions.holding("g", [])] == [0]
 
 
 @pytest.mark.parametrize("kind", [Ask, GiveBack, Saved])
 def test_queues_are_asked_for_and_given_back_in_parts(kind: type[Ask | GiveBack | Saved]) -> None:
     steps = [kind(queue, 0) for queue in QUEUES]
-    told = [request for _, request in session_requests.of_queues("g", steps, InitialOffsets(), 0.0)]
+    told = [request for _, request in broker_sessions.of_queues("g", steps, InitialOffsets(), 0.0)]
     parts = [getattr(request, str(request.WhichOneof("action"))).queues for request in told]
     assert [len(part) for part in parts] == [1_000, 1_000, 500]
     assert [item for part in parts for item in names(part)] == names(QUEUES)

@@ -330,7 +330,7 @@ class Dispatcher(Generic[D]):
         log.critical("consumer: reads no more, and leaves the group=%s", self._source.group, exc_info=error)
         self._broken = error
         await self._stop_taking(_QUIET_CLOSE_S)
-        await self._source.leave()
+        await self._source.end(0.0)
 
     async def _stop_taking(self, timeout_s: float) -> None:
         assert self._taking is not None

@@ -357,7 +357,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._fetcher.wake()
 
     async def end(self, timeout_s: float) -> None:
-        """Call `on_revoked`, and commit what is finished."""
+        """Call `on_revoked`, commit what is finished, and leave the group."""
         try:
             async with asyncio.timeout(max(timeout_s, _WAIT_S)):
                 await self._revoke_all()
@@ -368,10 +368,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             await self._commit()
         except MiniMQError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
-
-    async def leave(self) -> None:
-        """Leave the group: others shall have the queues."""
-        self._all_revoked = True
         if self._member is not None:
             await self._member.leave()
 

@@ -96,11 +96,7 @@ class Source(ABC, Generic[D]):
 
     @abstractmethod
     async def end(self, timeout_s: float) -> None:
-        """Finish with the brokers what was settled; a callback may take that long."""
-
-    async def leave(self) -> None:
-        """Leave the group after a failure."""
-        await self.end(0.0)
+        """Finish with the brokers what was settled, and leave the group; a callback may take that long."""
 
     def is_callback(self) -> bool:
         """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""

@@ -1,0 +1,307 @@
+"""Broadcasting: a consumer reads all queues by itself, and keeps its offsets in a file on its own machine."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from minimq.connection.client import ClusterClient
+from minimq.receiving.commits import OffsetLookup
+from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.receiving.fetcher import Fetcher
+from minimq.receiving.member_state import Grant
+from minimq.receiving.queue_decisions import Commit
+from minimq.transport.client_log import client_logger
+from minimq_common.errors import DataDirectoryInUse, MiniMQError, StoreError, TopicNotFound
+from minimq_common.model import MessageQueue
+from minimq_common.outage_log import OutageLog
+from minimq_common.words import expanded
+
+log = client_logger(__name__)
+
+_TICK_S = 0.2
+_RETRY_S = 0.5
+_VERSION = 1
+
+
+class SavedOffset(NamedTuple):
+    """An offset, as it was saved."""
+
+    offset: int
+    #: Of the topic that was read; 0 when it is not known.
+    topic_id: int = 0
+    #: The latest one in the log that was read; 0 when it is not known.
+    term: int = 0
+
+
+class LocalOffsets:
+    """One file for each group and client id: DIRECTORY/GROUP/CLIENT_ID.json. Thread-safe.
+
+    Offsets are saved with the id of their topic, so that they do not count in one that was made anew under its name,
+    and with the term of the log, so that brokers can tell what a later master has taken back.
+    The file is replaced as a whole, and synced, so that it is the old or the new one whatever happens. One consumer at
+    a time has it.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], group: str, client_id: str) -> None:
+        folder = expanded(directory) / group
+        self.path = folder / f"{quote(client_id, safe='')}.json"
+        self._group = group
+        self._client_id = client_id
+        self._lock = threading.Lock()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._guard = self.path.with_suffix(".lock").open("wb")
+        except OSError as error:
+            raise StoreError(
+                f"offsets cannot be kept in {self.path}: {error.strerror}: give a writable folder as offsets_dir"
+            ) from None
+        try:
+            fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._guard.close()
+            raise DataDirectoryInUse(
+                f"the offsets in {self.path} are in use by another consumer: give each its own client_id"
+            ) from None
+        try:
+            self._saved = self._read()
+        except BaseException:
+            self._guard.close()
+            raise
+
+    def get(self, queue: MessageQueue, topic_id: int) -> SavedOffset | None:
+        """Return what was saved last in a topic; whatever was saved when no id is known."""
+        with self._lock:
+            saved = self._saved.get(queue)
+        return saved if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether an offset of any queue of a topic of that name was saved."""
+        with self._lock:
+            return any(queue.topic == topic for queue in self._saved)
+
+    def knows_former(self, queue: MessageQueue, topic_id: int) -> bool:
+        """Tell whether all that was saved of a topic at the broker of a queue is of an earlier one of that name."""
+        with self._lock:
+            ids = {
+                saved.topic_id
+                for other, saved in self._saved.items()
+                if (other.topic, other.broker_name) == (queue.topic, queue.broker_name)
+            }
+        return bool(ids) and not ids & {0, topic_id}
+
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record offsets, on another thread than that of the event loop; see `OffsetStore.save`."""
+        return await asyncio.to_thread(self.write, commits)
+
+    def write(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+        """Record offsets, and wait until they are on disk."""
+        if not commits:
+            return {}
+        with self._lock:
+            saved = self._saved | {
+                commit.queue: SavedOffset(commit.offset, commit.topic_id, commit.term) for commit in commits
+            }
+            try:
+                self._write(saved)
+            except OSError as error:
+                failure = StoreError(f"offsets were not saved in {self.path}: {error}")
+                return dict.fromkeys((commit.queue for commit in commits), failure)
+            self._saved = saved
+        return {}
+
+    def close(self) -> None:
+        """Let others have the file. Idempotent."""
+        self._guard.close()
+
+    def _read(self) -> dict[MessageQueue, SavedOffset]:
+        try:
+            found: Any = json.loads(self.path.read_text())
+            if found["version"] != _VERSION:
+                raise StoreError(
+                    f"{self.path} has version {found['version']}, this minimq writes {_VERSION}: read on with the "
+                    "release that wrote it"
+                )
+            return {
+                MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): SavedOffset(
+                    int(item["offset"]), int(item["topic_id"]), int(item["term"])
+                )
+                for item in found["offsets"]
+            }
+        except FileNotFoundError:
+            return {}
+        except (ArithmeticError, AttributeError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise StoreError(
+                f"{self.path} is no file of offsets ({error!r}): put a copy of it back. Without the file the consumer "
+                "begins where `start` says: with 'earliest' it reads again what it has read, with 'latest' it passes "
+                "over what was sent since"
+            ) from None
+
+    def _write(self, offsets: Mapping[MessageQueue, SavedOffset]) -> None:
+        content = {
+            "version": _VERSION,
+            "group": self._group,
+            "client_id": self._client_id,
+            "offsets": [
+                {
+                    "topic": queue.topic,
+                    "broker": queue.broker_name,
+                    "queue": queue.queue_id,
+                    "offset": saved.offset,
+                    "topic_id": saved.topic_id,
+                    "term": saved.term,
+                }
+                for queue, saved in sorted(offsets.items())
+            ],
+        }
+        fresh = self.path.with_suffix(".new")
+        with fresh.open("w") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name as well
+        finally:
+            os.close(folder)
+
+
+class BroadcastReader:
+    """Takes the place of a `GroupMember`: gives its consumer every queue there is. Lives on the event loop."""
+
+    #: There is no group, and so no other members that subscribe to other topics.
+    topics_of_others: frozenset[str] = frozenset()
+    was_taken = True
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        topics: Sequence[str],
+        offsets: LocalOffsets,
+        starts: OffsetLookup,
+        fetcher: Fetcher,
+        options: ConsumerOptions,
+    ) -> None:
+        self._routes = client.routes
+        self._topics = topics
+        self._offsets = offsets
+        self._starts = starts
+        self._fetcher = fetcher
+        self._interval_s = options.rebalance_interval_s
+        self._running: asyncio.Task[None] | None = None
+        self._is_leaving = False
+        self._changed = asyncio.Event()
+        self._look_at = 0.0
+        #: What is read, and of which topic: one that was made anew has another id.
+        self._read: dict[MessageQueue, int] = {}
+        #: Queues of topics of which nothing was saved when this consumer began; the start rule holds for them.
+        self._new: frozenset[MessageQueue] | None = None
+        self._outage = OutageLog(log)
+
+    def start(self) -> None:
+        """Begin."""
+        self._routes.on_change(lambda route: self._look())
+        self._running = asyncio.create_task(self._run())
+
+    def release(self, epochs: Mapping[MessageQueue, int]) -> None:
+        """Take note that queues are read no more. Begin again what has returned meanwhile."""
+        for queue in epochs:
+            self._read.pop(queue, None)
+        self._look()
+
+    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+        """Nobody waits for it."""
+
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+        """Let the user hear that a topic was deleted: there are no leases."""
+        self._fetcher.failed(error)
+
+    async def leave(self) -> None:
+        """End. Idempotent."""
+        self._is_leaving = True
+        self._changed.set()
+        if self._running is not None:
+            await asyncio.wait([self._running])
+
+    def _look(self) -> None:
+        self._look_at = 0.0
+        self._changed.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._is_leaving:
+            self._changed.clear()
+            now = time.monotonic()
+            if now >= self._look_at:
+                self._look_at = now + self._interval_s
+                try:
+                    await self._compare()
+                    self._outage.worked("broadcasting: goes on")
+                except MiniMQError as error:
+                    self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
+                    self._look_at = min(self._look_at, now + _RETRY_S)
+            self._fetcher.tick()
+            timer = loop.call_later(_TICK_S, self._changed.set)
+            await self._changed.wait()
+            timer.cancel()
+
+    async def _compare(self) -> None:
+        there = {queue for topic in self._topics for queue in await self._queues_of(topic)}
+        read = dict(self._read)
+        gone = sorted((read.keys() - there) | await self._made_anew(read))
+        if gone:
+            self._fetcher.revoked(gone)
+        if self._new is None:
+            self._new = frozenset(queue for queue in there if not self._offsets.knows(queue.topic))
+        begun: list[Commit] = []
+        failure: MiniMQError | None = None
+        for queue in sorted(there - read.keys()):
+            try:
+                begun.append(await self._first(queue))
+            except MiniMQError as error:  # the other brokers shall not wait for this one
+                failure = error
+        # The rule holds once: from now on "latest" is what it was today.
+        for unsaved in (await self._offsets.save(begun)).values() if begun else ():
+            raise unsaved
+        for first in begun:
+            self._read[first.queue] = first.topic_id
+            self._fetcher.granted(first.queue, Grant(0, first.offset, first.topic_id, term=first.term))
+        if failure is not None:
+            raise failure
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue]:
+        try:
+            return (await self._routes.find(topic)).read_queues()
+        except TopicNotFound:  # it was deleted, and may be made anew
+            return []
+
+    async def _made_anew(self, read: Mapping[MessageQueue, int]) -> set[MessageQueue]:
+        now: dict[tuple[str, str], int] = {}
+        for queue in read:
+            place = queue.topic, queue.broker_name
+            if place not in now:
+                try:
+                    now[place] = (await self._starts.bounds(queue)).topic_id.number
+                except MiniMQError as error:
+                    log.info("broadcasting: not known whether a topic was made anew queue=%s reason=%s", queue, error)
+                    now[place] = read[queue]
+        return {queue for queue, topic_id in read.items() if now[queue.topic, queue.broker_name] != topic_id}
+
+    async def _first(self, queue: MessageQueue) -> Commit:
+        bounds = await self._starts.bounds(queue)
+        topic_id = bounds.topic_id.number
+        saved = self._offsets.get(queue, topic_id)
+        is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, topic_id)
+        if saved is not None:  # if it is not stored any more, `on_offset_reset` says so
+            return Commit(queue, saved.offset, topic_id=topic_id, term=saved.term)
+        # A queue that came after the others is read from its beginning.
+        offset = await self._starts.by_rule(queue, bounds) if is_new else bounds.first
+        return Commit(queue, offset, topic_id=topic_id, term=bounds.term)
