@@ -22,7 +22,7 @@ from minimq.receiving.broadcasting import BroadcastReader, LocalOffsets
 from minimq.receiving.broker_sessions import Membership
 from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
-from minimq.receiving.fetcher import Fetcher, FetcherCallbacks
+from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
@@ -162,8 +162,7 @@ class Consumer:
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
-        callbacks = FetcherCallbacks(self._lease_over, self._begins, self._lost, self._delay_ms)
-        self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, callbacks)
+        self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
         self._filters: dict[str, MessageFilter] = {}
         #: How many messages came here and were not wanted.
         self._dropped = 0
@@ -366,9 +365,6 @@ class Consumer:
             except self._callback_faults:  # it is the user's, and must not end the reading
                 log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
 
-    def _delay_ms(self, queue: MessageQueue) -> int:
-        return 0
-
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
         try:
             return callback(queues) is not False
@@ -376,13 +372,20 @@ class Consumer:
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
 
-    def _begins(self, queue: MessageQueue, lease: Grant) -> None:
+    # ---- for the fetcher, on the event loop: none of these may block -----------------------------
+
+    def delay_ms(self, queue: MessageQueue) -> int:
+        """Return how long the messages of a queue wait after they were stored."""
+        return 0
+
+    def begins(self, queue: MessageQueue, lease: Grant) -> None:
         """Note that a queue is about to be read for the group."""
 
-    def _lost(self, queues: Sequence[MessageQueue]) -> None:
+    def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Note that queues were taken away."""
 
-    def _lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+        """Note that the broker of a queue does not know its lease."""
         if self._member is not None:
             self._member.lease_over(queue, epoch, error)
 

@@ -13,8 +13,7 @@ import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
@@ -30,6 +29,11 @@ from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.rpc import keep_freed_memory
+
+log = client_logger(__name__)
+
+if TYPE_CHECKING:  # it has a fetcher
+    from minimq.receiving.consumer import Consumer
 
 
 class Announcement:
@@ -111,21 +115,6 @@ class QueueEvents:
         return self._latest
 
 
-log = client_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FetcherCallbacks:
-    """The calls of a fetcher to its consumer, on the event loop. None may block."""
-
-    #: Gets a queue, its epoch and the reason when its broker does not know the lease.
-    lease_over: Callable[[MessageQueue, int, MiniMQError], None]
-    begins: Callable[[MessageQueue, Grant], None]
-    lost: Callable[[Sequence[MessageQueue]], None]
-    #: Returns how long the messages of a queue wait after they were stored.
-    delay_ms: Callable[[MessageQueue], int]
-
-
 class _Wish(NamedTuple):
     """A wait for messages."""
 
@@ -144,12 +133,12 @@ class Fetcher:
         group: str,
         client_id: str,
         options: ConsumerOptions,
-        callbacks: FetcherCallbacks,
+        owner: Consumer,
     ) -> None:
         keep_freed_memory()  # large frames come one after the other
         self._connection = client.connection
         self._group = group
-        self._callbacks = callbacks
+        self._owner = owner
         self._options = FetchOptions(
             options.prefetch_messages,
             options.prefetch_bytes,
@@ -319,7 +308,7 @@ class Fetcher:
             queue,
             grant,
             self._options,
-            delay_ms=self._callbacks.delay_ms(queue),
+            delay_ms=self._owner.delay_ms(queue),
             check_texts=queue.topic in self._filtered_by_texts,
         )
         if tell:
@@ -340,7 +329,7 @@ class Fetcher:
             self._carry_out(reader, decisions)
             return
         self._lose([queue])
-        self._callbacks.begins(queue, grant)
+        self._owner.begins(queue, grant)
         self.start(queue, grant)
 
     def revoked(self, queues: Iterable[MessageQueue]) -> None:
@@ -353,7 +342,7 @@ class Fetcher:
 
     def lost(self, queues: Sequence[MessageQueue], *, deleted: bool = False) -> None:
         """Stop reading queues that were taken away, or deleted; the thread that polls calls `on_lost`."""
-        self._callbacks.lost(queues)
+        self._owner.lost(queues)
         if deleted:
             self.commits.deleted(queues)
         self._lose(queues)
@@ -483,7 +472,7 @@ class Fetcher:
     def _decided(self, reader: QueueReader, decision: LeaseOver | OffsetReset) -> None:
         if isinstance(decision, LeaseOver):
             log.info("consumer: lost queue=%s reason=%s", reader.queue, decision.error)
-            self._callbacks.lease_over(reader.queue, decision.epoch, decision.error)
+            self._owner.lease_over(reader.queue, decision.epoch, decision.error)
         else:
             log.warning("consumer: group=%s %s", self._group, decision)
             self.events.reset(reader, decision)

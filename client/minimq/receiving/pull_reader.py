@@ -282,8 +282,8 @@ class PullReader(Consumer):
         committed = await self._starts.committed(self.group, queue) if self.group else None
         return await self._starts.by_rule(queue, bounds) if committed is None else committed
 
-    def _lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
-        super()._lease_over(queue, epoch, error)
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:  # noqa: D102
+        super().lease_over(queue, epoch, error)
         if self._is_assigned:
             self._assigned.suspect(queue.topic)
 

@@ -107,16 +107,16 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._filters[self._retry_topic] = MessageFilter()
         await super()._join()
 
-    def _begins(self, queue: MessageQueue, lease: Grant) -> None:
+    def begins(self, queue: MessageQueue, lease: Grant) -> None:  # noqa: D102
         if lease.tries:
             # Here they are finished one after the other.
             self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
         self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
 
-    def _lost(self, queues: Sequence[MessageQueue]) -> None:
+    def lost(self, queues: Sequence[MessageQueue]) -> None:  # noqa: D102
         self._in_flight.drop(queues)
 
-    def _delay_ms(self, queue: MessageQueue) -> int:
+    def delay_ms(self, queue: MessageQueue) -> int:  # noqa: D102
         return delay_ms(self._rule.delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
 
     async def _hand_over(self) -> bool:

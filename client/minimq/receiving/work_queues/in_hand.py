@@ -1,4 +1,4 @@
-"""What a consumer of a work queue has received and not settled."""
+"""The messages that a consumer of a work queue has received and not settled."""
 
 from __future__ import annotations
 

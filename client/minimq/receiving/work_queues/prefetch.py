@@ -135,7 +135,7 @@ class Prefetch:
         ahead = min(self._pace.ahead, self._limit)
         is_low = self._has_more and now >= self._asked_until and ahead >= _FEWEST_CALLS * most
         if is_low and 2 * len(self._messages) <= ahead and not self._is_closed:
-            self._asked_until = now + HELD_S  # not for ever: Ctrl-C may come before the next line
+            self._asked_until = now + HELD_S  # not forever: Ctrl-C may come before the next line
             self._connection.call_soon(self._begin, min(ahead, max(most, self._fitting)))
 
     # ---- on the event loop -------------------------------------------------------------------------
