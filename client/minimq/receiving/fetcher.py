@@ -238,14 +238,17 @@ class Fetcher:
         """Return when there is something at hand or to be done, or when the time is over."""
         if self._wish is not None:  # it was abandoned
             self._end_wish(self._wish)
-        wish = self._wish = _Wish(most, but, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        wish = self._wish = _Wish(most, but, loop.create_future())
+        self._changed()
+        timer = loop.call_later(timeout_s, self._end_wish, wish) if timeout_s > 0 else None
         try:
-            self._changed()
-            if timeout_s > 0 and not wish.over.done():
-                await asyncio.wait((wish.over,), timeout=timeout_s)
+            if timer is not None:
+                await wish.over
         finally:
-            if self._wish is wish:
-                self._wish = None
+            self._end_wish(wish)
+            if timer is not None:
+                timer.cancel()
 
     def damaged(self, handed: HandOver, error: MiniMQError) -> None:
         """Stay in front of a hand-over that cannot be decoded."""
@@ -268,8 +271,9 @@ class Fetcher:
             self._end_wish(wish)
 
     def _end_wish(self, wish: _Wish) -> None:
-        self._wish = None
-        if not wish.over.done():  # else it was cancelled
+        if self._wish is wish:
+            self._wish = None
+        if not wish.over.done():
             wish.over.set_result(None)
 
     def _fill(self, wish: _Wish) -> bool:
