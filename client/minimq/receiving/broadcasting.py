@@ -55,7 +55,7 @@ class LocalOffsets:
         self.path = folder / f"{quote(client_id, safe='')}.json"
         self._group = group
         self._client_id = client_id
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # held while they are written; what was saved is replaced as a whole
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._guard = self.path.with_suffix(".lock").open("wb")
@@ -78,23 +78,20 @@ class LocalOffsets:
 
     def get(self, queue: MessageQueue, topic_id: int) -> SavedOffset | None:
         """Return what was saved last in a topic; whatever was saved when no id is known."""
-        with self._lock:
-            saved = self._saved.get(queue)
+        saved = self._saved.get(queue)
         return saved if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
 
     def knows(self, topic: str) -> bool:
         """Tell whether an offset of any queue of a topic of that name was saved."""
-        with self._lock:
-            return any(queue.topic == topic for queue in self._saved)
+        return any(queue.topic == topic for queue in self._saved)
 
     def knows_former(self, queue: MessageQueue, topic_id: int) -> bool:
         """Tell whether all that was saved of a topic at the broker of a queue is of an earlier one of that name."""
-        with self._lock:
-            ids = {
-                saved.topic_id
-                for other, saved in self._saved.items()
-                if (other.topic, other.broker_name) == (queue.topic, queue.broker_name)
-            }
+        ids = {
+            saved.topic_id
+            for other, saved in self._saved.items()
+            if (other.topic, other.broker_name) == (queue.topic, queue.broker_name)
+        }
         return bool(ids) and not ids & {0, topic_id}
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:

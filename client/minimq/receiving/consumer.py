@@ -171,7 +171,6 @@ class Consumer:
         #: What a callback may raise without ending anything. In the user's own thread it is not for us to say that a
         #: thread which was told to end goes on.
         self._callback_faults: type[BaseException] = Exception
-        self._has_joined = False
         self._closed = False
         self._all_revoked = False
 
@@ -280,9 +279,10 @@ class Consumer:
         return self._filters[messages[0].topic].apply(messages)
 
     async def _join(self) -> None:
+        """Become a member of the group, or read without one; on the event loop."""
         if self._member is not None:
-            pass
-        elif self._options.model == "broadcasting":
+            return
+        if self._options.model == "broadcasting":
             offsets = self._offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
@@ -301,15 +301,10 @@ class Consumer:
                 self._options,
                 is_own_strategy=self._is_own_strategy,
             )
+        self._member.start()
         for route in filter(None, map(self._routes.known, self._filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
-        await self._on_loop(as_coroutine(self._start_member, self._member))
-
-    def _start_member(self, member: GroupMember | BroadcastReader) -> None:
-        if not self._has_joined:
-            self._has_joined = True
-            member.start()
 
     async def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
         """Give queues whose messages are finished to the members that wait for them; only where messages are taken.

@@ -140,7 +140,7 @@ class PullReader(Consumer):
         self._process.check()
         check_count("max_messages", max_messages)
         deadline = time.monotonic() + waiting_s(timeout)
-        if not self._has_joined and not self._closed:
+        if self._member is None and not self._closed:
             if not self._filters and not self._is_assigned:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
             if self._filters and not await self._join_by(deadline):
@@ -171,7 +171,7 @@ class PullReader(Consumer):
                 now = time.monotonic()
                 pause_s = self._starting.pause_s(error, now)
             else:
-                await self._join()
+                await self._on_loop(self._join)
                 return True
             # There is nothing to take: it waits.
             await self._take(1, max(min(pause_s, deadline - now), 0.0))
