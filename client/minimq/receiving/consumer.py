@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
@@ -35,8 +35,9 @@ from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
-if TYPE_CHECKING:  # which has the same facts
+if TYPE_CHECKING:  # they build on this
     from minimq.receiving.listening.popped_source import PoppedSource
+    from minimq.receiving.pull_reader import PullReader
 
 log = client_logger(__name__)
 #: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
@@ -103,12 +104,6 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
     return given
 
 
-class Turns(Protocol):
-    """Has the turn of whoever takes messages one by one."""
-
-    turn: object
-
-
 class Found(NamedTuple):
     """Messages for the user, who has them once `handed.given` is `given`: after that nothing may interrupt."""
 
@@ -116,7 +111,7 @@ class Found(NamedTuple):
     handed: HandOver
     given: int
 
-    def one_by_one(self, reader: Turns) -> Iterator[ReceivedMessage]:
+    def one_by_one(self, reader: PullReader) -> Iterator[ReceivedMessage]:
         """Yield the messages until the turn ends; one is finished when the next is asked for."""
         handed, turn, given = self.handed, reader.turn, self.handed.given
         for message in self.messages:
@@ -215,14 +210,16 @@ class Consumer:
             raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
         self._member.state_saved(queues)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise `Closed` after `close`, and in a fork. On any thread."""
         self._process.check()
         if self._closed:
             raise Closed("the consumer is closed")
         self._client.check_open()
 
-    def _subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
-        self._check_open()
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+        """Read a topic as well; before the first message is asked for."""
+        self.check_open()
         if not self.group:
             raise InvalidArgument(
                 "a consumer without a group can only be assigned queues: give it a group to subscribe"

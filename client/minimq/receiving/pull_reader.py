@@ -79,16 +79,14 @@ class PullReader(Consumer):
 
     # ---- what to read ---------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", where: str | None = None) -> None:
-        """Read the queues of a topic that the group gives this member; see `minimq.PullConsumer.subscribe`."""
-        self._check_open()
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:  # noqa: D102
         if self._is_assigned:
             raise InvalidArgument("subscribe and assign exclude each other")
-        self._subscribe(topic, expression, where)
+        super().subscribe(topic, expression, where)
 
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """Read exactly these queues; see `minimq.PullConsumer.assign`."""
-        self._check_open()
+        self.check_open()
         if self._filters:
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.model == "broadcasting":

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
-from minimq.filtering.tag_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
@@ -83,17 +82,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         """The topics that are read."""
         return self._filters
 
-    def check_open(self) -> None:
-        """Raise `Closed` after `close`, and in a fork."""
-        self._check_open()
-
     async def begin(self) -> None:  # noqa: D102
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         await self._join()
-
-    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
-        """Read a topic as well."""
-        self._subscribe(topic, expression, where)
 
     # ---- queues ---------------------------------------------------------------------------------
 
