@@ -168,7 +168,7 @@ class GroupMember:
         self._connection.call_soon(self._work, work)
 
     def _work(self, work: Callable[[], None]) -> None:
-        if not self._is_leaving:
+        if not self._is_leaving and self._running is not None and not self._running.done():  # else the loop ends
             with self._reporting():
                 work()
             self._changed.set()
