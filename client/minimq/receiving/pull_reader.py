@@ -7,7 +7,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -212,12 +211,14 @@ class PullReader(Consumer):
             return
         self._closed = True
         self.turn = object()
-        with suppress(Closed):  # so is the `Cluster`: nothing can be committed
+        try:
             await self._revoke_all()
             if self._committing is not None:
                 self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
             if self._auto_commit and self._fetcher.commits.has_any:
                 await self._commit_all(automatic=True)
+        except Closed as error:  # so is the `Cluster`
+            log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
     def release(self) -> None:
         """Leave the group and end without a commit or a callback: nobody has the consumer, or what it handed out."""

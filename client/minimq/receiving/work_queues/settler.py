@@ -161,11 +161,14 @@ class Settler:
 
     # ---- settles -----------------------------------------------------------------------------------
 
-    async def settle(self, what: Receivables | Receipts, how: Settlement) -> None:
+    async def settle(self, messages: Receivables, how: Settlement) -> None:
         """Settle messages, and wait until that is on disk."""
+        await self.settle_receipts(receipts_of(messages, self.group), how)
+
+    async def settle_receipts(self, receipts: Receipts, how: Settlement) -> None:
+        """Do as `settle`."""
         self._check_open()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        receipts = what if isinstance(what, dict) else receipts_of(what, self.group)
         _Settling(self, receipts, how, partial(_complete, settled)).begin()
         await settled
 

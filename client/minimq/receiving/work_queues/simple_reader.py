@@ -209,11 +209,11 @@ class SimpleReader:
 
     async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
         """Return messages that nobody has looked at: others get them at once, and this delivery counts no try."""
-        await self._settle_if_possible(messages, RETURNED)
+        await self._settle_if_possible(receipts_of(messages, self.group), RETURNED)
 
-    async def _settle_if_possible(self, what: Sequence[PoppedMessage] | Receipts, how: Settlement) -> None:
+    async def _settle_if_possible(self, receipts: Receipts, how: Settlement) -> None:
         try:
-            await self.settler.settle(what, how)
+            await self.settler.settle_receipts(receipts, how)
         except MiniMQError as error:
             log.info("consumer: messages will be redelivered group=%s reason=%s", self.group, error)
 
@@ -342,7 +342,7 @@ class SimpleReader:
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
             self.filtered_messages += len(unwanted)
-            await self._settle_if_possible(unwanted, DONE)
+            await self._settle_if_possible(receipts_of(unwanted, self.group), DONE)
         if used_up := [message for message in wanted if message.tries > most]:
             try:
                 # Nobody has looked at them this time.
