@@ -32,7 +32,7 @@ from minimq.errors import (
 )
 from minimq.receiving.work_queues.pop_stream import Answered, PopStream, SettleKey
 from minimq.receiving.work_queues.popped import PoppedMessage, Span
-from minimq_proto.v1 import broker_pb2
+from minimq.receiving.work_queues.settler import DONE
 from support.detour import lead
 from support.hand_out_hold import HandOutHold
 from support.waiting import wait_until
@@ -242,10 +242,10 @@ def test_one_wrong_acknowledgement_among_thousands_fails_alone(pair: LocalCluste
         messages = consumer.receive(3_000, timeout=PATIENCE_S)
         assert len(messages) == 3_000
         wrong = str(messages[0].receipt._replace(offset=999_999))
-        settle, done = consumer._reader.settler.settle, broker_pb2.POP_OUTCOME_DONE
+        settle = consumer._reader.settler.settle
 
         async def settle_all() -> list[BaseException | None]:  # in one go
-            acks = [settle(wrong, done, 0), *(settle(message, done, 0) for message in messages)]
+            acks = [settle(wrong, DONE), *(settle(message, DONE) for message in messages)]
             return await asyncio.gather(*acks, return_exceptions=True)
 
         errors = [error for error in consumer._client.wait(settle_all) if error is not None]
