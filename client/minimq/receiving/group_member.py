@@ -131,11 +131,6 @@ class GroupMember:
         """True once a broker has taken this member into the group."""
         return self._refusals.was_taken
 
-    @property
-    def rounds(self) -> int:
-        """Number of times that this member has looked at the allocation."""
-        return self._rounds.count
-
     def start(self) -> None:
         """Join the group."""
         self._routes.on_change(lambda route: self._post(self._want_round))

@@ -41,21 +41,7 @@ _IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 
 
 class QueueReader:
-    """The reading of one queue. Used on the event loop of the connection.
-
-    Attributes:
-        queue: what is read.
-        lease: the latest one.
-        topic_id: of the range.
-        state: that of fetching.
-        error: why nothing is fetched any more, until a seek or another lease.
-        failure: why the latest pull failed that is tried again.
-        expires_at: when another member may have the queue; infinite while the lease is sure.
-        slave: broker id of the slave that is read, 0 for none.
-        moves: grows when the reader goes on elsewhere than behind what it handed out.
-        term_taken: of the log of the latest message handed out, or in which the reading began; 0 if it is not known.
-        taken_back: the messages of the range are not those any more that were there in its term.
-    """
+    """The reading of one queue. Used on the event loop of the connection."""
 
     def __init__(
         self,
@@ -72,12 +58,19 @@ class QueueReader:
         self.lease = lease
         self.topic_id = topic_id
         self.state: ReaderState = _IDLE
+        #: Why nothing is fetched any more, until a seek or another lease.
         self.error: MiniMQError | None = None
+        #: Why the latest pull failed that is tried again.
         self.failure: MiniMQError | None = None
+        #: When another member may have the queue; infinite while the lease is sure.
         self.expires_at = math.inf
+        #: Broker id of the slave that is read, 0 for none.
         self.slave = 0
+        #: Grows when the reader goes on elsewhere than behind what it handed out.
         self.moves = 0
+        #: Of the log of the latest message handed out, or in which the reading began; 0 if it is not known.
         self.term_taken = lease.term
+        #: The messages of the range are not those any more that were there in its term.
         self.taken_back = False
         self._options = options
         self._end = end
