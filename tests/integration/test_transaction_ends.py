@@ -27,6 +27,7 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import Message
+from minimq_common.wire.convert import to_wire
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 from support.commit_filter import CommitFilter
@@ -107,16 +108,9 @@ def in_each(*bodies: bytes) -> list[tuple[str, int, bytes]]:
 
 def decide(broker: ServerProcess, name: str, decision: Decision) -> None:
     """Tell one broker alone, as does a writer that dies then."""
-    parts = [
-        broker_pb2.BrokerPart(
-            broker_name=part.broker_name,
-            batches=[broker_pb2.StagedBatches(producer_id=part.producer_id, sequences=part.sequences)],
-        )
-        for part in decision.parts
-    ]
     link = BrokerLink(broker.address)
     try:
-        wire = broker_pb2.Decision(number=decision.number, parts=parts, broker_names=decision.broker_names)
+        wire = to_wire(broker_pb2.Decision, decision)
         request = broker_pb2.CommitTransactionRequest(name=name, decision=wire)
         link.call(link.stub.CommitTransaction, request, PATIENCE_S)
     finally:

@@ -14,14 +14,9 @@ def decision(number: int, parts: Mapping[str, Mapping[int, Iterable[int]]]) -> b
     return broker_pb2.Decision(
         number=number,
         parts=[
-            broker_pb2.BrokerPart(
-                broker_name=name,
-                batches=[
-                    broker_pb2.StagedBatches(producer_id=producer_id, sequences=sequences)
-                    for producer_id, sequences in batches.items()
-                ],
-            )
+            broker_pb2.StagedPart(broker_name=name, producer_id=producer_id, sequences=sequences)
             for name, batches in parts.items()
+            for producer_id, sequences in batches.items()
         ],
         broker_names=sorted(parts),
     )
@@ -66,7 +61,7 @@ class RawTransactions:
     def describe(self, number: int = 0, **sequences: Iterable[int]) -> broker_pb2.DescribeTransactionResponse:
         """Ask how the latest transaction ended; say what is about to be committed, by `of_` and the producer id."""
         batches = [
-            broker_pb2.StagedBatches(producer_id=int(name.removeprefix("of_")), sequences=numbers)
+            broker_pb2.StagedPart(producer_id=int(name.removeprefix("of_")), sequences=numbers)
             for name, numbers in sequences.items()
         ]
         request = broker_pb2.DescribeTransactionRequest(name=self._name, number=number, batches=batches)

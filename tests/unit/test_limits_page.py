@@ -103,7 +103,7 @@ def seconds(*options: str) -> str:
         ("Lists in one request", "queues of a topic", f"{model.MAX_QUEUES:,}"),
         ("Lists in one request", "groups that a change", f"{protocol_bounds.MAX_NAMED:,}"),
         ("Lists in one request", "brokers that take part", f"{protocol_bounds.MAX_BROKERS:,}"),
-        ("Lists in one request", "producers whose batches", f"{protocol_bounds.MAX_PRODUCERS:,}"),
+        ("Lists in one request", "parts of a transaction", f"{protocol_bounds.MAX_PARTS:,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(dispatcher.MAX_REQUEST_BYTES)),
         ("Lists in one request", "decision on a transaction", mib(request_bytes(BROKER, "CommitTransaction"))),

@@ -49,9 +49,9 @@ MAX_ATOMIC_BATCHES = _of(broker_pb2.AtomicAppend, "batches")
 MAX_ATOMIC_BYTES = 8 << 20
 
 #: Brokers and producers that have to do with one transaction, and batches of one producer in it.
-MAX_BROKERS = _of(broker_pb2.Decision, "parts")
-MAX_PRODUCERS = _of(broker_pb2.BrokerPart, "batches")
-MAX_SEQUENCES = _of(broker_pb2.StagedBatches, "sequences")
+MAX_BROKERS = _of(broker_pb2.Decision, "broker_names")
+MAX_PARTS = _of(broker_pb2.Decision, "parts")
+MAX_SEQUENCES = _of(broker_pb2.StagedPart, "sequences")
 
 INBOX_BYTES = int(options_pb2.INBOX)
 #: Inboxes for which one request has replies, and replies for each of them.

@@ -937,49 +937,31 @@ class AtomicAppendResponse(google.protobuf.message.Message):
 global___AtomicAppendResponse = AtomicAppendResponse
 
 @typing.final
-class StagedBatches(google.protobuf.message.Message):
+class StagedPart(google.protobuf.message.Message):
     """---- Transactions ------------------------------------------------------------------------------------
 
-    Staged batches of one producer, by their sequence numbers.
+    Batches that one producer has staged at one broker, by their sequence numbers, in the order in which they are published.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    BROKER_NAME_FIELD_NUMBER: builtins.int
     PRODUCER_ID_FIELD_NUMBER: builtins.int
     SEQUENCES_FIELD_NUMBER: builtins.int
+    broker_name: builtins.str
     producer_id: builtins.int
     @property
     def sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
         self,
         *,
+        broker_name: builtins.str = ...,
         producer_id: builtins.int = ...,
         sequences: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["producer_id", b"producer_id", "sequences", b"sequences"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_name", b"broker_name", "producer_id", b"producer_id", "sequences", b"sequences"]) -> None: ...
 
-global___StagedBatches = StagedBatches
-
-@typing.final
-class BrokerPart(google.protobuf.message.Message):
-    """What of a transaction is published at one broker, in this order."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    BROKER_NAME_FIELD_NUMBER: builtins.int
-    BATCHES_FIELD_NUMBER: builtins.int
-    broker_name: builtins.str
-    @property
-    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedBatches]: ...
-    def __init__(
-        self,
-        *,
-        broker_name: builtins.str = ...,
-        batches: collections.abc.Iterable[global___StagedBatches] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "broker_name", b"broker_name"]) -> None: ...
-
-global___BrokerPart = BrokerPart
+global___StagedPart = StagedPart
 
 @typing.final
 class Decision(google.protobuf.message.Message):
@@ -992,8 +974,8 @@ class Decision(google.protobuf.message.Message):
     BROKER_NAMES_FIELD_NUMBER: builtins.int
     number: builtins.int
     @property
-    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerPart]:
-        """Those that have something of it."""
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]:
+        """What of it is published, in this order at each broker."""
 
     @property
     def broker_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
@@ -1003,7 +985,7 @@ class Decision(google.protobuf.message.Message):
         self,
         *,
         number: builtins.int = ...,
-        parts: collections.abc.Iterable[global___BrokerPart] | None = ...,
+        parts: collections.abc.Iterable[global___StagedPart] | None = ...,
         broker_names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["broker_names", b"broker_names", "number", b"number", "parts", b"parts"]) -> None: ...
@@ -1068,13 +1050,13 @@ class DescribeTransactionRequest(google.protobuf.message.Message):
     not let go of it to make room for others until it hears of a decision, or it expires by its age.
     """
     @property
-    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedBatches]: ...
+    def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]: ...
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         number: builtins.int = ...,
-        batches: collections.abc.Iterable[global___StagedBatches] | None = ...,
+        batches: collections.abc.Iterable[global___StagedPart] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "name", b"name", "number", b"number"]) -> None: ...
 

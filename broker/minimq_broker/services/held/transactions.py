@@ -125,8 +125,7 @@ class TransactionService(PeriodicTask):
         if not request.HasField("decision"):
             raise InvalidArgument("a transaction is committed by a decision, which the request lacks")
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
-        own = [part for part in decision.parts if part.broker_name == self._broker_name]
-        parts = _parts(batches for part in own for batches in part.batches)
+        parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
         return TransactionDecided(*transaction, decision.SerializeToString(), parts)
 
     def _check_staged(self, wanted: TransactionDecided, state: State) -> None:
@@ -202,5 +201,5 @@ class TransactionService(PeriodicTask):
         return count
 
 
-def _parts(batches: Iterable[broker_pb2.StagedBatches]) -> tuple[StagedSequences, ...]:
+def _parts(batches: Iterable[broker_pb2.StagedPart]) -> tuple[StagedSequences, ...]:
     return tuple(StagedSequences(item.producer_id, tuple(item.sequences)) for item in batches)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import groupby
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +32,7 @@ from minimq_common.errors import (
 )
 from minimq_common.names import check_transaction
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.wire.convert import from_wire, to_wire
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
@@ -175,7 +175,9 @@ class _Attempt:
         transaction = self.protocol.transaction
         requests = {
             call.broker_name: broker_pb2.DescribeTransactionRequest(
-                name=transaction.name, number=transaction.number, batches=map(_batches_to_wire, call.parts)
+                name=transaction.name,
+                number=transaction.number,
+                batches=[to_wire(broker_pb2.StagedPart, part) for part in call.parts],
             )
             for call in calls
         }
@@ -197,7 +199,7 @@ class _Attempt:
                 self._reasons[name] = error
         for name, answer in answers.items():
             self._reasons.pop(name, None)
-            latest = _decision_from_wire(answer.decision) if answer.HasField("decision") else None
+            latest = from_wire(Decision, answer.decision) if answer.HasField("decision") else None
             self.protocol.described(name, latest, answer.missing_batches)
         return bool(answers) or not failures.keys() <= needed
 
@@ -207,7 +209,7 @@ class _Attempt:
         asked = self._reached(decisions, addresses)
         requests = {
             name: broker_pb2.CommitTransactionRequest(
-                name=protocol.transaction.name, decision=_decision_to_wire(decisions[name])
+                name=protocol.transaction.name, decision=to_wire(broker_pb2.Decision, decisions[name])
             )
             for name in asked
         }
@@ -215,7 +217,7 @@ class _Attempt:
         further = bool(answers)
         for name, answer in answers.items():
             self._reasons.pop(name, None)
-            protocol.committed(name, _decision_from_wire(answer.decision))
+            protocol.committed(name, from_wire(Decision, answer.decision))
         for name, error in failures.items():
             if isinstance(error, TransactionExpired):
                 self._expired(name, decisions[name], error)
@@ -260,27 +262,3 @@ class _Attempt:
             return False
         before, self._left[name] = self._left.get(name), answers[name].staged_bytes
         return before is None or self._left[name] < before
-
-
-def _decision_to_wire(decision: Decision) -> broker_pb2.Decision:
-    parts = [
-        broker_pb2.BrokerPart(
-            broker_name=broker_name,
-            batches=map(_batches_to_wire, parts),
-        )
-        for broker_name, parts in groupby(decision.parts, key=lambda part: part.broker_name)
-    ]
-    return broker_pb2.Decision(number=decision.number, parts=parts, broker_names=decision.broker_names)
-
-
-def _decision_from_wire(message: broker_pb2.Decision) -> Decision:
-    parts = [
-        StagedPart(part.broker_name, batches.producer_id, tuple(batches.sequences))
-        for part in message.parts
-        for batches in part.batches
-    ]
-    return Decision(message.number, tuple(parts), tuple(message.broker_names))
-
-
-def _batches_to_wire(part: StagedPart) -> broker_pb2.StagedBatches:
-    return broker_pb2.StagedBatches(producer_id=part.producer_id, sequences=part.sequences)
