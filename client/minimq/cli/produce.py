@@ -168,20 +168,20 @@ def produce(  # noqa: PLR0913 - the options of the command
         raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --format json")
     parse = _InputParser(lines, limit, needs_key=by_key)
     began = time.monotonic()
-    done, read, total = _Done(), 0, _total(source)
+    done, read = _Done(), 0
     try:
         check_allowed(nameserver, topic, Permission.WRITE, patience_s=send_timeout, option_name="--send-timeout")
         with (
             Producer(
                 nameserver, max_body_bytes=limit, compression=compression, send_timeout_s=send_timeout
             ) as producer,
-            progress_bar(total, of_bytes=True, is_shown=not source.isatty()) as advance,
+            progress_bar(_total(source), of_bytes=True, is_shown=not source.isatty()) as advance,
         ):
             try:
                 for block in _blocks(source.fileno(), parse.line_limit):
                     _send_block(producer, block, parse, by_hash() if by_key else None, done)
                     read += len(block)
-                    advance(read, total)
+                    advance(read, None)
             finally:
                 done.counted = producer.statistics()
     except MiniMQError as error:
