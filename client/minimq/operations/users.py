@@ -54,9 +54,7 @@ _RIGHT_OPTIONS = (
     text_option("rights", "RIGHT", _ANY, (), "--right"),
 )
 _RIGHTS = Param(options=_RIGHT_OPTIONS, made=_rights)
-_RULES = Param(
-    options=_RIGHT_OPTIONS, made=lambda **given: tuple(f"allow {right}" for right in _rights(**given))
-)  # fmt: skip
+_RULES = Param(options=_RIGHT_OPTIONS, made=lambda **given: tuple(f"allow {right}" for right in _rights(**given)))
 
 
 def _lifetime(what: str, text: str) -> float:
