@@ -27,6 +27,13 @@ from minimq_common.model import Permission, TopicRoute
 #: Beginnings of the values of variables `..._PORT` that Kubernetes makes of the services of a namespace.
 _SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
 
+#: A longer cell with blanks is a sentence, or a list; shorter ones, such as "3d 4h", stay on one line.
+_SENTENCE_WIDTH = 24
+#: Blanks between two columns.
+_GAP = 2
+#: No terminal is as wide.
+_UNLIMITED = 1_000_000
+
 
 class Option(click.Option):
     """An option whose help names its variable; an empty variable is an empty value, as on the command line."""
@@ -175,14 +182,6 @@ def interrupt_later() -> Iterator[None]:
         signal.signal(signal.SIGINT, former)
     if told:
         raise KeyboardInterrupt
-
-
-#: A longer cell with blanks is a sentence, or a list; shorter ones, such as "3d 4h", stay on one line.
-_SENTENCE_WIDTH = 24
-#: Blanks between two columns.
-_GAP = 2
-#: No terminal is as wide.
-_UNLIMITED = 1_000_000
 
 
 # ---- Tables, readable on a terminal of any width ------------------------------------------------------

@@ -28,6 +28,10 @@ _FORMATS = ("table", "json", "jsonl")
 Output = Annotated[str, Param(choices={"table": "table", "json": "json"}, help="Format of the result.")]
 _METAVARS = {int: "N", float: "NUMBER"}
 
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+#: Time limit of one query: the shell waits for the answer.
+_ANSWER_S = 0.5
+
 
 def add_operations(group: click.Group, owner: type, noun: str) -> None:
     """Add a command for each operation on a noun that a class declares."""
@@ -345,11 +349,6 @@ def progress_bar(
 
 
 # ---- Completion of names, by the name servers ---------------------------------------------------------
-
-Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-
-#: Time limit of one query: the shell waits for the answer.
-_ANSWER_S = 0.5
 
 
 def _completion(list_names: Callable[[Admin], list[str]]) -> Complete:

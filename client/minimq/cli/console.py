@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8088
 _LOOK_S = 0.5
 
-
 _PORT = Param(metavar="PORT", help="Port to listen on; 0 chooses a free port.")
 _INTERVAL = Param(flag="--interval", low=0.2, high=3600, help="Seconds between two looks at the whole cluster.")
 _HOSTS = Param(

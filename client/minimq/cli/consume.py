@@ -38,21 +38,6 @@ _GROUP = "Consumer group, whose offsets the brokers keep.  [required]"
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
 
-
-class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A text option that may be repeated, and is not split at blanks when it comes from a variable."""
-
-    name = "text"
-
-    def split_envvar_value(self, rv: str) -> list[str]:
-        return [rv]
-
-
-def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError("there is no --output: use --format json, which writes one JSON object for each message")
-
-
 _FROM = Param(
     flag="--from",
     metavar="earliest|latest|TIME",
@@ -80,6 +65,24 @@ _WHERE = Param(
     metavar="EXPRESSION",
     help="Only messages with such properties, tag (TAGS) or keys (KEYS): \"region = 'eu' AND amount > 10\".",
 )
+#: Interval of checks of the brokers and of the progress of other members.
+_LOOK_S = 0.5
+#: Seconds that a broker has in any case before it counts as silent.
+_LEAST_TIMEOUT_S = 2.0
+
+
+class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A text option that may be repeated, and is not split at blanks when it comes from a variable."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]
+
+
+def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise click.UsageError("there is no --output: use --format json, which writes one JSON object for each message")
 
 
 @declared("consume", "Write the messages of a topic to stdout.")
@@ -214,12 +217,6 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
             raise
         return False
     return True
-
-
-#: Interval of checks of the brokers and of the progress of other members.
-_LOOK_S = 0.5
-#: Seconds that a broker has in any case before it counts as silent.
-_LEAST_TIMEOUT_S = 2.0
 
 
 class BrokerWaits:

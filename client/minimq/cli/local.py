@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 _NAMESERVER_PORT = 9876
 
+_SYNC = Param(help="Acknowledge a message once the in-sync slaves have it, too (sync-master).")
+_PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
+_RESTART = Param(help="Restart a server that has died, after a second, and after a longer pause if it dies again soon.")
+_SECURE = Param(help="Use TLS and user keys: clients need the credentials file that the command prints.")
+_CONSOLE = Param(help="Serve the console of the cluster, too: see `minimq console`.")
+_ALLOW = Param(help="With --console: offer actions that change the cluster.")
+
 
 def _folder(what: str, text: str) -> Path:
     if not text:
@@ -34,13 +41,7 @@ def _folder(what: str, text: str) -> Path:
     return path
 
 
-_SYNC = Param(help="Acknowledge a message once the in-sync slaves have it, too (sync-master).")
-_PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
 _DATA_DIR = Param(metavar="DIR", read=_folder, help="Folder for data and logs; by default they are removed at the end.")
-_RESTART = Param(help="Restart a server that has died, after a second, and after a longer pause if it dies again soon.")
-_SECURE = Param(help="Use TLS and user keys: clients need the credentials file that the command prints.")
-_CONSOLE = Param(help="Serve the console of the cluster, too: see `minimq console`.")
-_ALLOW = Param(help="With --console: offer actions that change the cluster.")
 
 
 @declared("local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM.")

@@ -47,7 +47,6 @@ _COMMANDS = {
     "can": ("minimq.cli.nouns:can", "Show whether a USER may do something, and by which rule."),
 }
 
-
 #: Names of the parameters that all commands share.
 _NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
 #: In the context: the addresses of name servers that were given, and what gave them.

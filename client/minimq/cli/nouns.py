@@ -48,7 +48,6 @@ _NOUNS = {
     "cluster": ("brokers:BrokerOperations", "Show the brokers, and set what clients may do with each."),
 }
 
-
 #: Commands of nouns that are no operations.
 _BESIDES = {"message": "peek:tail", "dlq": "dlq:show"}
 #: Operations without a noun.

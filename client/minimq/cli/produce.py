@@ -44,6 +44,36 @@ _COUNTS = Table("nothing was counted", columns("acknowledged failed batches byte
 _LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
 _AVOIDED = Table("no brokers", columns("broker seconds reason", seconds="For seconds"))
 
+_KEY_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
+_TAG_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
+_TAG = Param(metavar="TAG", help="Tag of all messages.")
+_PROPERTY = Param(flag="--property", metavar="NAME=VALUE", help="Property of all messages; may be given several times.")
+_LIMIT = Param(
+    flag="--max-body-bytes",
+    low=1,
+    high=32 << 20,
+    metavar="BYTES",
+    help="Maximum size of a body; brokers have the same option and must allow it as well.",
+)
+_GROUP = Param(metavar="NAME", help="Message group, for a FIFO topic.")
+_GROUP_FIELD = Param(
+    metavar="FIELD",
+    help="Lines are JSON objects; the value of this field is the message group, before that of --message-group.",
+)
+_AT = Param(
+    metavar="TIME",
+    read=lambda what, text: moment_of(text, what),
+    help="Deliver the messages at this time, for example 2026-12-24T18:00Z.",
+)
+_RECALLABLE = Param(help="The messages can be recalled until then; `minimq delayed list` shows their handles.")
+_BY_KEY = Param(help="Send all lines of one key to one queue, in their order; needs --key-field.")
+_TIMEOUT = Param(
+    low=0.001,
+    metavar="SECONDS",
+    help="Time for all tries of a batch, and to wait for servers at the start. The default outlasts a fail-over; use "
+    "more to outlast a restart.",
+)
+
 
 def _opened(text: str) -> BinaryIO:
     if text == "-":
@@ -65,39 +95,10 @@ def _choice(names: Sequence[str], text: str, option_name: str = "") -> Param:
     return Param(flag=option_name, choices={name: name for name in names}, help=text)
 
 
-_KEY_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
-_TAG_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
-_TAG = Param(metavar="TAG", help="Tag of all messages.")
-_PROPERTY = Param(flag="--property", metavar="NAME=VALUE", help="Property of all messages; may be given several times.")
 _SHAPE = _choice(
     ("body", "json"), "Lines are bodies, or JSON objects as `minimq consume --format json` writes them.", "--format"
 )
-_LIMIT = Param(
-    flag="--max-body-bytes",
-    low=1,
-    high=32 << 20,
-    metavar="BYTES",
-    help="Maximum size of a body; brokers have the same option and must allow it as well.",
-)
-_GROUP = Param(metavar="NAME", help="Message group, for a FIFO topic.")
-_GROUP_FIELD = Param(
-    metavar="FIELD",
-    help="Lines are JSON objects; the value of this field is the message group, before that of --message-group.",
-)
 _AFTER = Param(metavar="DURATION", read=_duration, help="Deliver the messages so much later: 90s, 1h30m.")
-_AT = Param(
-    metavar="TIME",
-    read=lambda what, text: moment_of(text, what),
-    help="Deliver the messages at this time, for example 2026-12-24T18:00Z.",
-)
-_RECALLABLE = Param(help="The messages can be recalled until then; `minimq delayed list` shows their handles.")
-_BY_KEY = Param(help="Send all lines of one key to one queue, in their order; needs --key-field.")
-_TIMEOUT = Param(
-    low=0.001,
-    metavar="SECONDS",
-    help="Time for all tries of a batch, and to wait for servers at the start. The default outlasts a fail-over; use "
-    "more to outlast a restart.",
-)
 _STATISTICS = _choice(
     ("table", "json"), "Print counters, latencies and avoided brokers at the end, even after a failure."
 )

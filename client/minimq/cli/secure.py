@@ -40,7 +40,6 @@ _CUT_OFF = {
     "retire": "from this step on servers refuse certificates of the former authority: who still has one is cut off",
 }
 
-
 Directory = Annotated[Path, Param(metavar="DIR", read=lambda _what, text: Path(text))]
 Hosts = Annotated[
     Sequence[str],

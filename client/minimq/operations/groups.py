@@ -26,7 +26,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
-    from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, PoppedQueueDescription
+    from minimq.administration.group_descriptions import PoppedQueueDescription
 
 #: An expiry later than this is not shown; JSON always has the time.
 _SOON = timedelta(days=2)
@@ -43,6 +43,8 @@ _MEMBERS = Table(
     "no members", columns("number member queues lag behind topics seen_by", number="#", seen_by="Seen only by")
 )
 _QUEUES = Table("no queues", columns("topic broker queue reader committed lag behind", reader="Read by"))
+
+log = client_logger(__name__)
 
 
 def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | Rows]:
@@ -213,9 +215,6 @@ def say_readers(admin: Admin, topic: str) -> str:
     if len(groups) == 1:
         return f"Group {names} reads it, and has {count} of it.{connected}"
     return f"Groups {names} read it, and have {count} of it.{connected}"
-
-
-log = client_logger(__name__)
 
 
 # ---- Plans and results ------------------------------------------------------------------------------

@@ -22,6 +22,13 @@ from minimq_proto.v1 import find_pb2
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
 _ID_PARTS = (16, 32)
 
+#: Called with the number of offsets that were looked at, and of those that are known to be in the range by now.
+Progress = Callable[[int, int], None]
+#: Wait before a broker that did not answer is asked again, in seconds.
+_AGAIN_S = 0.1
+#: Queues about which one broker is asked at once, so that it has something to do while an answer is on its way.
+_QUEUES_AT_ONCE = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
@@ -136,14 +143,6 @@ class FoundMessages:
     def is_complete(self) -> bool:
         """True if nothing that is stored was left out."""
         return not (self.unread or self.away or self.from_slaves or self.is_cut)
-
-
-#: Called with the number of offsets that were looked at, and of those that are known to be in the range by now.
-Progress = Callable[[int, int], None]
-#: Wait before a broker that did not answer is asked again, in seconds.
-_AGAIN_S = 0.1
-#: Queues about which one broker is asked at once, so that it has something to do while an answer is on its way.
-_QUEUES_AT_ONCE = 4
 
 
 @dataclass(slots=True)

@@ -30,6 +30,13 @@ from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from minimq_proto.v1 import find_pb2, halves_pb2
 
+#: Clocks of brokers may differ by so much, in ms: a copy may seem to be stored before its message.
+_AHEAD_MS = 60_000
+#: Half messages that one broker lists.
+_MOST_HALVES = 1_000
+#: Copies of one message in one topic that are looked at.
+_MOST_COPIES = 1_000
+
 
 class TraceState(Enum):
     """The state of a message for one group."""
@@ -132,13 +139,6 @@ class MessageTrace:
         """True if nothing that is stored was left out."""
         return not (self.unread or self.away or self.from_slaves)
 
-
-#: Clocks of brokers may differ by so much, in ms: a copy may seem to be stored before its message.
-_AHEAD_MS = 60_000
-#: Half messages that one broker lists.
-_MOST_HALVES = 1_000
-#: Copies of one message in one topic that are looked at.
-_MOST_COPIES = 1_000
 
 _STATES = {
     find_pb2.MESSAGE_PROGRESS_WAITING: TraceState.WAITING,

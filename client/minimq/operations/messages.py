@@ -26,6 +26,27 @@ if TYPE_CHECKING:
 #: Bytes of a body that are shown in a line.
 _SHOWN_BYTES = 200
 
+Progress = Callable[[int, int], None]
+_FOUND = Table(
+    "no messages",
+    columns(
+        "address stored_at tag keys bytes message_id",
+        address="ADDRESS",
+        stored_at="STORED",
+        tag="TAG",
+        keys="KEYS",
+        bytes="BYTES",
+        message_id="ID",
+    ),
+)
+_SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME")
+_RANGE: Final = {
+    "since": _SINCE,
+    "until": Param(metavar="TIME"),
+    "max_messages": Param(flag="--max", low=1, default="1000"),
+    "verify": Param(),
+}
+
 
 def message_row(message: ReceivedMessage, *, body: bool) -> Row:
     """Return everything about a message, by its keys in JSON; the body only if asked for."""
@@ -173,29 +194,6 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body": body.decode()}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode()}
-
-
-Progress = Callable[[int, int], None]
-
-_FOUND = Table(
-    "no messages",
-    columns(
-        "address stored_at tag keys bytes message_id",
-        address="ADDRESS",
-        stored_at="STORED",
-        tag="TAG",
-        keys="KEYS",
-        bytes="BYTES",
-        message_id="ID",
-    ),
-)
-_SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME")
-_RANGE: Final = {
-    "since": _SINCE,
-    "until": Param(metavar="TIME"),
-    "max_messages": Param(flag="--max", low=1, default="1000"),
-    "verify": Param(),
-}
 
 
 def _view_message(_admin: Admin, _given: Given, found: ReceivedMessage, _plan: Plan | None) -> View:

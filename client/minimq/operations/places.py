@@ -18,6 +18,11 @@ from minimq_common.names import check_broker, check_topic
 _MOST_DIGITS = 18
 _MOST_CHARACTERS = 1_000
 
+#: How far back a search goes unless it is told.
+DEFAULT_SINCE = "-1h"
+#: A search ends with so many messages unless it is told.
+DEFAULT_MAX_MESSAGES = 1_000
+
 
 class MessageAddress(msgspec.Struct, frozen=True, order=True):
     """Where a message is stored: "orders/broker-a/3@10423" is offset 10423 of queue 3 of topic orders at broker-a."""
@@ -53,12 +58,6 @@ def _wrong(text: object) -> InvalidArgument:
     return InvalidArgument(
         f"{shown} is not the address of a message: write TOPIC/BROKER/QUEUE@OFFSET, for example orders/broker-a/3@10423"
     )
-
-
-#: How far back a search goes unless it is told.
-DEFAULT_SINCE = "-1h"
-#: A search ends with so many messages unless it is told.
-DEFAULT_MAX_MESSAGES = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,11 @@ from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportE
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
+#: Pause before a step that was refused is tried again.
+_LOOK_AGAIN_S = 0.2
+#: What may be done about a group that does not read on.
+_REMEDY = "--ignore-group leaves a dead group out, --force hides the messages all the same"
+
 
 class Counts(NamedTuple):
     """The numbers of queues of a topic that consumers and producers see on one broker."""
@@ -63,12 +68,6 @@ def say_undo(topic: str, before: Mapping[str, Counts]) -> str:
         only = "".join(f" --broker {broker}" for broker in brokers) if len(by_count) > 1 else ""
         commands.append(f"`minimq topic update {topic} --queues {count}{only}`")
     return " and ".join(commands)
-
-
-#: Pause before a step that was refused is tried again.
-_LOOK_AGAIN_S = 0.2
-#: What may be done about a group that does not read on.
-_REMEDY = "--ignore-group leaves a dead group out, --force hides the messages all the same"
 
 
 class Resize:

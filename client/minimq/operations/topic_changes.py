@@ -38,9 +38,7 @@ from minimq.operations.topic_creation import (
 #: The fields of a request that change something.
 _CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
 
-
 _NOTHING = "nothing to change: give queues, read_queues, write_queues, permission, retention_s or retention_bytes"
-
 
 _PAGE: Final = "/topics/{name}"
 

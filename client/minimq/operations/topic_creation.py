@@ -29,7 +29,6 @@ _INT32 = range(-(1 << 31), 1 << 31)
 #: Permissions of a new topic.
 _OF_NEW: Final = {name: value for name, value in PERMISSIONS.items() if value}
 
-
 _COMPACTED = Param(
     flag="--compact",
     parts={

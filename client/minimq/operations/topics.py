@@ -29,7 +29,6 @@ from minimq.operations.topic_creation import manage_topic, versions_of
 
 _TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 
-
 _SETTINGS = Table(
     "no broker carries the topic",
     columns(
@@ -39,16 +38,13 @@ _SETTINGS = Table(
     ),
 )
 
-
 _QUEUES = Table(
     "no queues", columns("broker queue min_offset max_offset messages last_stored_at", last_stored_at="Last stored")
 )
 
-
 _ROUTE = Table(
     "no broker carries the topic", columns("broker cluster master slaves read_queues write_queues permission")
 )
-
 
 #: Columns that are shown if a broker has something there.
 _RARE = ("fifo", "compacted", "retention_s", "retention_bytes")

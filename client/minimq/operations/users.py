@@ -31,7 +31,6 @@ _KEYS = 2
 OnLate = Callable[[DeadlineExceeded], None]
 _UNKNOWN = "there is no user {0}: `minimq user list` lists all, `minimq user add {0}` adds one"
 
-
 # ---- Options ----------------------------------------------------------------------------------------
 
 #: The rights of the options, and what they are about.
