@@ -77,15 +77,13 @@ class UnknownToken:
     hash: str
 
 
+@dataclass(slots=True)
 class _KnownUser:
     """A caller that is a user."""
 
-    __slots__ = ("caller", "principal", "token")
-
-    def __init__(self, principal: Principal, caller: KnownCaller, token: VerifiedToken | None) -> None:
-        self.principal = principal
-        self.caller = caller
-        self.token = token
+    principal: Principal
+    caller: KnownCaller
+    token: VerifiedToken | None
 
 
 class AccessControl:

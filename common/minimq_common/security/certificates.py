@@ -168,28 +168,23 @@ def _as_file(data: bytes) -> Iterator[str]:
             yield made.name
 
 
-class TrustedFiles:
-    """The CAs in one file, and a certificate with its key in two others. Thread-safe; files may be replaced."""
-
-    def __init__(self, roots: Path, pair: tuple[Path, Path] | None) -> None:
-        self._roots = roots
-        self._files = Watched([roots, *(pair or ())], self._make)
-
+class _TrustedFiles(Watched[Trust]):
     def trust(self, *, at_once: bool = False) -> Trust:
         """Return whom a channel trusts and what it shows, as it is now."""
-        return self._files.get(at_once=at_once)
-
-    def _make(self, found: Sequence[bytes]) -> Trust:
-        roots, *rest = found
-        check_roots(roots, str(self._roots))
-        pair = Pair(*rest) if rest else None
-        if pair is not None:
-            check_pair(pair, "the certificate and its key")
-        return Trust(roots, pair)
+        return self.get(at_once=at_once)
 
 
 def security_of_files(roots: Path | None, certificate: Path | None, key: Path | None) -> ChannelSecurity:
     """Return the security that some options name. Raises `InvalidArgument`."""
     if roots is None:
         return PLAIN
-    return TrustedFiles(roots, (certificate, key) if certificate is not None and key is not None else None)
+
+    def make(found: Sequence[bytes]) -> Trust:
+        check_roots(found[0], str(roots))
+        pair = Pair(*found[1:]) if len(found) > 1 else None
+        if pair is not None:
+            check_pair(pair, "the certificate and its key")
+        return Trust(found[0], pair)
+
+    pair = [] if certificate is None or key is None else [certificate, key]
+    return _TrustedFiles([roots, *pair], make)
