@@ -143,6 +143,8 @@ class PendingBatch(msgspec.Struct, eq=False):
     # Tries.
     deadline: float = math.inf
     tries: list[str] = []
+    #: A try had no answer.
+    may_be_stored: bool = False
     attempts: int = 0
     target: Target | None = None
     began: float = math.inf
@@ -197,10 +199,11 @@ class PendingBatch(msgspec.Struct, eq=False):
         queue, address = self.target
         text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
         self.tries.append(text)
+        self.may_be_stored |= not error.answered
 
     def final(self, error: MiniMQError) -> MiniMQError:
-        """Return the error of the batch after its last try: this one if there was and would be no other try."""
-        if len(self.tries) <= 1 and not error.retriable:
+        """Return the error of the batch after its last try: this one if it is final, and nothing may be stored."""
+        if not error.retriable and not self.may_be_stored:
             return error
         return SendFailed(
             f"{messages_were(self.count, f'for topic {self.topic!r}')} not acknowledged: {error.message}",

@@ -492,6 +492,16 @@ def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_t
     assert isinstance(play.outcome(number), TopicNotFound)
 
 
+def test_a_topic_that_is_gone_at_one_broker_after_the_other_is_not_found() -> None:
+    play = Play()
+    number = play.message()
+    play.fail(TopicNotFound("gone"))
+    del play.routes.routes["t"]
+    play.fail(TopicNotFound("gone here, too"))
+    play.pass_time(1.0)
+    assert isinstance(play.outcome(number), TopicNotFound)
+
+
 def test_a_changed_route_brings_a_message_on_its_way() -> None:
     play = Play()
     known = play.routes.routes.pop("t")
