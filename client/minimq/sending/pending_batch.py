@@ -50,10 +50,6 @@ class Records(Protocol):
         """Return the batch, see `BatchBuilder.build`."""
 
 
-#: The unit of availability: a broker that batches are bound to, or a topic.
-Direction = tuple[str, bool]
-
-
 class BufferShare(msgspec.Struct, eq=False):
     """A share of the producer's buffer, which only a `SendBuffer` changes: so Ctrl-C never loses a part of it."""
 
@@ -153,11 +149,6 @@ class PendingBatch(msgspec.Struct, eq=False):
     lookups: int = 0
     part: int = 0
     done: bool = False
-
-    @property
-    def direction(self) -> Direction:
-        """The unit of availability that it shares with others."""
-        return (self.queue.broker_name, True) if self.queue is not None else (self.topic, False)
 
     def close(self) -> None:
         """Fix what follows from the messages: no other joins any more."""

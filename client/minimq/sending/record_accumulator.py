@@ -13,7 +13,7 @@ from typing import Protocol
 
 from minimq.connection.retry_schedule import batch_pause_s, try_timeout_s
 from minimq.sending.destination_queues import DestinationQueues
-from minimq.sending.pending_batch import Direction, PendingBatch, PendingMessage, Target
+from minimq.sending.pending_batch import PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
@@ -59,8 +59,8 @@ class RecordAccumulator:
         #: True if something could leave as soon as there is room.
         self.waiting = self._waiting.ready
         self._in_flight: set[PendingBatch] = set()
-        #: When something was last acknowledged, by direction.
-        self._progress: dict[Direction, float] = {}
+        #: When something was last acknowledged, by what fails together: a topic, or a broker that batches are bound to.
+        self._progress: dict[tuple[str, str], float] = {}
         self._counters = SendCounters()
         self._closed = False
 
@@ -154,7 +154,8 @@ class RecordAccumulator:
         self._in_flight.remove(batch)
         assert batch.target is not None
         self._selector.release(batch.target, now - batch.began, now)
-        self._progress[batch.direction] = now
+        queue = batch.queue
+        self._progress[(batch.topic, "") if queue is None else ("", queue.broker_name)] = now
         already_stored = receipt.status is SendStatus.ALREADY_STORED
         size = len(batch.data or b"")
         self._counters.acknowledged(receipt.count, size, now - batch.handed_in, already_stored=already_stored)
@@ -230,8 +231,9 @@ class RecordAccumulator:
     def _give_up(self, batch: PendingBatch, error: MiniMQError, now: float, *, hopeless: bool) -> None:
         self._complete(batch, batch.final(error))
         long_ago = now - self._options.send_timeout_s
-        if not hopeless and self._progress.get(batch.direction, -math.inf) <= long_ago:
-            broker = batch.queue.broker_name if batch.queue is not None else None
+        broker = batch.queue.broker_name if batch.queue is not None else None
+        way = (batch.topic, "") if broker is None else ("", broker)
+        if not hopeless and self._progress.get(way, -math.inf) <= long_ago:
             for late in self._waiting.take_older(batch.topic, broker, long_ago):
                 self._complete(late, late.final(error))
 
