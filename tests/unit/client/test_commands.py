@@ -1,4 +1,4 @@
-"""What commands say and decide, without a server."""
+"""The texts and decisions of commands, without a server."""
 
 from __future__ import annotations
 
