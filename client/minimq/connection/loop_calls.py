@@ -47,7 +47,7 @@ class LoopCall(Generic[T]):
         self._client = client
         self._make = make
         self._over = over
-        self._task: asyncio.Task[None] | None = None  # belongs to the loop
+        self._task: asyncio.Task[T] | None = None  # belongs to the loop
 
     def begin(self) -> None:
         """Begin. Raises `Closed`."""
@@ -72,23 +72,18 @@ class LoopCall(Generic[T]):
         if self._client.is_closed:  # since it was begun
             self._task.cancel()
 
-    async def _run(self) -> None:
-        try:
-            value = await self._make()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and leaves nobody waiting
-            self._tell(Outcome(None, error))
-        else:  # here, and not in a callback of the task, which would take another round of the loop
-            self._tell(Outcome(value, None))
+    async def _run(self) -> T:
+        return await self._make()  # whatever that raises is told, and leaves nobody waiting
 
-    def _end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():  # perhaps before its first step
-            self._tell(Outcome(None, Closed(f"{CLOSED} while a call was under way")))
-
-    def _tell(self, outcome: Outcome[T]) -> None:
+    def _end(self, task: asyncio.Task[T]) -> None:
+        # Here, and not at the end of the coroutine: who has dropped the client by then must be the last to have it.
         self._client.under_way.discard(self)
-        self._over(outcome)
+        if task.cancelled():  # perhaps before its first step
+            self._over(Outcome(None, Closed(f"{CLOSED} while a call was under way")))
+        elif (error := task.exception()) is not None:
+            self._over(Outcome(None, error))
+        else:
+            self._over(Outcome(task.result(), None))
 
 
 def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callable[[], Coroutine[Any, Any, T]]:
