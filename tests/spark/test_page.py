@@ -76,7 +76,7 @@ def test_the_blocks_read_and_write(
         printed.run("20260131")
     paid, unpaid = '{"id":1,"status":"paid","customer":"a"}', '{"id":2,"status":"open","customer":"b"}'
     assert printed.bodies("orders") == sorted(["x", paid, unpaid])
-    printed.run("spark.read.format")
+    printed.run('spark.read.format("minimq")\n')
     assert "|paid|    1|" in capfd.readouterr().out
     printed.run("maxOffsetsPerTrigger")
     assert printed.rows == 3
