@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -38,6 +39,7 @@ from minimq_common.security.credentials_file import written
 from minimq_common.wire.channels import explained
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
+from support.command import Minimq
 from support.loop_thread import LoopThread
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
@@ -102,6 +104,15 @@ def command(*arguments: str) -> Callable[[Client], object]:
     return run
 
 
+def produce(client: Client) -> object:
+    """Run the command as a process, since it reads a file or a pipe."""
+    given = {"MINIMQ_CREDENTIALS": str(client.credentials)}
+    with Minimq(client.nameserver).running("produce", "orders", stdin=subprocess.PIPE, **given) as producing:
+        _, said = producing.communicate(b"x\n", timeout=PATIENCE_S)
+    [line, *_] = said.decode().splitlines()
+    raise MiniMQError(line.removeprefix("error: "))
+
+
 USES = {
     "producer": send,
     "producer on a loop": send_on_a_loop,
@@ -110,7 +121,7 @@ USES = {
     "simple consumer": receive,
     "admin": administer,
     "topic list": command("topic", "list"),
-    "produce": command("produce", "orders"),
+    "produce": produce,
     "consume": command("consume", "orders", "--group", "g-refused", "--exit-at-end"),
     "peek": command("peek", "orders"),
 }
