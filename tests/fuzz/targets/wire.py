@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
@@ -18,7 +19,7 @@ from fuzz.target import Target
 from minimq.administration.descriptions import replication_from_wire, report_from_wire
 from minimq.administration.group_descriptions import group_from_wire
 from minimq.connection.cluster_view import ConflictReport, away_everywhere, merge, view_from_wire
-from minimq.sending.transactions.transactions import _decision_from_wire
+from minimq.sending.transactions.decisions import Decision
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
@@ -146,7 +147,7 @@ TARGETS = (
     Target("wire.status", _made(broker_pb2.GetStatusResponse), report_from_wire, _INVALID),
     Target("wire.replication", _made(broker_pb2.ReplicationStatus), replication_from_wire, _INVALID),
     Target("wire.group", _made(broker_pb2.DescribeGroupResponse), _describe, _INVALID),
-    Target("wire.decision", _made(broker_pb2.Decision), _decision_from_wire, _INVALID),
+    Target("wire.decision", _made(broker_pb2.Decision), partial(from_wire, Decision), _INVALID),
     Target("wire.registration", _made(nameserver_pb2.RegisterRequest), _register, _INVALID, 0.5),
     Target("wire.failure", _made(errors_pb2.Failure), rpc.from_failure, ()),
     Target("wire.failed-call", _Call, _fail, ()),
