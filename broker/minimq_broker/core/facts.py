@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
@@ -212,7 +214,7 @@ class HalfEnded(msgspec.Struct, frozen=True, tag="half-ended"):
 
     name: str
     number: int
-    outcome: int
+    outcome: Annotated[int, msgspec.Meta(ge=1, le=3)]
 
 
 #: Facts that change what name servers are told.
