@@ -18,8 +18,7 @@ from minimq_broker.core.facts import (
     TransactionDecided,
 )
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
-from minimq_broker.core.held.half_outcomes import HalfOutcome
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob

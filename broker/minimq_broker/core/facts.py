@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueSkipped
+from minimq_broker.core.held.staged_batches import HalfOutcome
 from minimq_broker.core.popping.pop_runs import PopMoved
 from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_common.errors import StoreError
@@ -210,11 +209,11 @@ class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
 
 
 class HalfEnded(msgspec.Struct, frozen=True, tag="half-ended"):
-    """A transaction with half messages ended, by a `HalfOutcome`: its batches are published if it is committed."""
+    """A transaction with half messages ended: its batches are published if it is committed."""
 
     name: str
     number: int
-    outcome: Annotated[int, msgspec.Meta(ge=1, le=3)]
+    outcome: HalfOutcome
 
 
 #: Facts that change what name servers are told.

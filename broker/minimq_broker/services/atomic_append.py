@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from minimq_broker.core.held.half_outcomes import HalfOutcome
+from minimq_broker.core.held.staged_batches import HalfOutcome
 from minimq_broker.core.popping.pop_runs import Claim, PopKey, Reopen
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import tempfile
+from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -18,9 +19,8 @@ from msgspec import UNSET, UnsetType
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
-from minimq_broker.core.facts import Fact, HalfEnded, Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.held.delays import DueKey
-from minimq_broker.core.held.half_outcomes import HalfOutcome
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey, State
@@ -50,10 +50,10 @@ def _instance(kind: Any, size: int) -> Any:
     if get_origin(kind) is tuple:
         parts = get_args(kind)
         return tuple(_instance(part, size) for part in (parts if parts[1:] != (...,) else parts[:1] * size))
+    if issubclass(kind, Enum):
+        return next(iter(kind))
     if kind is Run:  # one that a queue can have
         return Run(17, 18, RunState.OUT, 1, 17, 17, "t")
-    if kind is HalfEnded:
-        return HalfEnded("t", 17, HalfOutcome.COMMITTED)
     return kind(**{name: _instance(part, size) for name, part in get_type_hints(kind).items() if name[0] != "_"})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
@@ -155,3 +156,10 @@ def test_a_fact_that_cannot_be_decoded_is_an_error_of_the_store(end: int) -> Non
 def test_a_row_of_a_state_that_is_none_is_an_error_of_the_store(row: object, value: object) -> None:
     with pytest.raises(StoreError, match="a row of kind"):
         load_row(State(), row, value)
+
+
+@pytest.mark.parametrize("outcome", [0, 17, "committed"])
+def test_a_half_message_ends_in_a_known_way(outcome: object) -> None:
+    fact = {"type": "half-ended", "name": "g", "number": 1, "outcome": outcome}
+    with pytest.raises(StoreError, match="outcome"):
+        decode_fact(msgspec.msgpack.encode(fact))

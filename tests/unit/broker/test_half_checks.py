@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from minimq_broker.core.held.half_outcomes import HalfOutcome
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendants
 from minimq_broker.services.held.halves import HalfOptions, HalfService

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.core.held import half_outcomes
-from minimq_broker.core.held.half_outcomes import HalfOutcome
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store.held import half_drafts

@@ -6,29 +6,16 @@ Their numbers are drawn at random, and a decision is about its own number alone.
 from __future__ import annotations
 
 from collections import OrderedDict
-from enum import IntEnum
 from typing import Any
 
 import msgspec
 
 from minimq_broker.core.facts import HalfEnded
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
 from minimq_common.errors import TransactionEnded
 
 #: Number of remembered outcomes, which take 20 MB of memory.
 MAX_OUTCOMES = 100_000
-
-
-class HalfOutcome(IntEnum):
-    """The end of a transaction with half messages."""
-
-    COMMITTED = 1
-    ROLLED_BACK = 2
-    #: It was not decided in time, or some of its batches were lost.
-    EXPIRED = 3
-
-    def __str__(self) -> str:
-        return self.name.lower().replace("_", " ")
 
 
 class HalfOutcomes:
@@ -49,7 +36,7 @@ class HalfOutcomes:
     def remember(self, fact: HalfEnded, at: int) -> None:
         """Note how one ended, by the fact at a log position."""
         transaction = TransactionId(fact.name, fact.number)
-        self._ends[transaction] = at, HalfOutcome(fact.outcome)
+        self._ends[transaction] = at, fact.outcome
         self._changed.add(("half-ended", *transaction))
         if len(self._ends) > self._most:
             if not self._is_ordered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,18 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stored_ms: int
     producer_id: int
     sequence: int
+
+
+class HalfOutcome(IntEnum):
+    """The end of a transaction with half messages."""
+
+    COMMITTED = 1
+    ROLLED_BACK = 2
+    #: It was not decided in time, or some of its batches were lost.
+    EXPIRED = 3
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
 
 
 class BatchStaged(NamedTuple):

@@ -25,10 +25,11 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
-from minimq_broker.core.held.half_outcomes import HalfOutcome, HalfOutcomes, described, ended
+from minimq_broker.core.held.half_outcomes import HalfOutcomes, described, ended
 from minimq_broker.core.held.staged_batches import (
     BatchStaged,
     Ending,
+    HalfOutcome,
     OpenHalf,
     Stage,
     StagedBatch,

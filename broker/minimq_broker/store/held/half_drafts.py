@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minimq_broker.core.facts import HalfEnded
-from minimq_broker.core.held.half_outcomes import HalfOutcome, ended
-from minimq_broker.core.held.staged_batches import StagedBatch, TransactionId
+from minimq_broker.core.held.half_outcomes import ended
+from minimq_broker.core.held.staged_batches import HalfOutcome, StagedBatch, TransactionId
 from minimq_broker.core.held.transactions import TransactionTable, check_producer
 from minimq_broker.store.jobs import Job, JobObserver
 from minimq_broker.store.log_reader import LogReader
