@@ -309,7 +309,7 @@ def test_a_fifo_topic_refuses_delayed_messages(
 def test_a_broker_refuses_wrong_due_times(cluster: LocalCluster, topic: str, delay: delay_pb2.Delay, code: str) -> None:
     with RawSender(cluster.brokers[0].address) as sender:
         request = broker_pb2.AppendRequest(topic=topic, batch=numbered_batch(7, 1, b"x"), delay=delay)
-        [response] = sender.stub.Append(iter([request]), timeout=30)
+        response = next(sender.stub.Append(iter([request]), timeout=30))
     [result] = response.results
     assert result.failure.code.upper().replace("-", "_") in {code, "INVALIDARGUMENT"}, result
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
+from typing import Any
 
 import grpc
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.connection.connection import Connection
 from minimq.sending.append_stream import AppendStream
+from minimq_common.errors import InvalidArgument
 from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_proto.v1 import broker_pb2
 from support.raw_sender import PATIENCE_S, RawSender
+from support.reading import read_all
 from support.stores import numbered_batch
 
 Pieces = tuple[bytes, ...]
@@ -34,15 +38,38 @@ def test_each_of_them_is_stored_or_refused_by_itself(cluster: LocalCluster, topi
     others = (
         append(2, f"no-{topic}", numbered_batch(77, 1, b"lost")),
         append(3, topic, b"no batch at all"),
-        append(4, "x" * 1_000, numbered_batch(77, 2, b"lost")),
-        append(5, topic, numbered_batch(77, 3, b"last")),
+        append(4, topic, numbered_batch(77, 3, b"last")),
     )
     request.joined.extend(each.SerializeToString() for each in others)
     with RawSender(cluster.brokers[0].address) as sender:
         results = answered(sender, request)
-    assert sorted(results) == [1, 2, 3, 4, 5]
-    assert {number for number, result in results.items() if result.HasField("failure")} == {2, 3, 4}
-    assert results[5].base_offset == results[1].base_offset + 1
+    assert sorted(results) == [1, 2, 3, 4]
+    assert {number for number, result in results.items() if result.HasField("failure")} == {2, 3}
+    assert results[4].base_offset == results[1].base_offset + 1
+
+
+def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(
+    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add: Any = AppendStream.append
+    sent, handed_in = list[bytes](), threading.Event()
+
+    def broken(stream: AppendStream, queue: MessageQueue, data: bytes, *args: Any) -> None:
+        assert handed_in.wait(PATIENCE_S)
+        sent.append(data)
+        add(stream, queue, data, *args[:-1], "x" * 1_000 if b"too much" in data else "")
+
+    monkeypatch.setattr(AppendStream, "append", broken)
+    bodies = [b"too much" if number == 50 else b"%d" % number for number in range(100)]
+    with Producer(cluster.nameserver, batch_messages=1, window=64) as producer:
+        sendings = [producer.send_async(Message(topic, body)) for body in bodies]
+        handed_in.set()
+        with pytest.raises(InvalidArgument, match=r"traceparent has 1000 characters, the limit is"):
+            sendings.pop(50).result(PATIENCE_S)
+        for sending in sendings:
+            sending.result(PATIENCE_S)
+    assert len(sent) > len(bodies)
+    assert sorted(message.body for message in read_all(cluster.nameserver, topic)) == sorted({*bodies} - {b"too much"})
 
 
 @pytest.mark.parametrize("joined", [[b"\xff\xff"], [b""] * (MAX_JOINED_APPENDS + 1)], ids=["no message", "too many"])

@@ -69,7 +69,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:
     try:
         match name:
             case "Append" | "AppendAtomic":
-                [answer] = call(iter([breach.message]), timeout=PATIENCE_S)
+                answer = next(call(iter([breach.message]), timeout=PATIENCE_S))  # then the stream of appends ends
                 return from_failure(answer.results[0].failure)
             case "Pull":
                 [frame] = call(iter([breach.message]), timeout=PATIENCE_S)

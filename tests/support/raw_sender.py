@@ -39,7 +39,7 @@ class RawSender:
             transaction: for which they are staged.
 
         Raises:
-            Broken: the stream broke.
+            Broken: the stream broke ahead of some answers.
         """
         requests = [
             broker_pb2.AppendRequest(
@@ -52,7 +52,8 @@ class RawSender:
             for response in self._link.stub.Append(iter(requests), timeout=PATIENCE_S):
                 answered.update({result.request_id: result for result in response.results})
         except grpc.RpcError:
-            raise Broken(answered) from None
+            if len(answered) < len(batches):
+                raise Broken(answered) from None
         return [answered[index] for index in range(len(batches))]
 
 

@@ -16,7 +16,7 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common.batch import header as batch
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, Unavailable
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
@@ -77,7 +77,14 @@ class AppendService:
 
     def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
         """Hand a batch to the writer, or return its job if there is no room for it now."""
-        check_bounds(request)  # no client of ours breaks one: the stream ends
+        try:
+            check_bounds(request)
+        except InvalidArgument as error:  # no client of ours sends one: it is told, and the stream ends
+            answers.refuse(request.request_id, error)
+            answers.expected += 1
+            raise Unavailable(
+                "a request was over a limit of its fields: those behind it go on another stream"
+            ) from None
         try:
             has_transaction = request.HasField("transaction")
             if caller is not ANY_CALLER:
