@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from minimq import (
@@ -39,7 +40,7 @@ from minimq.errors import (
 )
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.wire.rpc import open_channel
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, halves_pb2
 from support.waiting import wait_until
 
 
@@ -530,6 +531,8 @@ def test_each_append_of_a_request_stands_by_itself(
     many_spans.progress.group = "g"
     for _ in range(5):
         many_spans.progress.settles.add(topic=topic, spans=[1, 1] * 2_400)
+    with_end = numbered(topic, 30)
+    with_end.end.producer_group, with_end.end.outcome = "p", halves_pb2.HALF_OUTCOME_COMMITTED
     results = append(
         numbered(topic, 1, 2),
         numbered(topic, 3, 3),
@@ -537,6 +540,7 @@ def test_each_append_of_a_request_stands_by_itself(
         broker_pb2.AtomicAppend(),
         many_spans,
         numbered(topic, 5),
+        with_end,
     )
     said = {result.request_id: result.failure.message for result in results}
     assert said.pop(1) == said.pop(6) == ""
@@ -545,12 +549,13 @@ def test_each_append_of_a_request_stands_by_itself(
         3: "a batch without a number",
         4: "an atomic append has batches, or",
         5: "settles 12,000 spans",
+        7: "comes without batches",
     }.items():
         assert text in said[number]
     [refused] = append(too_large)
     assert "over the limit of 8,388,608" in refused.failure.message
-    [empty] = append()
-    assert "at least one" in empty.failure.message
+    with pytest.raises(grpc.RpcError, match="at least one"):
+        append()
 
 
 def test_what_is_stored_is_found_although_the_lease_has_ended(

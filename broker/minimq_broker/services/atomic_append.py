@@ -74,12 +74,16 @@ class AtomicAppendService:
             answers.expected += 1
 
     def _end(self, append: broker_pb2.AtomicAppend, answers: AnswerStream) -> None:
+        if append.batches or append.HasField("progress"):
+            raise InvalidArgument("the end of a transaction with half messages comes without batches and progress")
+        request_id = append.request_id  # the job may wait long, and not hold the request
+
         def done(outcome: HalfOutcome | MiniMQError) -> None:
             if isinstance(outcome, MiniMQError):
-                self._refuse(append.request_id, outcome, answers)
+                self._refuse(request_id, outcome, answers)
             else:
                 stands = halves_pb2.HalfOutcome.ValueType(outcome)
-                answers.add(broker_pb2.AtomicAppendResult(request_id=append.request_id, outcome=stands))
+                answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, outcome=stands))
 
         self._halves.end(append.end, done)
 

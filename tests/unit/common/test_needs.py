@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
-from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, halves_pb2, nameserver_pb2, replication_pb2
 
 FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
 METHODS: list[MethodDescriptor] = [
@@ -52,6 +52,7 @@ EXEMPT = {
     "SessionRequest.release.queues.topic": _HELD,
     "CommitTransactionRequest.decision.parts.broker_name": _BROKERS,
     "CommitTransactionRequest.decision.broker_names": _BROKERS,
+    "DescribeTransactionRequest.batches.broker_name": _BROKERS,
     "UpdateTopicRequest.ignored_groups": "whoever manages a topic decides whose unread messages may go",
     "CheckRightsRequest.rights.verb": _OWN,
     "CheckRightsRequest.rights.resource": _OWN,
@@ -105,6 +106,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
             ),
             "write topic a, write topic b, read group g, read topic c, read group h, read topic d",
         ),
+        (broker_pb2.AtomicAppend(end=halves_pb2.EndHalf(producer_group="p")), "write transaction p"),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
         (find_pb2.FindRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read topic t, read group g"),
