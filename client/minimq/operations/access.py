@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -86,30 +85,6 @@ def _has_administrator(document: AccessDocument) -> bool:
     return any(not issuer_of(name) and policy.decide(name, MANAGE_ACCESS).allowed for name in document.users)
 
 
-class Rehearsal:
-    """Has the methods of a class of operations, which change a document that nobody else sees."""
-
-    def __init__(self, owner: type, document: AccessDocument) -> None:
-        self._owner = owner
-        self._document = document
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return functools.partial(getattr(self._owner, name), self)
-
-    def access(self) -> AccessDocument:
-        """Return the document as it is by now."""
-        return self._document
-
-    def change_access(self, edit: AccessEdit) -> AccessDocument:
-        """Change the document, and return it."""
-        self._document = edited(self._document, edit)
-        return self._document
-
-    def credentials_of(self, *_: object) -> str:
-        """Return none: the key is not kept."""
-        return ""
-
-
 def _needs(_given: Given) -> Sequence[Need]:
     return (MANAGE_ACCESS,)
 
@@ -125,8 +100,10 @@ class AccessChange(Operation):
 
     def planned(self, admin: Admin, given: Given) -> Plan:
         """Return what it would change. Raises `MiniMQError`."""
+        from minimq.operations.users import Rehearsal  # all operations that are such changes
+
         former = admin.access()
-        rehearsal: Any = Rehearsal(type(admin), former)
+        rehearsal: Any = Rehearsal(former)
         self.run(rehearsal, Given(**{**vars(given), "to": None}))
         told = [*changes(former, rehearsal.access())]
         return Plan(sentences=told or ["Nothing changes."], question=self.question.format(**vars(given)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from minimq.operations.access import AccessChange, said
+from minimq.operations.access import AccessChange, AccessEdit, edited, said
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.issuers import NO_ISSUER, IssuerOperations
 from minimq.operations.operation import Given, Param, text_option
@@ -390,6 +390,26 @@ class UserOperations(IssuerOperations):
         if late is not None and on_late is not None:
             on_late(late)
         return text
+
+
+class Rehearsal(UserOperations):
+    """Changes a document that nobody else sees."""
+
+    def __init__(self, document: AccessDocument) -> None:
+        self._document = document
+
+    def access(self) -> AccessDocument:
+        """Return the document as it is by now."""
+        return self._document
+
+    def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
+        """Change the document, and return it."""
+        self._document = edited(self._document, edit)
+        return self._document
+
+    def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
+        """Return none: the key is not kept."""
+        return ""
 
 
 def _user(document: AccessDocument, name: str) -> User:

@@ -15,10 +15,10 @@ import yaml
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from minimq import Admin, Credentials
+from minimq import Credentials
 from minimq.cli.main import main
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq.operations.access import Rehearsal
+from minimq.operations.users import Rehearsal
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, to_toml
 from minimq_common.security.access_policy import Policy
@@ -138,11 +138,11 @@ def test_a_change_that_makes_no_sense_for_users_of_an_issuer_is_refused(
     change: Callable[[Any], object], reason: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=reason):
-        change(Rehearsal(Admin, DOCUMENT))
+        change(Rehearsal(DOCUMENT))
 
 
 def test_an_administrator_of_an_issuer_is_not_the_last_one() -> None:
-    admin = Rehearsal(Admin, DOCUMENT)
+    admin = Rehearsal(DOCUMENT)
     admin.add_rules(USER, [], ["admin"])
     with pytest.raises(InvalidArgument, match="no user would be left"):
         admin.remove_user("root")

@@ -7,9 +7,7 @@ import shlex
 
 import pytest
 
-from minimq.admin import Admin
-from minimq.operations.access import Rehearsal
-from minimq.operations.users import GRANTS
+from minimq.operations.users import GRANTS, Rehearsal
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.access_policy import Policy, refused
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
@@ -32,13 +30,10 @@ def follow(document: AccessDocument, text: str) -> AccessDocument:
     _, _, effect, name, *options = shlex.split(command)
     removes = "--remove" in options
     [option, given] = [each for each in options if each != "--remove"]
-    changed: AccessDocument
     if option == "--role":
-        changed = Rehearsal(Admin, document).remove_rules(name, (), [given])
-    else:
-        right = given if option == "--right" else f"{GRANTS[option.removeprefix('--')][0]} {given}"
-        changed = Rehearsal(Admin, document).change_rights(name, [right], effect=effect, remove=removes)
-    return changed
+        return Rehearsal(document).remove_rules(name, (), [given])
+    right = given if option == "--right" else f"{GRANTS[option.removeprefix('--')][0]} {given}"
+    return Rehearsal(document).change_rights(name, [right], effect=effect, remove=removes)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def test_a_refusal_says_what_was_wanted(what: str, said: str) -> None:
 
 
 def test_a_rule_of_a_role_is_named_with_the_role() -> None:
-    document = Rehearsal(Admin, document_of("allow read topic *")).add_rules("alice", (), ["readers"])
+    document = Rehearsal(document_of("allow read topic *")).add_rules("alice", (), ["readers"])
     denied = Policy(document).decide("alice", need_of("read topic payroll"))
     text = refused("alice", denied)
     assert "the rule 'deny read topic pay*' of role readers denies it" in text
