@@ -199,10 +199,13 @@ def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iter
 
 
 def _content(path: Path) -> str:
+    from minimq_common.security.watched import read_bounded
+    from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
+
     try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"cannot read {path}: {getattr(error, 'strerror', error)}") from None
+        return read_bounded(path, MAX_DOCUMENT_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"cannot read {path}: {error}") from None
 
 
 def _with_flags(operation: Operation, message: str) -> str:

@@ -327,6 +327,8 @@ def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Pa
     shown = run("access", "show", "--secrets", folder).stdout
     file.write_text(shown)
     assert "give it a larger version, such as 2" in run("access", "apply", file, "--secrets", folder, status=2).stderr
+    assert "cannot read" in run("access", "apply", tmp_path, "--secrets", folder, status=2).stderr
+    assert "has more than" in run("access", "apply", "/dev/zero", "--secrets", folder, status=2).stderr
     file.write_text(shown.replace("version = 1", 'version = 7\n[roles]\nreaders = ["allow read topic *"]\n'))
     assert "version 7" in run("access", "apply", file, "--secrets", folder).stdout
     assert policy(folder).document.version == 7
