@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of keys of a user: the one in use, and its replacement.
 _KEYS = 2
+#: Longest lifetime of a key in seconds: no clock shows so much.
+_LONGEST_S = 1e13
 OnLate = Callable[[DeadlineExceeded], None]
 _UNKNOWN = "there is no user {0}: `minimq user list` lists all, `minimq user add {0}` adds one"
 
@@ -373,6 +375,8 @@ class UserOperations(IssuerOperations):
         from minimq.local.certificate_authority import issue_key
         from minimq.local.secret_files import new_file_ready
 
+        if lifetime_s is not None and not 0 < lifetime_s <= _LONGEST_S:
+            raise InvalidArgument(f"lifetime_s is {lifetime_s:g}: it must be above 0, or be left out")
         key, stored = issue_key(lifetime_s)
         # Before there is a file: it may be in the folder of secrets, which reads all files there.
         text, late = self.credentials_of(name, key), None
