@@ -128,10 +128,19 @@ async def _object_of(operation: Operation, request: Request) -> Mapping[str, Any
         known = ", ".join(_parameters(operation))
         raise InvalidArgument(f"{operation.name} has no parameter {unknown[0][:60]!r}: it has {known}")
     for name, value in body.items():
-        parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        if any(isinstance(each, dict | list) for each in parts):
-            raise InvalidArgument(f"{name} has lists or objects in it: no parameter is nested so deep")
+        parameter = _parameters(operation)[name]
+        if _depth(value) > 1 + bool(parameter.parts and not parameter.is_many):
+            raise InvalidArgument(f"{name} has lists or objects in it: it is not nested so deep")
     return body
+
+
+def _depth(value: object) -> int:
+    """Return how deep lists and objects are nested, up to three."""
+    depth, level = 0, [value]
+    while depth < 3 and (level := [each for each in level if isinstance(each, dict | list)]):
+        depth += 1
+        level = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]
+    return depth
 
 
 def _values(operation: Operation, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +177,10 @@ def _value(parameter: Parameter, value: Any) -> Any:
         fields = value if isinstance(value, dict) else {} if value is True else None
         if fields is None or not fields.keys() <= {each.name for each in parameter.parts}:
             raise InvalidArgument(f"{name} is not an object of {', '.join(each.name for each in parameter.parts)}")
-        return parameter.kind(**fields)
+        try:
+            return msgspec.convert(fields, parameter.kind)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"{name}: {error}") from None
     if parameter.kind is bool or isinstance(value, bool):
         if parameter.kind is not bool or not isinstance(value, bool):
             wanted = "true or false" if parameter.kind is bool else _TYPES.get(parameter.kind, "string")
@@ -224,8 +236,12 @@ def _described(operation: Operation) -> dict[str, object]:
 def _schema(parameter: Parameter) -> dict[str, object]:
     about = parameter.about
     schema: dict[str, object] = {"type": _TYPES.get(parameter.kind, "string")}
+    if parameter.kind is dict:
+        return {"type": "object", "additionalProperties": schema, "description": parameter.help}
     if parameter.parts and not parameter.is_many:
+        required = [each.name for each in parameter.parts if each.is_required]
         schema = {"type": "object", "properties": {each.name: _schema(each) for each in parameter.parts}}
+        schema |= {"required": required, "additionalProperties": False}
     elif about.read is not None and parameter.kind in (int, float):
         schema = {"type": [_TYPES[parameter.kind], "string"]}
     bounds = {"enum": list(about.choices) or None, "minimum": about.low, "maximum": about.high}

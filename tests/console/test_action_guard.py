@@ -7,12 +7,16 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Producer
+from minimq.administration.recall_handle import RecallHandle
 from minimq.cli.console import serving_console
+from minimq.operations.operation import Operation
 from minimq_console.actions import ACTIONS
+from minimq_console.json_api import OPERATIONS
 from minimq_console.parameters import address as address_of
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor, Reply
@@ -27,6 +31,16 @@ ADDRESSES = [
     address_of(each.form.path, dict.fromkeys(re.findall(r"{(\w+)}", each.form.path), "orders") | {"number": "1"})
     for each in ACTIONS.values()
 ]
+
+
+ISSUER = {
+    "issuer": "https://id.example",
+    "audience": "minimq",
+    "jwks": "jwks.json",
+    "roles": ["admin"],
+    "role_claim": "groups",
+    "claimed_roles": {"ops": "admin"},
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "owner": ["allow manage topic orders*", "allow read topic orders*", "allow manage group billing"],
         "sender": ["allow write topic orders"],
         "operator": ["allow manage cluster"],
+        "nobody": [],
+        "root": ["allow access cluster"],
     }
     with LocalCluster(1, data_dir=tmp_path_factory.mktemp("actions"), secure=True) as cluster:
         with Admin(credentials=cluster.credentials) as admin:
@@ -223,6 +239,62 @@ def test_a_line_has_the_user_and_no_key(secured: Secured, caplog: pytest.LogCapt
     assert "user='owner'" in line
     assert "'queues': '1'" in line
     assert not any(key in caplog.text for key in secured.keys.values())
+
+
+def ask_api(visitor: ConsoleVisitor, path: str, **parameters: object) -> tuple[int, dict[str, Any]]:
+    headers = {"Content-Type": "application/json", "Origin": visitor.address, "Sec-Fetch-Site": "same-origin"}
+    reply = visitor._ask("POST", f"/api/{path}", json.dumps(parameters).encode(), headers)
+    return reply.status, json.loads(reply.text)
+
+
+@pytest.mark.parametrize("operation", [each for each in OPERATIONS if each.plan], ids=lambda each: str(each.name))
+def test_a_program_without_the_right_changes_nothing(
+    secured: Secured, operation: Operation, audit: Callable[[], list[str]]
+) -> None:
+    given: dict[str, object] = dict.fromkeys((each.name for each in operation.shown if each.is_required), "orders")
+    known = {
+        "handle": str(RecallHandle("orders", "broker-a", 1, 1)),
+        "issuer": ISSUER,
+        "document": "version = 99",
+        "to": "earliest",
+        "permission": "none",
+        "number": 1,
+        "replica_id": 1,
+    }
+    given |= {name: value for name, value in known.items() if name in given}
+    given |= {"everything": True} if operation.name.startswith("dlq") else {}
+    sure = {"yes": True} if operation.is_destructive else {}
+    path = operation.name.replace(" ", "/")
+    for user, address in (("nobody", secured.address), ("owner", secured.reading)):
+        visitor = secured.visitor(user, address)
+        audit()
+        status, said = ask_api(visitor, path, **given, **sure)
+        assert (status, audit()) == (403, ["refused"]), said
+        status, said = ask_api(visitor, path, **given, dry_run=True)
+        assert status == 403, said
+
+
+def test_a_program_of_an_administrator_changes_users_and_issuers(secured: Secured) -> None:
+    root, reader = secured.visitor("root"), secured.visitor("reader")
+    assert ask_api(reader, "user/list")[0] == ask_api(reader, "access/show")[0] == 403
+    before = ask_api(root, "access/show")[1]["result"]["version"]
+    _, planned = ask_api(root, "user/add", name="eve", rules=["allow read topic x"], lifetime_s=60, dry_run=True)
+    assert "user eve added" in planned["changes"][0]
+    assert ask_api(root, "access/show")[1]["result"]["version"] == before
+    for wrong in ({"lifetime_s": 0}, {"lifetime_s": -1}, {"to": "/tmp/eve.minimq"}, {"rules": ["allow all"]}):
+        assert ask_api(root, "user/add", name="eve", **wrong)[0] == 400, wrong
+    assert "ca = " in ask_api(root, "user/add", name="eve", lifetime_s=60)[1]["result"]["credentials"]
+    assert ask_api(root, "user/remove", name="eve")[0] == 400
+    assert ask_api(root, "user/remove", name="eve", yes=True)[1]["result"]["name"] == "eve"
+
+    wrongs: list[dict[str, object]] = [{"jwks": None}, {"roles": "admin"}, {"roles": [["admin"]]}, {"more": 1}]
+    for issuer in ({}, *({**ISSUER, **each} for each in wrongs)):
+        status, said = ask_api(root, "access/issuer/add", name="k8s", issuer=issuer)
+        assert (status, said["error"]) == (400, "INVALID_ARGUMENT"), said
+    assert ask_api(root, "access/issuer/add", name="k8s", issuer=ISSUER)[0] == 200
+    [listed] = ask_api(root, "access/issuer/list")[1]["result"]
+    assert {**listed, **ISSUER} == listed
+    assert ask_api(root, "access/issuer/remove", name="k8s", yes=True)[0] == 200
 
 
 # ---- From where ---------------------------------------------------------------------------------

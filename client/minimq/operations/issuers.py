@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as replaced
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import UNSET
@@ -56,12 +57,15 @@ _ISSUER = Param(
         text_option("user_prefix", "TEXT", "The begin of each of these names, which is left out."),
         text_option("roles", "ROLE", "A role of all its users; may be given several times.", (), "--role"),
         text_option("role_claim", "CLAIM", "The claim whose values stand for roles, such as groups."),
-        text_option(
-            "claimed_roles",
-            "VALUE=ROLE",
-            "The role that such a value stands for; may be given several times.",
-            (),
-            "--claimed-role",
+        replaced(
+            text_option(
+                "claimed_roles",
+                "VALUE=ROLE",
+                "The role that such a value stands for; may be given several times.",
+                (),
+                "--claimed-role",
+            ),
+            kind=dict,  # in JSON
         ),
     ),
 )
