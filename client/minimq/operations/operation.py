@@ -7,6 +7,7 @@ docstring. `Annotated[..., Param(...)]` says what a signature cannot. Commands a
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
@@ -31,7 +32,7 @@ Given = SimpleNamespace
 _OPERATIONS = "__operations__"
 #: The default of what has to be given.
 REQUIRED: Any = inspect.Parameter.empty
-#: Values that an int takes if its `Param` has no bounds.
+#: Least and largest int of a `Param` without bounds.
 _INT = (-(1 << 63), (1 << 63) - 1)
 
 
@@ -154,8 +155,9 @@ class Parameter:
         return text
 
     def _number(self, what: str, text: str) -> float:
-        low = _INT[0] if self.about.low is None else self.about.low
-        high = _INT[1] if self.about.high is None else self.about.high
+        lowest, highest = _INT if self.kind is int else (-math.inf, math.inf)
+        low = lowest if self.about.low is None else self.about.low
+        high = highest if self.about.high is None else self.about.high
         try:
             value: float = self.kind(text)
         except ValueError:

@@ -10,7 +10,7 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.cli.commands import command_of
-from minimq.operations.operation import HIDDEN, Operation, Operations, Param, flag, operations_of
+from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 
@@ -91,6 +91,14 @@ def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() 
 def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--times is "):
         OPEN.shown[1].read("--times", text)
+
+
+def test_a_time_may_be_without_an_end_and_a_count_may_not() -> None:
+    time, count = (Parameter("x", kind, False, False, None, "", Param(low=0)) for kind in (float, int))
+    assert time.read("--x", "inf") == float("inf")
+    for parameter, text in ((time, "nan"), (time, "-inf"), (count, "-1"), (count, "inf"), (count, "9" * 30)):
+        with pytest.raises(InvalidArgument):
+            parameter.read("--x", text)
 
 
 def test_a_command_has_an_option_for_each_parameter() -> None:
