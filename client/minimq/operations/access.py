@@ -105,7 +105,7 @@ class AccessChange(Operation):
         former = admin.access()
         rehearsal: Any = Rehearsal(former)
         self.run(rehearsal, Given(**{**vars(given), "to": None}))
-        told = [*changes(former, rehearsal.access())]
+        told = [f"planned: {each}" for each in changes(former, rehearsal.access())]
         return Plan(sentences=told or ["Nothing changes."], question=self.question.format(**vars(given)))
 
 

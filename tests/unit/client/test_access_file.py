@@ -132,7 +132,7 @@ def test_a_user_is_added_with_credentials_that_open(folder: Path) -> None:
 def test_a_dry_run_tells_what_would_change_and_changes_nothing(folder: Path, tmp_path: Path) -> None:
     before, file = (folder / "server" / "access.toml").read_bytes(), tmp_path / "alice.minimq"
     said = run("user", "add", "alice", "--write", "orders*", "--to", file, "--dry-run", "--secrets", folder).stdout
-    assert "dry run, nothing was changed:\nuser alice added: keys " in said
+    assert "dry run, nothing was changed:\nplanned: user alice added: keys " in said
     assert "rules allow write topic orders*" in said
     assert "nobody" in run("user", "remove", "nobody", "--dry-run", "--secrets", folder, status=2).stderr
     assert (folder / "server" / "access.toml").read_bytes() == before
