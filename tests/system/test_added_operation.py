@@ -15,7 +15,7 @@ from support.pages import blocks_of
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
-CLASS = "class GroupOperations(Operations):\n"
+CLASS = "class GroupOperations(GroupChanges):\n"
 PROGRAM = """
 import sys
 from minimq import Admin

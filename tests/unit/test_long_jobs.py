@@ -25,6 +25,7 @@ from minimq.receiving.listening.listener import ListenerAdapter, ListenerCalls
 from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSource
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.receiving.work_queues.settler import Settlement
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.popping.pop_runs import PopKey, Take, handle_epoch
 from minimq_broker.core.state import State
@@ -123,11 +124,12 @@ class Link:
         if not into:
             await asyncio.sleep(POLL_S)
 
-    async def settle(
-        self, messages: Sequence[PoppedMessage], outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int
-    ) -> None:
+    async def settle(self, messages: Sequence[PoppedMessage], how: Settlement) -> None:
         for message in messages:
-            await self._ask(partial(self._broker.settle, message, outcome, duration_ms))
+            await self._ask(partial(self._broker.settle, message, how.outcome, how.duration_ms))
+
+    def extended(self, _: float | None) -> Settlement:
+        return Settlement(broker_pb2.POP_OUTCOME_EXTEND, int(INVISIBLE_S * 1000))
 
     async def _ask(self, decide: Callable[[], T], *, loses: bool = True) -> T:
         await self._pass(loses=loses)

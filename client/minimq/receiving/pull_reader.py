@@ -78,7 +78,9 @@ class PullReader(Consumer):
 
     # ---- what to read ---------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:  # noqa: D102
+    def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
+        """Read a topic as well; before the first message is asked for, and unless queues were assigned."""
+        self.check_open()
         if self._is_assigned:
             raise InvalidArgument("subscribe and assign exclude each other")
         super().subscribe(topic, expression, where)
