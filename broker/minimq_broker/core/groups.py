@@ -105,6 +105,8 @@ class GroupTable:
         if former is not None and former.config == config:
             self._put(self._groups[group], client_id, _Member(config, holding))
             return None
+        if former is not None and former.config == known:  # all that was agreed on is back with it
+            self._remembered.pop(group, None)
         try:
             self._check(group, client_id, config, now)
         except GroupConflict:

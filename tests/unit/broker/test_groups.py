@@ -81,6 +81,19 @@ def test_what_was_agreed_on_before_a_start_is_over_when_nobody_has_come_or_all_h
     assert early.join("g", "b", RED, now=2.0)
 
 
+def test_a_lone_member_that_is_back_after_a_start_may_change_all() -> None:
+    table = GroupTable(0, 10.0, {"g": T})
+    table.join("g", "a", T, now=1.0)
+    assert table.join("g", "a", RED, now=2.0)
+    assert table.agreement("g") == RED
+    with pytest.raises(GroupConflict):
+        table.join("g", "b", T, now=3.0)
+    table = GroupTable(0, 10.0, {"g": RED_WITH_U})
+    table.join("g", "a", GroupConfig((("u", ""),), "averagely"), now=1.0)
+    with pytest.raises(GroupConflict):  # those who read t are still to come
+        table.join("g", "a", GroupConfig((("t", ""), ("u", "")), "averagely"), now=2.0)
+
+
 def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_comes_back() -> None:
     table = GroupTable(0, 10.0, {"g": RED_WITH_U})
     table.join("g", "a", GroupConfig((("u", ""),), "averagely"), now=1.0)
