@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
@@ -48,6 +50,22 @@ def test_a_delayed_batch_is_published_when_it_is_due_and_once(store: OpenStore) 
     assert store.store.next_due_ms is None
     assert wait(store, 1_000) == [b"a", b"b"]
     assert store.state.delays.by_topic == {}
+
+
+def test_large_batches_are_not_opened_to_be_recalled_or_dropped(store: OpenStore) -> None:
+    """The writer does so for thousands in one go, and everybody waits."""
+    size = 4 << 20
+    keys = [store.delay("orders", 0, after(store, 100), bytes(size), recallable=which) for which in (False, True)]
+    tracemalloc.start()
+    try:
+        assert store.recall("orders", *keys) == [NOT_RECALLABLE, RECALLED]
+        store.delete_topic("orders")
+        store.clock.now_ms += 100
+        [job] = store.publish_due()
+        assert (job.published, job.recalled, job.dropped) == (0, 1, 1)
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_longest_delay_is_an_option(stores: Stores) -> None:

@@ -24,7 +24,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.disk import DiskLevel
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.entry import delayed_batch, delayed_entry
-from minimq_broker.store.held.due_index import DueIndex
+from minimq_broker.store.held.due_index import DueIndex, batch_in
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
@@ -137,15 +137,18 @@ class DelayDrafts:
             if key == recalled or key in self._recalled:
                 job.recalled += 1
                 continue
+            batch = batch_in(segment, key)
+            if batch is not None and self._state.topic_name(batch.place.topic_id) is None:
+                job.dropped += 1
+                continue
             entry = segment.entry_at(key.id) or b""
-            if self._publish(job, row, entry):
-                size += len(entry)
-                passed = None
+            self._publish(job, row, entry)
+            size += len(entry)
+            passed = None
         if passed is not None:
             self._skip(DueSkipped(*passed))
 
-    def _publish(self, job: DueJob, row: DueRow, entry: bytes) -> bool:
-        """Publish a batch, unless its topic is gone; return whether the mark has moved."""
+    def _publish(self, job: DueJob, row: DueRow, entry: bytes) -> None:
         key = row.due
         try:
             data, delayed = delayed_batch(entry, key)
@@ -154,16 +157,12 @@ class DelayDrafts:
             job.lost += 1
             topic_id, messages = row.counted
             self._skip(DueSkipped(*key, *((topic_id, messages) if self._state.topic_name(topic_id) else ())))
-            return True
-        name = self._state.topic_name(delayed.place.topic_id)
-        if name is None:
-            job.dropped += 1
-            return False
-        place = self._group.release(self._state.topics[name], delayed.place.queue_id, data, key)
+            return
+        topic = self._state.topics[self._state.topic_name(delayed.place.topic_id) or ""]  # it is there: see above
+        place = self._group.release(topic, delayed.place.queue_id, data, key)
         self._published = self._published.moved(key)
         job.messages += delayed.messages
         job.late_ms.append(place.stored_ms - key.due_ms)
-        return True
 
     def _skip(self, fact: DueSkipped) -> None:
         self._group.add(fact)

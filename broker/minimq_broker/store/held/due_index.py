@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 
 from minimq_broker.core.held.delays import NO_KEY, BatchDelayed, DueKey, DueMark
-from minimq_broker.store.entry import delay_of, delayed_batch
+from minimq_broker.store.entry import delay_of, delayed_batch, effect
 from minimq_broker.store.held.due_table import DueRow, key_after, key_from
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.segment import Segment
-from minimq_common.errors import CorruptEntry
+from minimq_common.errors import CorruptEntry, StoreError
 
 #: Rows that are looked at for one page of a listing.
 _LISTED_ROWS = 20_000
@@ -98,13 +99,8 @@ class DueIndex:
             ) from error
 
     def find(self, key: DueKey) -> BatchDelayed | None:
-        """Return what is known of a delayed batch; None when there is none that can be read."""
-        for segment in self._from(key.id)[:1]:
-            try:
-                return delayed_batch(segment.entry_at(key.id) or b"", key)[1]
-            except CorruptEntry:
-                pass
-        return None
+        """Return what is known of a delayed batch by its header; None when there is none that can be read."""
+        return next((batch_in(segment, key) for segment in self._from(key.id)[:1]), None)
 
     def is_recalled(self, key: DueKey, mark: DueKey) -> bool:
         """Return whether there is a recall of a batch."""
@@ -182,3 +178,13 @@ class DueIndex:
             )
             size += len(data)
         return DelayedPage(found)
+
+
+def batch_in(segment: Segment, key: DueKey) -> BatchDelayed | None:
+    """Return what the header of a delayed batch in a segment says, verified; the batch itself may be large."""
+    with suppress(StoreError), closing(segment.entries(key.id)) as entries:
+        position, entry = next(entries, (-1, memoryview(b"")))
+        done = effect(entry, key.id) if position == key.id else None
+        if isinstance(done, BatchDelayed) and done.key == key:
+            return done
+    return None
