@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -138,6 +139,31 @@ def test_by_age_all_goes_in_the_end(tmp_path: Path) -> None:
         await kept.looked()
         assert kept.starts == [kept.engine.state.position]
         assert kept.engine.counters.segments_deleted == len(before)
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+
+
+def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        kept.clock.now_ms += 1000
+        delete, begun, may_end = kept.retention._delete, threading.Event(), threading.Event()
+
+        def slowly(*args: Any) -> bool:
+            begun.set()
+            assert may_end.wait(PATIENCE_S)
+            return delete(*args)
+
+        kept.retention._delete = slowly  # type: ignore[method-assign]
+        kept.retention.start()
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        stopping = asyncio.create_task(kept.retention.stop())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not stopping.done()
+        may_end.set()
+        await stopping
+        assert kept.engine.counters.segments_deleted == 1
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
 

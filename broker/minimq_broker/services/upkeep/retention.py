@@ -98,6 +98,10 @@ class Retention(PeriodicTask):
         self._loop = asyncio.get_running_loop()
         super().start()
 
+    async def stop(self, *, cancel: bool = False) -> None:
+        """End once the thread is done with the present deletion, or slice: a file is not closed under its hands."""
+        await super().stop(cancel=cancel)
+
     def look_now(self) -> None:
         """Check at once: the disk gets fuller than it should be. Any thread may call this."""
         if self._loop is not None and not self.is_stopping:
