@@ -154,7 +154,7 @@ def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path) -> None:
             assert may_end.wait(PATIENCE_S)
             return delete(*args)
 
-        kept.retention._delete = slowly  # type: ignore[method-assign]
+        cast(Any, kept.retention)._delete = slowly
         kept.retention.start()
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         stopping = asyncio.create_task(kept.retention.stop())

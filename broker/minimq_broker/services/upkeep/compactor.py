@@ -14,7 +14,7 @@ from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.compaction_record import TopicBytes, needs_compaction
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.upkeep.compaction_file import load_record, save_record
@@ -75,7 +75,7 @@ class Compactor(PeriodicTask):
         try:
             while not work.round.is_over:
                 began = time.perf_counter()
-                if not await asyncio.to_thread(self._step, work):
+                if not await uncancellable(asyncio.to_thread(self._step, work)):  # or `_end` would come between
                     return False
                 spent = time.perf_counter() - began
                 await asyncio.sleep(max(_PAUSE_S, spent * (1 / self._share - 1)))
