@@ -170,13 +170,16 @@ def properties_of(texts: Iterable[str]) -> dict[str, str]:
 
 def _decoded(line: bytes, number: int, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(line, type=kind)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(f"line {number} is not a message as consume --format json writes it: {error}") from None
-    except RecursionError:
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(
+                f"line {number} is not a message as consume --format json writes it: {error}"
+            ) from None
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise InvalidArgument(f"line {number} is not JSON: {_cause(line)}") from None
+    except RecursionError:  # of either attempt: how deep one may go depends on what is on the stack
         raise InvalidArgument(f"line {number} is nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InvalidArgument(f"line {number} is not JSON: {_cause(line)}") from None
 
 
 def _cause(line: bytes) -> object:

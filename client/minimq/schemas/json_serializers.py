@@ -121,7 +121,8 @@ class MsgspecSerializer(Serializer[V]):
     ) -> None:
         super().__init__(registry, **options)
         self._kind = kind
-        self._name = getattr(kind, "__name__", str(kind))  # a union of types has none
+        given: object = kind  # perhaps a union, which type checkers take for a type
+        self._name = given.__name__ if isinstance(given, type) else str(given)
         try:
             self._decoder = msgspec.json.Decoder(kind)
         except TypeError as error:
