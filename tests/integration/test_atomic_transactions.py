@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -436,6 +436,43 @@ def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group
 def _master_of_a(producer: Producer) -> str | None:
     route = producer._core._client.routes.known("table")
     return route.master_of("broker-a") if route is not None else None
+
+
+def test_what_was_consumed_is_read_again_if_the_end_is_cancelled_before_it_has_begun(
+    pair: LocalCluster, topics: tuple[str, str], group: str
+) -> None:
+    """A large transaction is prepared by a thread, which a cancellation does not end."""
+    prepares, may_go_on = threading.Event(), threading.Event()
+
+    def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+        prepares.set()
+        may_go_on.wait(20)
+        return queues[0]
+
+    async def consume(producer: aio.Producer, consumer: aio.PullConsumer) -> None:
+        async with producer.transaction(consumer) as tx:
+            assert [message.body for message in await tx.receive(20)] == [b"in"]
+            tx.send(Message(topics[1], b"x" * 200_000), selector=choose)
+
+    async def run() -> None:
+        queue = MessageQueue(topics[0], "broker-a", 0)
+        async with (
+            aio.Producer(pair.nameserver) as producer,
+            aio.PullConsumer(pair.nameserver, group=group, auto_commit=False) as consumer,
+        ):
+            await producer.send(Message(topics[0], b"in"), queue=queue)
+            consumer.subscribe(topics[0])
+            ending = asyncio.ensure_future(consume(producer, consumer))
+            assert await asyncio.to_thread(prepares.wait, 20)
+            ending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await ending
+            may_go_on.set()
+            again = await consumer.poll(20)
+            assert [message.body for message in again] == [b"in"]
+
+    asyncio.run(run())
+    assert stored(pair, topics[1]) == []
 
 
 def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> None:

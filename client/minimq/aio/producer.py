@@ -306,6 +306,7 @@ class ProducerTransaction(TransactionFace[M]):
     """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
 
     A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
+    If that comes while the end is prepared, as it looks for topics or encodes much, nothing is sent.
     """
 
     async def __aenter__(self) -> Self:

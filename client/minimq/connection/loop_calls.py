@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
 from minimq.connection.loop_thread import CLOSED
@@ -129,26 +131,45 @@ Work = Steps[T] | Coroutine[Any, Any, T]
 def run_steps(make: Callable[[], Work[T]]) -> T:
     """Run all steps, and return the result; waits."""
     steps = make()  # here: Ctrl-C comes before it is made, or once it runs
-    try:
-        step = steps.send(None)
-        while True:
-            try:
-                result = None if step is None else step.client.wait(step.make)
-            except BaseException as error:  # noqa: BLE001 - it decides what follows
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    finally:
-        steps.close()
+    result: Any = None
+    failure: BaseException | None = None
+    while True:
+        try:
+            while True:
+                step = steps.send(result) if failure is None else steps.throw(failure)
+                failure = result = None
+                if step is not None:
+                    result = step.client.wait(step.make)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        except BaseException as error:
+            if _is_over(steps):
+                failure = None  # whose traceback has this frame
+                raise
+            failure = error  # it decides what follows, also if Ctrl-C came here, between two steps
 
 
 async def await_steps(steps: Work[T], *, is_quick: bool = True) -> T:
-    """Do as `run_steps`, and suspend a task instead; what comes before the first step has a thread unless quick."""
+    """Do as `run_steps`, and suspend a task instead; what comes before the first step has a thread unless quick.
+
+    If the task is cancelled meanwhile, the thread goes on: when it is at the first step, that is cancelled.
+    """
+    if is_quick:
+        return await _go_on(steps, *_begin(steps))
+    begun = asyncio.ensure_future(asyncio.to_thread(_begin, steps))
     try:
-        is_over, step = _begin(steps) if is_quick else await asyncio.to_thread(_begin, steps)
+        is_over, step = await asyncio.shield(begun)
+    except asyncio.CancelledError as error:
+        abandoned = asyncio.ensure_future(_abandon(steps, begun, error))
+        _abandoned.add(abandoned)
+        abandoned.add_done_callback(_abandoned.discard)
+        raise
+    return await _go_on(steps, is_over, step)
+
+
+async def _go_on(steps: Work[T], is_over: bool, step: Any) -> T:
+    try:
         while not is_over:
             try:
                 result = await (asyncio.sleep(0) if step is None else step.client.result(step.make))
@@ -162,11 +183,28 @@ async def await_steps(steps: Work[T], *, is_quick: bool = True) -> T:
     return value
 
 
+#: What goes on although nobody waits for it.
+_abandoned: set[asyncio.Future[None]] = set()
+
+
+async def _abandon(steps: Work[Any], begun: asyncio.Future[tuple[bool, Any]], reason: asyncio.CancelledError) -> None:
+    with suppress(Exception, asyncio.CancelledError):  # it was told to whoever looks after the work
+        is_over, _ = await begun
+        if not is_over:
+            await _go_on(steps, False, steps.throw(reason))
+
+
 def _begin(steps: Work[Any]) -> tuple[bool, Any]:
     try:
         return False, steps.send(None)
     except StopIteration as end:  # which no thread can hand over
         return True, end.value
+
+
+def _is_over(steps: Work[Any]) -> bool:
+    if isinstance(steps, Coroutine):
+        return inspect.getcoroutinestate(steps) == inspect.CORO_CLOSED
+    return inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED
 
 
 # ---- calls on the event loop of a user ----------------------------------------------------------------
