@@ -6,11 +6,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minimq import (
+    Admin,
     Cluster,
     ConsumeResult,
     LocalCluster,
@@ -331,6 +334,21 @@ def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
         assert replier._core.replier.outcomes == {"late": 3, "dropped": 5}
         replier.reply(request, Reply(b""))
         replier.close()
+
+
+def test_the_inbox_is_opened_again_for_another_topic_when_its_first_one_is_deleted(tmp_path: Path, group: str) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as single, Admin(single.nameserver) as admin:
+        for topic in ("first", "second"):
+            admin.create_topic(topic, queues=1)
+        with service(single.nameserver, "second"), Producer(single.nameserver) as producer:
+            for topic in ("first", "second"):
+                with suppress(DeadlineExceeded):  # nobody answers the first
+                    producer.request(Message(topic, b"x"), timeout=SHORT_S)
+            admin.delete_topic("first")
+            with pytest.raises(TopicNotFound):
+                producer.send(Message("first", b"x"))
+            single.brokers[0].restart()
+            assert producer.request(Message("second", b"y"), timeout=PATIENCE_S).body == answer_to(b"y")
 
 
 # ---- the end ------------------------------------------------------------------------------------

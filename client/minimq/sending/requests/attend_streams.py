@@ -46,7 +46,8 @@ class Attendance:
 
     def __init__(self, streams: AttendStreams, master: NamedMaster) -> None:
         self._streams = streams
-        self._master = master
+        #: That of the latest topic: an earlier one may be deleted by now.
+        self.master = master
         self.broker_name = master.broker_name
         self.address = ""
         self.is_open = False
@@ -54,7 +55,6 @@ class Attendance:
         self.events = 0
         self._outage = OutageLog(log)
         self._ended: asyncio.Future[None] | None = None
-        self.find = master.find
 
     async def run(self) -> None:
         """Attend until this is cancelled, or the connection is closed."""
@@ -63,13 +63,17 @@ class Attendance:
                 await at_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
                 await asyncio.sleep(_PAUSE_S)
 
+    async def find(self) -> str:
+        """Return the address of the master. Raises `Unavailable`, and what finding a topic raises."""
+        return await self.master.find()
+
     def failed(self, address: str, error: MiniMQError) -> None:
         """Note that the broker is not attended."""
         text = "client: does not attend broker=%s address=%s error=%s"
         self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
         self.is_open, self.error = False, error
         self._streams.changed()
-        self._master.failed(address, error)
+        self.master.failed(address, error)
 
     async def _attend(self, address: str) -> None:
         events, self.address = self.events, address
@@ -121,6 +125,7 @@ class AttendStreams:
         if attendance is None:
             attendance = self._attendances[master.broker_name] = Attendance(self, master)
             self._tasks.add(asyncio.create_task(attendance.run(), name=f"attend-{master.broker_name}"))
+        attendance.master = master
         return attendance
 
     async def attend_one(self, masters: Sequence[NamedMaster]) -> Attendance:
