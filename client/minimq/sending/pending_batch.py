@@ -17,11 +17,14 @@ from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.transactions.decisions import Transaction
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
-from minimq_common.errors import MiniMQError, SendFailed
+from minimq_common.errors import InternalError, MiniMQError, NotEnoughReplicas, NotMaster, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.properties import recorded_parent
 
 log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
+
+#: Answers of a broker after which a batch may be stored all the same.
+IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError)
 
 #: Bytes of memory of a message that waits alone, with its entries in the buffer and its future.
 PENDING_BYTES = 512
@@ -139,7 +142,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     # Tries.
     deadline: float = math.inf
     tries: list[str] = []
-    #: A try had no answer.
+    #: A try had no answer, or one of `IN_DOUBT`.
     may_be_stored: bool = False
     attempts: int = 0
     target: Target | None = None
@@ -190,7 +193,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         queue, address = self.target
         text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
         self.tries.append(text)
-        self.may_be_stored |= not error.answered
+        self.may_be_stored |= not error.answered or isinstance(error, IN_DOUBT)
 
     def final(self, error: MiniMQError) -> MiniMQError:
         """Return the error of the batch after its last try: this one if it is final, and nothing may be stored."""

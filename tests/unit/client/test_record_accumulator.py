@@ -21,6 +21,8 @@ from minimq_common.errors import (
     Closed,
     InvalidArgument,
     MiniMQError,
+    NotEnoughReplicas,
+    NotMaster,
     SendFailed,
     SystemBusy,
     TopicNotFound,
@@ -500,6 +502,18 @@ def test_a_topic_that_is_gone_at_one_broker_after_the_other_is_not_found() -> No
     play.fail(TopicNotFound("gone here, too"))
     play.pass_time(1.0)
     assert isinstance(play.outcome(number), TopicNotFound)
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), NotEnoughReplicas("too few"), NotMaster("no longer")])
+def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MiniMQError) -> None:
+    play = Play()
+    number = play.message()
+    play.fail(error)
+    play.pass_time(0.5)
+    play.fail(InvalidArgument("the broker does not like it"))
+    outcome = play.outcome(number)
+    assert isinstance(outcome, SendFailed)
+    assert [error.message in line for line in outcome.tries] == [True, False]
 
 
 def test_a_changed_route_brings_a_message_on_its_way() -> None:

@@ -16,7 +16,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import LoopStep, Steps
 from minimq.sending.batch_encoder import Batcher, Part
 from minimq.sending.chosen_queues import check_body
-from minimq.sending.pending_batch import BatchNumber
+from minimq.sending.pending_batch import IN_DOUBT, BatchNumber
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.selectors import Selector
@@ -35,11 +35,8 @@ from minimq.sending.transactions.transaction_input import Consumed
 from minimq_common.errors import (
     Closed,
     Fenced,
-    InternalError,
     InvalidArgument,
     MiniMQError,
-    NotEnoughReplicas,
-    NotMaster,
     SendFailed,
     StaleSequence,
     TopicNotFound,
@@ -50,7 +47,7 @@ from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BY
 from minimq_proto.v1 import broker_pb2
 
 #: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
-_IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, StaleSequence)
+_IN_DOUBT = (*IN_DOUBT, StaleSequence)
 #: Delay before name servers are asked again for brokers without a master, in seconds.
 _AGAIN_S = 0.2
 
