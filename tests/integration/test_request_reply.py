@@ -386,6 +386,30 @@ def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed
         closing.join()
 
 
+def test_a_flush_that_waits_for_replies_ends_with_its_shared_cluster(tmp_path: Path, group: str) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as single, Producer(single.nameserver) as asking:
+        with Admin(single.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        future = asking.request_async(Message("t", b"x"), timeout=60)
+        with PullConsumer(single.nameserver, group=group) as consumer:
+            consumer.subscribe("t")
+            [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        shared = Cluster(single.nameserver)
+        with Producer(shared) as replier:
+            single.brokers[0].pause()
+            replier.reply(request, Reply(b"y"))
+            flushing = threading.Thread(target=replier.flush, args=(None,), daemon=True)
+            flushing.start()
+            wait_until(lambda: replier._core.replier._waiters, PATIENCE_S)
+            shared.close()
+            flushing.join(PATIENCE_S)
+            assert not flushing.is_alive()
+        single.brokers[0].resume()
+        asking.close()
+        with pytest.raises(Closed):
+            future.result(PATIENCE_S)
+
+
 def test_producers_that_share_a_connection_have_inboxes_of_their_own(cluster: LocalCluster, topic: str) -> None:
     with Cluster(cluster.nameserver) as shared, service(shared, topic), Producer(shared) as lasting:
         for _ in range(3):

@@ -96,6 +96,7 @@ class Replier:
         self._bytes = 0
         self._has_ended = False
         self._waiters: list[threading.Event] = []
+        client.connection.at_end(self._end)
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
         """Answer a request; see `Producer.reply`."""
@@ -142,6 +143,7 @@ class Replier:
         """Wait until all replies are forwarded, for a while; drop the others. Idempotent."""
         self._is_closed = True
         self.wait(timeout_s)
+        self._connection.not_at_end(self._end)
         if self._is_used:
             self._connection.call_soon(self._end)
 
