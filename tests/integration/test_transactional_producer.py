@@ -21,7 +21,8 @@ from minimq import (
     TransactionResolution,
 )
 from minimq.administration.compaction import Compaction
-from minimq.errors import InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
+from minimq.errors import Closed, InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
+from minimq.sending.append_stream import AppendStream
 from minimq.sending.transactions.transactional_producer import CheckedTransaction
 from support.command import Minimq
 from support.reading import check_brokers, read_all
@@ -251,6 +252,29 @@ def test_a_check_that_rolls_back_before_the_commit_wins(
         with pytest.raises(TransactionExpired, match="no broker knows transaction 5"):
             admin.end_transaction(group, 5, COMMIT)
     assert stored(quick, orders) == [b"by hand"]
+
+
+def test_streams_to_several_brokers_end_with_the_producer_however_soon_each_has_ended(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close_stream = AppendStream.close
+    closed: list[str] = []
+
+    def close(stream: AppendStream) -> None:
+        task = stream._running
+        close_stream(stream)
+        closed.append(stream.address)
+        if not stream._connection.is_loop_thread:
+            wait_until(lambda: task is None or task.done(), PATIENCE_S)
+
+    monkeypatch.setattr(AppendStream, "close", close)
+    producer = TransactionalProducer(cluster.nameserver, group=new_name(), check=never)
+    for broker in cluster.brokers:
+        in_a_block(producer, Message(topic, b"x"), queues=[MessageQueue(topic, broker.name, 0)])
+    producer.close()
+    assert len(set(closed)) == len(cluster.brokers)
+    with pytest.raises(Closed):
+        in_a_block(producer, Message(topic, b"x"))
 
 
 def test_wrong_use_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:

@@ -267,5 +267,5 @@ class TransactionalCore:
         """End all that serves the producer; what is on its way fails. Idempotent."""
         if not self._core.is_forked:
             self._checks.close()
-            self._streams.close()
+            self._client.connection.call_soon(self._streams.close)
             self._core.close(0.0)
