@@ -472,20 +472,25 @@ def test_a_fail_over_in_between_is_waited_for(tmp_path: Path) -> None:
 DAMAGE = {"body": 10, "entry": -(DIRECTORY.size + 2 * 4 + HEADER_BYTES + 5)}
 
 
+def damage(cluster: LocalCluster, place: str) -> None:
+    """Store three batches in one queue, and damage the second."""
+    [broker] = cluster.brokers
+    with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+        admin.create_topic("t", queues=1)
+        for body in (b"first", b"damaged", b"third"):
+            producer.send(Message("t", body * 600))
+    broker.stop()
+    [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"damaged") + DAMAGE[place]] ^= 1
+    segment.write_bytes(data)
+    broker.start()
+
+
 @pytest.mark.parametrize("place", DAMAGE)
 def test_a_damaged_batch_is_told_once_and_holds_up_nobody(tmp_path: Path, place: str) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        [broker] = cluster.brokers
-        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
-            admin.create_topic("t", queues=1)
-            for body in (b"first", b"damaged", b"third"):
-                producer.send(Message("t", body * 600))
-        broker.stop()
-        [segment] = Path(broker.data_dir, "commitlog").glob("*.mdb")
-        data = bytearray(segment.read_bytes())
-        data[data.index(b"damaged") + DAMAGE[place]] ^= 1
-        segment.write_bytes(data)
-        broker.start()
+        damage(cluster, place)
         bodies: list[bytes] = []
         errors: list[MiniMQError] = []
         with SimpleConsumer(cluster.nameserver, group="g", invisible_s=1) as consumer:
@@ -501,6 +506,20 @@ def test_a_damaged_batch_is_told_once_and_holds_up_nobody(tmp_path: Path, place:
         assert sorted(bodies) == [b"first", b"third"]
         [told] = errors
         assert re.search("queue .*t.* at offsets? 1 .*set aside for 60 minutes", told.message)
+
+
+def test_a_damaged_batch_takes_no_message_beside_it_out_of_hand(tmp_path: Path) -> None:
+    """A message that ends processes would be received along with it, and both would be lost."""
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        damage(cluster, "body")
+        with SimpleConsumer(cluster.nameserver, group="g") as consumer:
+            consumer.subscribe("t")
+            first, third = consumer.receive()
+            in_hand = consumer._reader.settler.in_hand._delivered
+            consumer.ack(first)
+            assert [each.count for each in in_hand.values()] == [1]
+            consumer.ack(third)
+            assert not in_hand
 
 
 def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, topic: str) -> None:

@@ -267,7 +267,8 @@ class SimpleReader:
         except Exception:
             stream.give_back(place.topic, popped)
             raise
-        if not self._joins(messages, popped.invisible_ms / 1000, suspect=lost > 0):
+        count = sum(run.count for run in popped.runs)
+        if not self._joins(messages, count, popped.invisible_ms / 1000, suspect=lost > 0):
             stream.give_back(place.topic, popped)
             return TakeResult([])
         # One that was lost along with others is tried alone at least once.
@@ -287,7 +288,7 @@ class SimpleReader:
             if found and found[0].lane and (damaged or not is_aside):  # older ones may be in their way
                 self._give_back_soon(found)
                 return TakeResult([])
-        return TakeResult(found, sum(run.count for run in popped.runs), popped.has_more)
+        return TakeResult(found, count, popped.has_more)
 
     def _opened(
         self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
@@ -331,11 +332,11 @@ class SimpleReader:
                     removed += gaps(first, end, here)
         return messages, damaged, removed
 
-    def _joins(self, messages: Sequence[PoppedMessage], invisible_s: float, *, suspect: bool) -> bool:
+    def _joins(self, messages: Sequence[PoppedMessage], count: int, invisible_s: float, *, suspect: bool) -> bool:
         if not messages or not self._options.free_on_close:  # whoever has them may be elsewhere
             return True
-        first = messages[0]
-        return self.settler.in_hand.add(first.queue, first.epoch, len(messages), invisible_s, suspect=suspect)
+        first = messages[0]  # those that are damaged or removed count, too: they are settled like the others
+        return self.settler.in_hand.add(first.queue, first.epoch, count, invisible_s, suspect=suspect)
 
     async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage], most: int) -> bool:
         if len(wanted) < len(messages):
