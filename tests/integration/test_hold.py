@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from minimq import LocalCluster, MessageQueue, PullConsumer
+from minimq import (
+    Admin,
+    ConsumeResult,
+    ConsumerOptions,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+)
 from minimq_common.errors import GroupConflict, InvalidArgument
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
@@ -31,6 +41,23 @@ def test_state_counts_as_saved_when_on_revoked_returns(cluster: LocalCluster, to
             wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S, what="closing hands over, too")
     assert len(told.queues("revoked")) == 4 + 4 + 8
+
+
+def test_a_listener_that_closes_with_nothing_to_commit_has_its_state_saved(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    queues = admin.route(topic).read_queues()
+    for queue in queues:
+        producer.send(Message(topic, b"x"), queue=queue)
+    revoked: list[MessageQueue] = []
+    options = ConsumerOptions(hold_s=LONG_S, on_revoked=revoked.extend, commit_interval_s=0.1)
+    with PushConsumer(cluster.nameserver, group=group, balance="queues", options=options) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(lambda messages: ConsumeResult.SUCCESS)
+        wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), PATIENCE_S)
+    with Member(cluster.nameserver, group, topic, Log(), hold_s=LONG_S) as member:
+        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+    assert set(queues) <= set(revoked)
 
 
 @pytest.mark.parametrize("how", ["returns False", "fails", "no callback"])

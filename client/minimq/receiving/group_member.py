@@ -152,6 +152,7 @@ class GroupMember:
 
     async def leave(self) -> None:
         """Give all queues back, which are committed, and leave the group. Idempotent."""
+        await asyncio.sleep(0)  # what was posted before, here or on a thread, is done first
         self._is_leaving = True
         self._changed.set()
         if self._running is not None:
