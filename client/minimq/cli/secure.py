@@ -156,7 +156,7 @@ def _issue(
     Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
     authority = CertificateAuthority(directory)
-    if (directory / f"{user}.minimq").exists() and not force:
+    if not force and user in {each.stem for each in directory.glob("*.minimq")}:
         raise InvalidArgument(
             f"{directory / user}.minimq exists: --force replaces it, which does not revoke the former one"
         )

@@ -120,8 +120,10 @@ class CertificateAuthority:
     def credentials(self, user: str, nameservers: Sequence[str], key: UserKey | UserToken) -> str:
         """Return the text of the credentials of a user, with a certificate too where it can be signed here."""
         addresses = _checked(nameservers)
+        # The document refuses other names, and says why.
+        is_signed = _USER.fullmatch(user) and (self._authority / _OWN_KEY).exists()
         with self._alone():
-            pair = self._signer().sign_user(user) if (self._authority / _OWN_KEY).exists() else None
+            pair = self._signer().sign_user(user) if is_signed else None
             return written(addresses, Trust(read_bounded(self.server / ROOTS), pair, key), about_user(user))
 
     def nameservers(self, user: str = ADMIN) -> tuple[str, ...]:

@@ -322,6 +322,13 @@ def test_the_last_one_who_may_change_users_stays(command: str, folder: Path) -> 
     run("user", command, "admin", "--secrets", folder)
 
 
+@pytest.mark.parametrize("name", ["", "\N{LATIN SMALL LETTER E WITH ACUTE}", "a b", "x" * 400])
+def test_a_name_that_no_user_can_have_is_refused(name: str, folder: Path) -> None:
+    for command, said in (("add", "is no name for a user"), ("rotate", "there is no user")):
+        assert said in run("user", command, name, "--secrets", folder, status=2).stderr
+    assert "is no name" in run("secure", "issue", folder, name, status=2).stderr
+
+
 def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
     shown = run("access", "show", "--secrets", folder).stdout
