@@ -164,8 +164,8 @@ class Parameter:
             wanted = "a whole number" if self.kind is int else "a number"
             raise InvalidArgument(f"{what} is {text[:60]!r}: it must be {wanted}") from None
         if not low <= value <= high:
-            bounds = f"at least {low:g}" if self.about.high is None else f"{low:g} to {high:g}"
-            raise InvalidArgument(f"{what} is {value:g}: it must be {bounds}")
+            bounds = f"at least {low}" if self.about.high is None else f"{low} to {high}"
+            raise InvalidArgument(f"{what} is {text.strip()[:60]}: it must be {bounds}")
         return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
@@ -96,9 +96,11 @@ def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -
 def test_a_time_may_be_without_an_end_and_a_count_may_not() -> None:
     time, count = (Parameter("x", kind, False, False, None, "", Param(low=0)) for kind in (float, int))
     assert time.read("--x", "inf") == float("inf")
-    for parameter, text in ((time, "nan"), (time, "-inf"), (count, "-1"), (count, "inf"), (count, "9" * 30)):
+    for parameter, text in ((time, "nan"), (time, "-inf"), (count, "-1"), (count, "inf"), (count, "9" * 400)):
         with pytest.raises(InvalidArgument):
             parameter.read("--x", text)
+    with pytest.raises(InvalidArgument, match="--x is 5000000: it must be 1 to 1048576"):
+        replace(count, about=Param(low=1, high=1 << 20)).read("--x", "5000000")
 
 
 def test_a_command_has_an_option_for_each_parameter() -> None:
