@@ -36,7 +36,7 @@ class Prefetched:
         self._parts: deque[_PrefetchedTake] = deque()
 
     def __len__(self) -> int:
-        return sum(length_hint(part.messages) for part in self._parts)
+        return sum(length_hint(part.messages) for part in [*self._parts])  # which others may change meanwhile
 
     def add(self, messages: Sequence[PoppedMessage], until: float) -> None:
         """Add messages of one queue, which may be received until some time."""
