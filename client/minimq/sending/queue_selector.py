@@ -202,11 +202,11 @@ class QueueSelector:
             self._faults.measured(broker, took_s, now)
 
     def avoided(self, now: float) -> Sequence[Exclusion]:
-        """Return the brokers that are left out now, sorted by name."""
+        """Return the brokers that are left out now, sorted by name. On any thread."""
         if not self._avoids_faults:
             return ()
         found = {each.broker_name: each for each in self._faults.excluded(now)}
-        for writable in self._writable.values():
+        for writable in [*self._writable.values()]:
             for name, address in writable.addresses.items():
                 if (silence := self._health.silence(address)) is not None:
                     found[name] = Exclusion(name, silence[0], math.inf, silence[1], unreachable=True)

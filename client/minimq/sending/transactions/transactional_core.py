@@ -182,7 +182,7 @@ class TransactionalCore:
 
     def _place(self, transaction: HalfTransaction, items: Sequence[TransactionMessage]) -> PlacedMessages:
         now = time.monotonic()
-        avoid = [name for name, until in self._avoid.items() if until > now]
+        avoid = [name for name, until in [*self._avoid.items()] if until > now]
         topics = transaction.topics if transaction.at is None else ()
         try:
             return self._transactor.place(items, transaction.at, avoid, topics)
