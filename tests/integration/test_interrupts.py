@@ -137,6 +137,7 @@ def hand_in_by(send: str, producer: Producer, topic: str) -> Callable[[], object
     }[send]
 
 
+@needs_sound_locks
 @pytest.mark.parametrize("send", ["send_async", "large", "send_many", "send_delayed"])
 def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_else_keeps_room(
     cluster: LocalCluster, topic: str, send: str
