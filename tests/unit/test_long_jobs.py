@@ -112,7 +112,7 @@ class Link:
         self._broker, self._chance, self.client_id = broker, chance, name
         self.group, self.topics, self.is_closed = KEY.group, ["jobs"], False
         self.settler = self
-        connection = SimpleNamespace(call_soon=self._call_soon)
+        connection = SimpleNamespace(call_soon=self._call_soon, at_end=lambda _: None)
         routes = SimpleNamespace(find_within=self._find)
         self.client = SimpleNamespace(result=self._result, connection=connection, routes=routes)
 

@@ -21,6 +21,7 @@ from minimq_common.security.access_document import ADMIN, AccessDocument, Stored
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import ABOUT_TOKEN, CredentialsFile, about_user, written
+from minimq_common.security.issuer import is_token_user
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
 from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
@@ -121,7 +122,7 @@ class CertificateAuthority:
         """Return the text of the credentials of a user, with a certificate too where it can be signed here."""
         addresses = _checked(nameservers)
         # The document refuses other names, and says why.
-        is_signed = _USER.fullmatch(user) and (self._authority / _OWN_KEY).exists()
+        is_signed = (_USER.fullmatch(user) or is_token_user(user)) and (self._authority / _OWN_KEY).exists()
         with self._alone():
             pair = self._signer().sign_user(user) if is_signed else None
             return written(addresses, Trust(read_bounded(self.server / ROOTS), pair, key), about_user(user))
