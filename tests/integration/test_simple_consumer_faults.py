@@ -24,6 +24,7 @@ from minimq import (
 from minimq.errors import (
     Closed,
     DeadlineExceeded,
+    GroupNotFound,
     HandleExpired,
     InvalidArgument,
     MiniMQError,
@@ -233,7 +234,10 @@ def begin(consumer: PushConsumer | SimpleConsumer) -> None:
 
 def in_flight(cluster: LocalCluster, topic: str) -> int:
     with Admin(cluster.nameserver) as admin:
-        return admin.describe_group(topic).in_flight
+        try:
+            return admin.describe_group(topic).in_flight
+        except GroupNotFound:  # nobody has joined it yet
+            return 0
 
 
 def test_one_wrong_acknowledgement_among_thousands_fails_alone(pair: LocalCluster, topic: str) -> None:
