@@ -324,7 +324,7 @@ class RoleKeeper:
 
 
 class OwnDamage:
-    """The damaged segments of one replica. Lives on the loop of the engine, but for what says otherwise."""
+    """The damaged segments of one replica. Belongs to the loop of the engine, except where a method says otherwise."""
 
     def __init__(self, handle: StoreHandle, follower: Callable[[], Follower | None]) -> None:
         self.told = False

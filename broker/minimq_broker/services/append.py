@@ -79,7 +79,7 @@ class AppendService:
         """Hand a batch to the writer, or return its job if there is no room for it now."""
         try:
             check_bounds(request)
-        except InvalidArgument as error:  # no client of ours sends one: it is told, and the stream ends
+        except InvalidArgument as error:  # our clients never send one: it is refused, and the stream ends
             answers.refuse(request.request_id, error)
             answers.expected += 1
             raise Unavailable(

@@ -39,7 +39,7 @@ class Counters:
     compaction_removed: int = 0
     halves_ended: Counter[str] = field(default_factory=Counter)
     half_checks: int = 0
-    #: Transactions about which nobody is asked any more.
+    #: Transactions that no producer is asked about any longer.
     halves_undecided: int = 0
     messages_searched: int = 0
     #: Those that were forwarded, or not, by the outcome.

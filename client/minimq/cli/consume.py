@@ -268,7 +268,7 @@ class StoredEnds:
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
             description = admin.describe_topic(topic)
-        #: The brokers of which one has to take the consumer into the group.
+        #: The brokers, one of which has to take the consumer into the group.
         self._brokers = {queue.broker_name for queue in readable}
         #: Of the brokers that were away or did not answer then, so that the ends of their queues are unknown.
         self._unknown = [

@@ -91,7 +91,7 @@ def peek(
                 output.write(messages[: None if limit is None else limit - output.count])
                 if limit is not None and output.count >= limit:
                     break
-        except (BrokenPipeError, OutputHalted):  # nobody reads any more
+        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has gone
             return
     if not output.count:
         click.echo("no messages", err=True)
@@ -137,7 +137,7 @@ def tail(
         try:
             for messages in _read(nameserver, found, starts, told, last=last, follow=True):
                 lines.write(wanted.apply(messages))
-        except (BrokenPipeError, OutputHalted):  # nobody reads any more
+        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has gone
             return
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 2.0
 #: Exit status of a command that SIGTERM ended, as in shells.
 _TERMINATED = 143
-#: Seconds between two looks at the keyboard, and within which the rest of a key follows.
+#: Seconds between checks of the keyboard, and the time within which the rest of a key follows.
 _KEY_S, _ESCAPE_S = 0.1, 0.02
 #: The keys of the arrows, as terminals send them.
 _UP, _DOWN = "\x1b[A", "\x1b[B"
@@ -243,7 +243,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
 
 
 def _from(items: Sequence[Item], first: int, count: int) -> Sequence[Item]:
-    """Return so many items from the first one on, or the last ones."""
+    """Return a page of items from the first one on, or the last page."""
     first = max(min(first, len(items) - count), 0)
     return items[first : first + count]
 

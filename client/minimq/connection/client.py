@@ -74,7 +74,7 @@ class ClusterClient:
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
         """Do as `wait`, and suspend a task of another event loop instead of blocking a thread.
 
-        The call goes on to its end if that task is cancelled, unless that `cancels` it.
+        If that task is cancelled, the call still runs to its end, unless `cancels` is set.
         """
         ended: LoopOutcome[Outcome[T]] = LoopOutcome(self.user_loop())
         call = LoopCall(self, make, lambda outcome: ended.complete(outcome, None))

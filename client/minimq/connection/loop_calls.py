@@ -34,7 +34,7 @@ class Outcome(NamedTuple, Generic[T]):
 
 
 class LoopCall(Generic[T]):
-    """A coroutine of a client on the event loop of its connection, whose end is told to whoever waits for it.
+    """A coroutine of a client on the event loop of its connection, which reports its end to the caller that waits.
 
     Ctrl-C may come anywhere in a thread that waits. So it shares no lock with the loop, as it would with a
     `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.

@@ -185,7 +185,7 @@ class TransactionTable:
         return len(sizes), sum(sizes)
 
     def older(self, before_ms: int, most: int) -> tuple[TransactionId, ...]:
-        """Return transactions of which a batch waits for a decision since before a time; without half messages."""
+        """Return transactions, without half messages, that have waited for a decision since before a time."""
         found = (
             transaction
             for transaction, parts in self._stages.items()

@@ -43,7 +43,7 @@ NOTHING_NEEDED = 1 << 63
 class SegmentRest:
     """The needed part of a sealed segment; sizes are estimates, 0 only if there is nothing."""
 
-    #: Topics that were deleted or keep less: nobody needs their messages, whatever the age of the segment.
+    #: Topics that were deleted or keep less: their messages may go, however young the segment is.
     garbage_bytes: int = 0
     aged_bytes: int = 0
     lasting_bytes: int = 0

@@ -133,7 +133,7 @@ class AttendService:
         self.attendants = Attendants()
 
     def retire(self) -> None:
-        """Admit nobody any more: another role has begun."""
+        """Refuse new attendants: another role has begun."""
         self._is_retired = True
 
     async def serve(self, requests: AsyncIterator[attend_pb2.AttendRequest], context: Context) -> None:

@@ -46,7 +46,7 @@ class DelayedRange:
     before_ms: int | None = None
     #: Only those behind this key.
     after: DueKey = NO_KEY
-    #: So many at most.
+    #: The maximum number of batches.
     max_batches: int = 1_000
     max_bytes: int = 1 << 20
     recalled: bool = False
