@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -87,6 +88,23 @@ def test_calls_beyond_the_limit_of_a_connection_wait(cluster: LocalCluster, role
             pending = [call.future(request, timeout=PATIENCE_S) for _ in range(600)]
             for each in pending:
                 each.result()
+
+
+def test_calls_that_come_faster_than_they_are_taken_up_are_all_answered(cluster: LocalCluster) -> None:
+    broker = cluster.brokers[0]
+    request = broker_pb2.GetStatusRequest().SerializeToString()
+    with ExitStack() as stack:
+        channels = [stack.enter_context(rpc.open_channel(broker.address)) for _ in range(16)]
+        calls: list[Any] = [channel.unary_unary("/minimq.v1.Broker/GetStatus") for channel in channels]
+        for call in calls:
+            call(request, timeout=PATIENCE_S)
+        broker.pause()
+        try:
+            pending = [call.future(request, timeout=3 * PATIENCE_S) for call in calls for _ in range(256)]
+        finally:
+            broker.resume()
+        for each in pending:
+            each.result()
 
 
 def test_large_metadata_is_refused(cluster: LocalCluster) -> None:
