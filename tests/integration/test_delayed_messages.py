@@ -79,8 +79,13 @@ def test_messages_come_when_they_are_due_and_not_before(
     messages += [Message(topic, b"now %d" % number) for number in range(6)]
     receipts = send_all(messages)
     assert [receipt.queue_offset < 0 for receipt in receipts] == [receipt.due_at is not None for receipt in receipts]
-    assert sum(receipt.due_at is not None for receipt in receipts) == 12
-    assert all(due(receipt) >= began + timedelta(seconds=1) for receipt in receipts if receipt.due_at)
+    for message, receipt in zip(messages[::3] + messages[1::3] + messages[2::3], receipts, strict=True):
+        if message.body.startswith(b"after"):
+            assert due(receipt) >= began + timedelta(seconds=1)
+        elif message.body.startswith(b"at"):
+            assert receipt.due_at is not None or datetime.now(UTC) > moment  # due when it came, on a busy machine
+        else:
+            assert receipt.due_at is None
 
     assert arrived(cluster, topic, 24) == Counter(message.body for message in messages)
     for message in read_all(cluster.nameserver, topic):
