@@ -13,6 +13,7 @@ BENCH = Path(__file__).parents[2] / "bench" / "console_pages.py"
 SMALL = ("--brokers", "3", "--topics", "60", "--groups", "12", "--rounds", "3", "--idle", "0")
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_each_page_of_a_cluster_with_many_topics_is_whole() -> None:
     with process(sys.executable, str(BENCH), *SMALL) as running:

@@ -57,6 +57,7 @@ def _run(pytester: pytest.Pytester, count: int) -> None:
     pytester.runpytest_subprocess(*options).assert_outcomes(passed=count + 1)
 
 
+@pytest.mark.slow
 def test_many_tests_leave_nothing(pytester: pytest.Pytester) -> None:
     _run(pytester, 40)
 

@@ -68,6 +68,7 @@ def test_the_page_about_testing_runs(users: pytest.Pytester) -> None:
     users.runpytest_subprocess(*_WITH_FIXTURES).assert_outcomes(passed=3)
 
 
+@pytest.mark.slow
 def test_the_next_test_finds_all_servers_running(users: pytest.Pytester) -> None:
     users.makepyfile(
         """
@@ -114,6 +115,7 @@ def test_a_failure_shows_what_servers_have_logged_meanwhile(
     assert "topic=before" not in shown
 
 
+@pytest.mark.slow
 def test_workers_that_run_in_parallel_have_clusters_of_their_own(users: pytest.Pytester, tmp_path: Path) -> None:
     users.makepyfile(
         f"""

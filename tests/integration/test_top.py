@@ -131,6 +131,7 @@ def test_rates_are_those_of_what_was_sent(own: LocalCluster) -> None:
     assert any("boards has no members" in problem.text for problem in second.problems)
 
 
+@pytest.mark.slow
 def test_all_topics_of_many_are_looked_at_in_turn(own: LocalCluster) -> None:
     with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
         for number in range(70):

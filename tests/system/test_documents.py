@@ -11,6 +11,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import click
+import pytest
 
 import minimq
 from minimq import Admin, LocalCluster
@@ -145,6 +146,7 @@ def test_the_extras_that_documents_name_exist() -> None:
     assert named >= 2
 
 
+@pytest.mark.slow
 def test_each_example_says_what_it_needs() -> None:
     """A script needs what its modules import; it names the packages or extras that bring more than minimq does."""
     modules = {path.stem: path for path in (ROOT / "examples").glob("*.py")}

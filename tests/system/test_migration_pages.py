@@ -30,6 +30,7 @@ def kafka() -> Iterator[str]:
     owner.flush(1)
 
 
+@pytest.mark.slow
 def test_theirs_for_confluent_kafka(kafka: str) -> None:
     """The mock has no requests of administrators, so those are left out."""
     theirs = blocks_of("docs/migrating-from-confluent-kafka.md", "py")
@@ -47,6 +48,7 @@ def test_theirs_is_python(page: str) -> None:
         compile(block, page, "exec")
 
 
+@pytest.mark.slow
 def test_a_topic_of_kafka_is_copied_key_by_key_and_committed(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     example = __import__("from_kafka")

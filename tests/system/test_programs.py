@@ -145,7 +145,13 @@ def registry() -> Iterator[str]:
         yield serving.url
 
 
-@pytest.mark.parametrize("page", PRINTED)
+#: The others run among the slow tests.
+QUICK = ("arrow", "asyncio", "work-queues")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[] if page in QUICK else pytest.mark.slow) for page in PRINTED]
+)
 def test_a_page_is_one_program_that_runs(page: str, tmp_path: Path, registry: str) -> None:
     said = run_page(f"docs/{page}.md", tmp_path, REGISTRY_URL=registry)
     for line, expected in zip(said, PRINTED[page], strict=True):

@@ -127,6 +127,7 @@ def queries(prometheus: Prometheus) -> dict[tuple[str, str], list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.system
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus: apt-get install prometheus")
 def test_rules_are_evaluated_and_dashboards_have_data(tmp_path: Path) -> None:

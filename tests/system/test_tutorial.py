@@ -32,6 +32,7 @@ def first_terminal(tmp_path: Path) -> Iterator[str]:
         cluster.wait(30)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_first_hour(first_terminal: str, tmp_path: Path) -> None:
     printed = ""

@@ -89,6 +89,7 @@ def test_seed(seed):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_run_that_is_asked_for_other_choices_prints_the_seed_that_repeats_them(tmp_path: Path) -> None:
     def choices() -> str:
@@ -172,6 +173,7 @@ def test_bad():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flaky", "good", "status", "said"),
     [

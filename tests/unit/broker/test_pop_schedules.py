@@ -15,7 +15,7 @@ from support.pop_model import PopLimits
 from support.pop_world import PopWorld, Times
 
 #: How many schedules; MINIMQ_TEST_SCHEDULES=100000 for a long run.
-SCHEDULES = int(os.environ.get("MINIMQ_TEST_SCHEDULES", "150"))
+SCHEDULES = int(os.environ.get("MINIMQ_TEST_SCHEDULES", "80"))
 #: The number of the first one, so that several runs add up to a longer one.
 FIRST = int(os.environ.get("MINIMQ_TEST_FIRST_SCHEDULE", "0"))
 #: How many of them make one test, so that processes can share a long run.
