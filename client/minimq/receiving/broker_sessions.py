@@ -199,7 +199,7 @@ class BrokerSessions:
                 "group: session is broken, trying again broker=%s address=%s reason=%s",
                 broker.name,
                 broker.address,
-                error or "the broker has ended it",
+                error or "closed by the broker",
                 cause=error,
             )
         self._on_break(broker.name, error)

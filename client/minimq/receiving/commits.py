@@ -255,7 +255,7 @@ class Commits:
         if lost:
             names = ", ".join(f"{queue} up to {offset}" for queue, offset in sorted(lost.items()))
             raise Fenced(
-                f"queues have left before they were committed, and are read again from their last commit: {names}"
+                f"lost queues before they were committed; their next owner rereads from the last commit: {names}"
             )
 
     def begins(self, queue: MessageQueue) -> None:

@@ -318,7 +318,9 @@ class Consumer:
             except TopicNotFound as error:  # it was deleted, which another error says
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
             except MiniMQError as error:  # the next owner starts a little earlier
-                log.warning("consumer: queue left uncommitted group=%s reason=%s", self.group, error)
+                log.warning(
+                    "consumer: queues not committed group=%s queues=%d reason=%s", self.group, len(offsets), error
+                )
         epochs = self._fetcher.stop(offsets)
         if self._member is not None:
             self._member.release(epochs)

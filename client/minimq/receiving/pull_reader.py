@@ -268,7 +268,7 @@ class PullReader(Consumer):
         # next pull tells then: the next commit will tell.
         if not isinstance(error, MiniMQError) or not (error.retriable or isinstance(error, Fenced | InvalidArgument)):
             raise error
-        log.warning("consumer: not all is committed group=%s reason=%s", self.group, error)
+        log.warning("consumer: commit incomplete group=%s reason=%s", self.group, error)
 
     async def _commit_all(self, *, automatic: bool) -> None:
         await self._on_loop(partial(self._record_all, automatic=automatic))
