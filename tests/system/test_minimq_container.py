@@ -58,7 +58,7 @@ def started() -> set[str]:
 
 @pytest.mark.usefixtures("docker")
 def test_the_fixtures_work_with_a_container_as_the_page_says(pytester: pytest.Pytester) -> None:
-    program, _, conftest = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    program, *_, conftest = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     pytester.makeconftest(conftest)
     pytester.makepyfile(test_page=program)
     options = ("-p", "no:minimq", "-p", "minimq.testing.plugin", "-p", "no:cacheprovider")
@@ -93,7 +93,7 @@ def test_what_does_not_serve_is_told_with_its_log_and_removed() -> None:
 
     with pytest.raises(Unavailable, match=r"has ended; the end of its log:(.|\n)*'never' is not one of"):
         MinimqContainer().with_env("MINIMQ_BROKER_FLUSH", "never").start()
-    nowhere = MinimqContainer(timeout_s=2).with_env("MINIMQ_BROKER_NAMESERVER", "127.0.0.1:9")
+    nowhere = MinimqContainer(timeout_s=20).with_env("MINIMQ_BROKER_NAMESERVER", "127.0.0.1:9")
     with pytest.raises(DeadlineExceeded, match=r"no broker is registered; the end of its log:(.|\n)*nothing listens"):
         nowhere.start()
     with pytest.raises(Unavailable, match="docker build -t minimq"):
