@@ -9,7 +9,7 @@ messages=100000 # enough for every queue of both brokers
 first=40000     # read before anything happens; the rest after it
 before=60000    # sent before a master is killed; the rest while it is dead
 
-healthy_within=60 # seconds from the start of containers whose image is there
+patience=300 # seconds for anything that is waited for: a busy machine takes much longer than an idle one
 
 project=minimq-test
 servers=9
@@ -45,9 +45,8 @@ clean_up() {
 }
 trap clean_up EXIT
 
-wait_until() { # SECONDS COMMAND...
-  local deadline=$((SECONDS + $1))
-  shift
+wait_until() { # COMMAND...
+  local deadline=$((SECONDS + patience))
   until "$@"; do
     [ $SECONDS -lt $deadline ] || fail "in vain: $*"
     sleep 0.5
@@ -79,9 +78,9 @@ container() { compose ps --quiet "$1"; }
 other() { [ "${1##*-}" = 0 ] && echo "${1%-*}-1" || echo "${1%-*}-0"; }
 
 wait_for_start() { # after `compose up`, which began at the moment `began`
-  wait_until $((began + healthy_within - SECONDS)) all_healthy
-  echo "healthy after $((SECONDS - began)) s, at most $healthy_within are allowed"
-  wait_until 60 in_sync
+  wait_until all_healthy
+  echo "healthy after $((SECONDS - began)) s"
+  wait_until in_sync
   minimq cluster status
 }
 
@@ -155,7 +154,7 @@ grep -qx "$messages messages, $messages different bodies" "$temporary/spark" || 
 
 say "without its controller, the cluster serves: all in sync confirm their master"
 docker start "$(docker ps --all --quiet --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$killed")"
-wait_until 60 in_sync
+wait_until in_sync
 compose kill etcd-1 etcd-2 etcd-3
 sleep 5 # longer than a lease
 minimq cluster status
@@ -165,16 +164,16 @@ minimq consume compose-test --group outside --exit-at-end | grep -qx '{"id": "al
 compose start etcd-1 etcd-2 # any two will do
 
 say "kill the other one: the one that came back has everything"
-wait_until 60 in_sync
+wait_until in_sync
 minimq cluster status
 docker kill "$(container "$(other "$killed")")"
-wait_until 60 is_master "$killed"
+wait_until is_master "$killed"
 minimq consume compose-test --group back --exit-at-end >"$temporary/back"
 expect_lines "from the one that came back" "$temporary/back"
 
 say "stop"
 compose up --detach # the killed one as well
-wait_until 60 in_sync
+wait_until in_sync
 compose stop
 compose ps --all --quiet | xargs docker inspect --format '{{.Name}} ended with {{.State.ExitCode}}' | tee "$temporary/ended"
 # And what made the secrets; etcd ends with the signal that ends it.
