@@ -88,11 +88,11 @@ def test_messages_come_when_they_are_due_and_not_before(
             assert receipt.due_at is None
 
     assert arrived(cluster, topic, 24) == Counter(message.body for message in messages)
-    for message in read_all(cluster.nameserver, topic):
-        if message.body.startswith(b"after"):
-            assert message.stored_at >= began + timedelta(seconds=1)
-        if message.body.startswith(b"at"):
-            assert message.stored_at >= moment - timedelta(milliseconds=1)
+    for received in read_all(cluster.nameserver, topic):
+        if received.body.startswith(b"after"):
+            assert received.stored_at >= began + timedelta(seconds=1)
+        if received.body.startswith(b"at"):
+            assert received.stored_at >= moment - timedelta(milliseconds=1)
 
 
 def test_a_delayed_message_keeps_its_id_and_fields(cluster: LocalCluster, producer: Producer, topic: str) -> None:
