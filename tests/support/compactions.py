@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -149,8 +150,13 @@ def begin_round(store: OpenStore, *, most_keys: int = 1 << 20) -> CompactionRoun
 def compact(store: OpenStore, *, most_keys: int = 1 << 20) -> CompactionRound:
     """Carry a round out."""
     done = begin_round(store, most_keys=most_keys)
-    while not done.is_over:
-        done.step(0.02)
-    assert not done.is_given_up
+    is_done: list[bool] = []
+
+    def run() -> Generator[None, None, None]:
+        is_done.append((yield from done.run(0.02)))
+
+    for _ in run():
+        pass
+    assert is_done == [True]
     save_record(store.store.log.path, done.done())
     return done

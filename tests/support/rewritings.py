@@ -32,5 +32,5 @@ def rewrite(store: MessageStore, first: int, count: int, keeps: Keeps, *, step: 
             pass
         assert rewriting.put_in_place()
     finally:
-        rewriting.give_up()
+        rewriting.close()
     return rewriting

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -189,6 +190,45 @@ async def uncancellable(work: Awaitable[Result]) -> Result:
     if cancelled:
         raise asyncio.CancelledError
     return result
+
+
+async def in_steps(
+    handle: StoreHandle,
+    begin: Callable[[MessageStore], Generator[None, None, Result]],
+    pause_s: Callable[[float], float],
+) -> Result | None:
+    """Carry out work on a store on another thread, from one `yield` to the next, and return its result.
+
+    `pause_s` is given how long a step has taken, and returns how long to wait before the next one, in seconds. The
+    result is None if the store is another one by now, or was cut. Whatever ends it, the work is closed.
+    """
+    work: Generator[None, None, Result] | None = None
+    store: MessageStore | None = None
+    state: State | None = None
+
+    def step() -> tuple[Result | None, bool]:
+        nonlocal work, store, state
+        with handle.reading() as there:
+            if work is None:
+                work, store, state = begin(there), there, there.state
+            elif there is not store or there.state is not state:
+                return None, True
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value, True
+            return None, False
+
+    try:
+        while True:
+            began = time.perf_counter()
+            result, is_over = await uncancellable(asyncio.to_thread(step))
+            if is_over:
+                return result
+            await asyncio.sleep(pause_s(time.perf_counter() - began))
+    finally:
+        if work is not None:
+            await asyncio.to_thread(work.close)
 
 
 class Damage:

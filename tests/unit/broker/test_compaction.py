@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from types import SimpleNamespace
+from collections.abc import Generator
 from typing import Any, cast
 
 import pytest
@@ -114,8 +114,8 @@ def test_a_round_goes_no_further_than_what_others_have(stores: Stores, store: Op
     def end_of_round(opened: OpenStore, needed_from: int = 1 << 62) -> int:
         handle = cast("StoreHandle", OneStore(opened.store))
         shares: Any = {"interval_s": 1.0, "memory_bytes": 1 << 20, "share": 1.0}
-        begun = Compactor(handle, Counters(), lambda: 0, opened.clock, **shares)._begin(needed_from)
-        return begun.round._end if begun is not None else 0
+        begun = Compactor(handle, Counters(), lambda: 0, opened.clock, **shares)._begin(needed_from, opened.store)
+        return begun._end if begun is not None else 0
 
     work = Workload(store, "state", 2, SEED)
     work.send(150)
@@ -160,10 +160,10 @@ def test_a_round_that_is_interrupted_loses_nothing(stores: Stores, store: OpenSt
     work = Workload(store, "state", 2, SEED)
     work.send(300)
     work.store = store = opened_again(stores, store)
-    begun = begin_round(store)
+    begun = begin_round(store).run(0.0)
     for _ in range(steps):
-        begun.step(0.0)
-    assert not begun.is_over
+        next(begun)
+    begun.close()
     work.store = store = opened_again(stores, store)
     work.check()
     compact(store)
@@ -186,10 +186,14 @@ def test_a_damaged_record_lets_compaction_begin_anew(stores: Stores, store: Open
 def test_a_stop_gives_a_round_up_once_its_thread_is_done_with_a_step(store: OpenStore) -> None:
     events, begun, may_end = list[str](), threading.Event(), threading.Event()
 
-    def slowly(_: object) -> bool:
+    def slowly(*_: object) -> Generator[None, None, bool]:
         begun.set()
         assert may_end.wait(PATIENCE_S)
         events.append("step")
+        try:
+            yield
+        finally:
+            events.append("end")
         return True
 
     async def check() -> None:
@@ -197,8 +201,7 @@ def test_a_stop_gives_a_round_up_once_its_thread_is_done_with_a_step(store: Open
         compactor: Any = Compactor(
             handle, Counters(), lambda: 0, store.clock, interval_s=0.001, memory_bytes=1 << 20, share=1.0
         )
-        compactor._begin = lambda _: SimpleNamespace(round=SimpleNamespace(is_over=False))
-        compactor._step, compactor._end = slowly, lambda _: events.append("end")
+        compactor._round = slowly
         compactor.start()
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         stopping = asyncio.create_task(compactor.stop())

@@ -17,7 +17,7 @@ from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.repair import repair_segment
-from minimq_broker.store.upkeep.verify import Verification
+from minimq_broker.store.upkeep.verify import verified
 from support.stores import OpenStore, Stores
 
 Table = Any
@@ -137,15 +137,8 @@ def test_a_batch_with_a_damaged_row_is_published(stores: Stores, by: Harm) -> No
 def test_each_damage_is_found(stores: Stores, by: Harm) -> None:
     store, _ = harm(stores, by)
     assert check_directory(store.path).findings != []
-    with closing(CommitLog(store.path / "commitlog", 1 << 20, readonly=True)) as log:
-        verification = Verification(log.segments[0], log.segments[1].start)
-        with pytest.raises(DAMAGE):
-            verify(verification)
-
-
-def verify(verification: Verification) -> None:
-    while not verification.is_over:
-        verification.step(1 << 20, 100)
+    with closing(CommitLog(store.path / "commitlog", 1 << 20, readonly=True)) as log, pytest.raises(DAMAGE):
+        list(verified(log.segments[0], log.segments[1].start, 1 << 20, 100))
 
 
 @pytest.mark.parametrize("by", [*ROWS, *LOST_ROWS])

@@ -21,7 +21,7 @@ from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.copy import SegmentCopy, StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.upkeep.rewriting import Rewriting
-from minimq_broker.store.upkeep.verify import Verification
+from minimq_broker.store.upkeep.verify import verified
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
 from support.rewritings import Keeps, begin_rewriting, rewrite
@@ -151,7 +151,7 @@ def test_it_gives_way_to_who_removed_one(store: OpenStore) -> None:
     assert store.store.remove_first(log.segments[1].start)
     before = log.segments
     assert not rewriting.put_in_place()
-    rewriting.give_up()
+    rewriting.close()
     assert log.segments is before
     assert not list(log.path.glob("*.new*"))
 
@@ -163,7 +163,7 @@ def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
         pass
     log.mark_damaged(log.segments[2].start, "for this test")
     assert not rewriting.put_in_place()
-    rewriting.give_up()
+    rewriting.close()
     log.forgive(log.segments[2].start)
 
 
@@ -181,7 +181,7 @@ def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Sto
     while rewriting.step(1 << 30, 5):
         pass
     assert rewriting.put_in_place()
-    rewriting.give_up()
+    rewriting.close()
     after = [row for row in log_rows(store, "a") if row.position < end]
     assert [(row.position, row.last_offset) for row in before] == [(row.position, row.last_offset) for row in after]
     assert store.bodies("a", 0)[:2] == [b"x", b"x"]
@@ -192,7 +192,7 @@ def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Sto
     rewriting = Rewriting(log, log.segments[1:2], log.segments[2].start, longer)
     with pytest.raises(StoreError, match="cannot be replaced"):
         rewriting.step(1 << 30, 5)
-    rewriting.give_up()
+    rewriting.close()
 
 
 class Photographer:
@@ -256,9 +256,7 @@ def test_all_that_walks_the_log_understands_it(store: OpenStore, stores: Stores)
     log = store.store.log
     rewrite(store.store, 1, 3, only(store, "a"))
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
-        verification = Verification(segment, following.start)
-        while not verification.is_over:
-            verification.step(1 << 30, 7)
+        list(verified(segment, following.start, 1 << 30, 7))
     store.close()
     assert check_directory(store.path).findings == []
     about = inspect_as_json(store.path, entries=True)

@@ -13,7 +13,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.upkeep.verify import Verification
+from minimq_broker.store.upkeep.verify import verified
 from support.stores import Stores, numbered_batch
 
 Table = Any  # as lmdb has it
@@ -40,12 +40,7 @@ def steps(path: Path) -> int:
     """Verify the first segment five entries at a time, and return in how many steps."""
     with closing(CommitLog(path, 1 << 20, readonly=True)) as log:
         first, second = log.segments
-        verification = Verification(first, second.start)
-        count = 0
-        while not verification.is_over:
-            verification.step(1 << 20, 5)
-            count += 1
-        return count
+        return 1 + sum(1 for _ in verified(first, second.start, 1 << 20, 5))
 
 
 def test_a_segment_in_order_is_walked_through_in_steps(path: Path) -> None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from functools import partial
 from itertools import pairwise
 
 from minimq_broker.core.facts import TopicCompaction
-from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.compaction_record import TopicBytes, needs_compaction
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle, uncancellable
-from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.upkeep.compaction_file import load_record, save_record
 from minimq_broker.store.upkeep.compaction_round import CompactionRound
@@ -31,15 +27,6 @@ _STEP_S = 0.004
 _PAUSE_S = 0.002
 #: Bytes of memory for each key of a round, about.
 _KEY_BYTES = 160
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A round, and what it is of: after a truncation or a copy that is another one."""
-
-    store: MessageStore
-    state: State
-    round: CompactionRound
 
 
 class Compactor(PeriodicTask):
@@ -65,46 +52,39 @@ class Compactor(PeriodicTask):
         self._sizes: dict[int, TopicSizes] = {}
 
     async def _compact(self) -> None:
-        while await self._look():
+        while await in_steps(self._handle, partial(self._round, self._lowest_needed()), self._pause_s):
             pass
 
-    async def _look(self) -> bool:
-        work = await asyncio.to_thread(self._begin, self._lowest_needed())
-        if work is None:
-            return False
-        try:
-            while not work.round.is_over:
-                began = time.perf_counter()
-                if not await uncancellable(asyncio.to_thread(self._step, work)):  # or `_end` would come between
-                    return False
-                spent = time.perf_counter() - began
-                await asyncio.sleep(max(_PAUSE_S, spent * (1 / self._share - 1)))
-            return work.round.has_gone_on and not work.round.is_given_up
-        finally:
-            await asyncio.to_thread(self._end, work)
+    def _pause_s(self, spent_s: float) -> float:
+        return max(_PAUSE_S, spent_s * (1 / self._share - 1))
 
-    def _begin(self, needed_from: int) -> _Work | None:
-        with self._handle.reading() as store:
-            state = store.state
-            topics = {topic.topic_id: topic.compaction for topic in state.topics.copy().values() if topic.compaction}
-            if not topics:
-                return None
-            record, now = load_record(store.log.path), self._clock_ms()
-            limit = min(store.needed_from, store.confirmed, needed_from)
-            sizes = [self._bytes(store, topic_id, rules, record.position, limit) for topic_id, rules in topics.items()]
-            if not needs_compaction(record, sizes, now):
-                return None
-            begun = CompactionRound(
-                store.log,
-                topics,
-                record,
-                limit=limit,
-                now_ms=now,
-                most_keys=self._most_keys,
-                segment_bytes=store.options.segment_bytes,
-                mark=state.delays.saved_mark,
-            )
-            return _Work(store, state, begun)
+    def _round(self, needed_from: int, store: MessageStore) -> Generator[None, None, bool]:
+        begun = self._begin(needed_from, store)
+        if begun is None or not (yield from begun.run(_STEP_S)):
+            return False
+        self._finish(store, begun)
+        return begun.has_gone_on
+
+    def _begin(self, needed_from: int, store: MessageStore) -> CompactionRound | None:
+        state = store.state
+        topics = {topic.topic_id: topic.compaction for topic in state.topics.copy().values() if topic.compaction}
+        if not topics:
+            return None
+        record, now = load_record(store.log.path), self._clock_ms()
+        limit = min(store.needed_from, store.confirmed, needed_from)
+        sizes = [self._bytes(store, topic_id, rules, record.position, limit) for topic_id, rules in topics.items()]
+        if not needs_compaction(record, sizes, now):
+            return None
+        return CompactionRound(
+            store.log,
+            topics,
+            record,
+            limit=limit,
+            now_ms=now,
+            most_keys=self._most_keys,
+            segment_bytes=store.options.segment_bytes,
+            mark=state.delays.saved_mark,
+        )
 
     def _bytes(
         self, store: MessageStore, topic_id: int, rules: TopicCompaction, compacted_to: int, limit: int
@@ -124,19 +104,6 @@ class Compactor(PeriodicTask):
         self._sizes = {start: sizes for start, sizes in self._sizes.items() if start in starts}
         return TopicBytes(rules, clean, dirty)
 
-    def _step(self, work: _Work) -> bool:
-        with self._handle.reading() as store:
-            if store is not work.store or store.state is not work.state:
-                return False
-            try:
-                work.round.step(_STEP_S)
-            except DAMAGE:
-                work.round.give_up()  # whoever reads it reports it
-                raise
-            if work.round.is_over and not work.round.is_given_up:
-                self._finish(store, work.round)
-            return True
-
     def _finish(self, store: MessageStore, done: CompactionRound) -> None:
         save_record(store.log.path, done.done())
         self._counters.compaction_rounds += 1
@@ -150,7 +117,3 @@ class Compactor(PeriodicTask):
             done.removed,
             extra=ALWAYS_WRITTEN,
         )
-
-    def _end(self, work: _Work) -> None:
-        if not work.round.is_over:
-            work.round.give_up()

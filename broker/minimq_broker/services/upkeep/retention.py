@@ -10,13 +10,12 @@ import itertools
 import logging
 import math
 import struct
-import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from contextlib import closing
+from functools import partial
 
 import lmdb
 
-from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.retention import (
     AGED_AT_ONCE,
     NO_REST,
@@ -32,7 +31,7 @@ from minimq_broker.core.upkeep.retention import (
 )
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
@@ -55,15 +54,6 @@ _PAUSE_S = 0.005
 _SPARE_BYTES = 64 << 20
 
 
-class _Work(NamedTuple):
-    """A rewriting, and what it is of: after a truncation or a copy that is another one."""
-
-    store: MessageStore
-    state: State
-    rewriting: Rewriting
-    reason: Reason | None
-
-
 class Retention(PeriodicTask):
     """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread."""
 
@@ -84,6 +74,8 @@ class Retention(PeriodicTask):
             at_once=True,
         )
         self._lowest_needed = lowest_needed
+        #: The same as it was, on the event loop, behind the latest step of a rewriting.
+        self._needed_from = 0
         self._clock_ms = clock_ms
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Size of the log after something was deleted early, which may go on with what it has grown since.
@@ -135,34 +127,37 @@ class Retention(PeriodicTask):
     # ---- rewriting, in slices, with pauses, and only where there is room -------------------------------
 
     async def _rewrite(self, start: int, reason: Reason | None) -> bool:
-        work = await asyncio.to_thread(self._begin, start, reason)
-        if work is None:
-            return False
-        try:
-            has_more = True
-            while has_more and not self.is_woken:
-                began = time.monotonic()
-                has_more = await asyncio.to_thread(self._step, work)
-                await asyncio.sleep(max(_PAUSE_S, time.monotonic() - began))
-            return not has_more and await asyncio.to_thread(self._finish, work, self._lowest_needed())
-        finally:
-            await asyncio.to_thread(work.rewriting.give_up)
+        return bool(await in_steps(self._handle, partial(self._rewritten, start, reason), self._pause_s))
 
-    def _begin(self, start: int, reason: Reason | None) -> _Work | None:
-        with self._handle.reading() as store:
-            segments, kept_bytes = self._stretch(store, start, reason)
-            if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
-                return None
-            end = next(each.start for each in store.log.segments if each.start > start)
-            free = store.disk.look()[0].free_bytes
-            if free < kept_bytes + _SPARE_BYTES:
-                raise StoreFull(
-                    f"segments {segments[0].start} to {end} cannot be rewritten: about {kept_bytes} bytes of them are "
-                    f"needed, such as delayed messages, and {free} are left on the disk: free some"
-                )
-            salvages = reason is not None and any(each.start in self._handle.damage.known for each in segments)
-            made = Rewriting(store.log, segments, end, store.old.choice(reason), store.old.mark, salvages=salvages)
-            return _Work(store, store.state, made, reason)
+    def _pause_s(self, spent_s: float) -> float:
+        self._needed_from = self._lowest_needed()
+        return max(_PAUSE_S, spent_s)
+
+    def _rewritten(self, start: int, reason: Reason | None, store: MessageStore) -> Generator[None, None, bool]:
+        segments, kept_bytes = self._stretch(store, start, reason)
+        if not segments or any(segment.start in store.log.damage.reasons for segment in segments):
+            return False
+        end = next(each.start for each in store.log.segments if each.start > start)
+        free = store.disk.look()[0].free_bytes
+        if free < kept_bytes + _SPARE_BYTES:
+            raise StoreFull(
+                f"segments {segments[0].start} to {end} cannot be rewritten: about {kept_bytes} bytes of them are "
+                f"needed, such as delayed messages, and {free} are left on the disk: free some"
+            )
+        salvages = reason is not None and any(each.start in self._handle.damage.known for each in segments)
+        made = Rewriting(store.log, segments, end, store.old.choice(reason), store.old.mark, salvages=salvages)
+        with closing(made):
+            has_more = True
+            while has_more:
+                try:
+                    has_more = made.step(_SLICE_BYTES, _SLICE_ENTRIES)
+                except DAMAGE as error:
+                    store.log.report_damage(made.at.start, str(error))
+                    raise
+                yield
+                if has_more and self.is_woken:
+                    return False
+            return self._put_in_place(store, made, reason)
 
     def _stretch(self, store: MessageStore, start: int, reason: Reason | None) -> tuple[list[Segment], int]:
         """Return a segment with the neighbors that are rewritten with it, and how many bytes stay, about."""
@@ -183,37 +178,24 @@ class Retention(PeriodicTask):
         part = with_neighbors(kept, index, store.options.segment_bytes)
         return [segments[number] for number in part], sum(kept[number][0] for number in part)
 
-    def _step(self, work: _Work) -> bool:
-        with self._handle.reading() as store:
-            if store is not work.store or store.state is not work.state:
-                return False
-            try:
-                return work.rewriting.step(_SLICE_BYTES, _SLICE_ENTRIES)
-            except DAMAGE as error:
-                store.log.report_damage(work.rewriting.at.start, str(error))
-                raise
-
-    def _finish(self, work: _Work, needed_from: int) -> bool:
-        with self._handle.reading() as store:
-            if store is not work.store or store.state is not work.state:
-                return False
-            before, made = store.log.disk_bytes, work.rewriting
-            if not store.old.put_in_place(made, needed_from):
-                return False
-            self._counters.segments_rewritten += len(made.former)
-            if made.lost:
-                log.error("retention: lost is what cannot be read from=%d entries=%d", made.start, made.lost)
-            log.info(
-                "retention: rewritten from=%d to=%d segments=%d bytes=%d kept=%d reason=%s",
-                made.start,
-                made.end,
-                len(made.former),
-                before - store.log.disk_bytes,
-                made.kept_bytes,
-                work.reason or "garbage",
-                extra=ALWAYS_WRITTEN,
-            )
-            return True
+    def _put_in_place(self, store: MessageStore, made: Rewriting, reason: Reason | None) -> bool:
+        before = store.log.disk_bytes
+        if not store.old.put_in_place(made, self._needed_from):
+            return False
+        self._counters.segments_rewritten += len(made.former)
+        if made.lost:
+            log.error("retention: lost is what cannot be read from=%d entries=%d", made.start, made.lost)
+        log.info(
+            "retention: rewritten from=%d to=%d segments=%d bytes=%d kept=%d reason=%s",
+            made.start,
+            made.end,
+            len(made.former),
+            before - store.log.disk_bytes,
+            made.kept_bytes,
+            reason or "garbage",
+            extra=ALWAYS_WRITTEN,
+        )
+        return True
 
     # ---- looking ------------------------------------------------------------------------------------
 

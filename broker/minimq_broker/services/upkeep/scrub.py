@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Generator
+from functools import partial
+from itertools import pairwise
 
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle
+from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.verify import Verification
+from minimq_broker.store.upkeep.verify import verified
 from minimq_common.errors import CorruptEntry
 from minimq_common.serving.periodic import PeriodicTask
 
@@ -43,54 +45,38 @@ class Scrub(PeriodicTask):
             self._pause_s = self._round_s
             await self._round()
         else:
-            await self._look_at_pages()
+            for segment in reversed(self._handle.store.log.segments[:-1]):
+                await in_steps(self._handle, partial(_look_at_pages, segment), lambda _: _PAGES_S)
             self._has_seen_pages, self._pause_s = True, min(self._round_s, _FIRST_S)
-
-    async def _look_at_pages(self) -> None:
-        for segment in reversed(self._handle.store.log.segments[:-1]):
-            walk, may_go_on = segment.pages.walk(), not segment.pages.is_over
-            while may_go_on:
-                may_go_on = await asyncio.to_thread(self._walk_on, segment, walk)
-                await asyncio.sleep(_PAGES_S)
-
-    def _walk_on(self, segment: Segment, walk: Iterator[None]) -> bool:
-        with self._handle.reading() as store:
-            try:
-                return next(walk, self) is not self
-            except CorruptEntry as error:
-                store.log.report_damage(segment.start, error.message)
-                return False
 
     async def _round(self) -> None:
         position = -1
-        while (start := self._next(position)) is not None:
-            await self._verify(start)
-            position = start
+        while (found := self._next(position)) is not None:
+            segment, end = found
+            if await in_steps(self._handle, partial(_verify, segment, end), lambda _: _STEP_S):
+                self._counters.segments_verified += 1
+            position = segment.start
 
-    def _next(self, position: int) -> int | None:
-        sealed = self._handle.store.log.segments[:-1]
-        return next((segment.start for segment in sealed if segment.start > position), None)
+    def _next(self, position: int) -> tuple[Segment, int] | None:
+        segments = pairwise(self._handle.store.log.segments)
+        return next(((segment, later.start) for segment, later in segments if segment.start > position), None)
 
-    async def _verify(self, start: int) -> None:
-        verification: Verification | None = None
-        while verification is None or not verification.is_over:
-            verification = await asyncio.to_thread(self._step, start, verification)
-            if verification is None:
-                return
-            await asyncio.sleep(0 if verification.is_over else _STEP_S)
-        self._counters.segments_verified += 1
 
-    def _step(self, start: int, verification: Verification | None) -> Verification | None:
-        with self._handle.reading() as store:
-            found = [(one, two.start) for one, two in zip(store.log.segments, store.log.segments[1:], strict=False)]
-            segment, end = next(((one, end) for one, end in found if one.start == start), (None, 0))
-            if segment is None or store.log.damage.refuses(start):
-                return None
-            if verification is None or verification.segment is not segment:
-                verification = Verification(segment, end)
-            try:
-                verification.step(_STEP_BYTES, _STEP_ENTRIES)
-            except DAMAGE as error:
-                store.log.report_damage(start, str(error))
-                return None
-            return verification
+def _look_at_pages(segment: Segment, store: MessageStore) -> Generator[None, None, None]:
+    try:
+        if not segment.pages.is_over:
+            yield from segment.pages.walk()
+    except CorruptEntry as error:
+        store.log.report_damage(segment.start, error.message)
+
+
+def _verify(segment: Segment, end: int, store: MessageStore) -> Generator[None, None, bool]:
+    steps = verified(segment, end, _STEP_BYTES, _STEP_ENTRIES)
+    try:
+        while segment in store.log.segments and not store.log.damage.refuses(segment.start):
+            if next(steps, steps) is steps:
+                return True
+            yield
+    except DAMAGE as error:
+        store.log.report_damage(segment.start, str(error))
+    return False

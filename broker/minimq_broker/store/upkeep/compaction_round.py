@@ -7,7 +7,7 @@ up to there, the oldest first. So a tombstone outlives all that it deletes, what
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 
 from minimq_broker.core.facts import TopicCompaction
@@ -47,17 +47,14 @@ class CompactionRound:
         self._now_ms, self._segment_bytes = now_ms, segment_bytes
         self._newest = NewestKeys(most_keys)
         self.messages = self.removed = self.rewritten = 0
-        self.is_over = self.is_given_up = False
         self._tombstones = 0
         self._held: set[tuple[int, int]] = set()
         #: Segments end where the next one starts; the last one is written to.
         starts = [segment.start for segment in log.segments if segment.start <= limit]
         self._end = starts[-1] if starts else 0
-        self._rewriting: Rewriting | None = None
         self._until = 0.0
         #: Whether the time of the step was over before all entries were read.
         self._is_cut = False
-        self._work = self._do()
 
     @property
     def has_gone_on(self) -> bool:
@@ -68,24 +65,26 @@ class CompactionRound:
         """Return the record of the rounds with this one, once it is over."""
         return self._record.after(self._end, self._now_ms, self._tombstones, sorted(self._held))
 
-    def step(self, budget_s: float) -> None:
-        """Do some work, for about that time. Raises what reading and writing segments raises."""
-        self._until = time.perf_counter() + budget_s
-        for _ in self._work:
-            if time.perf_counter() >= self._until:
-                return
-        self.is_over = True
+    def run(self, budget_s: float) -> Generator[None, None, bool]:
+        """Do it, in steps of about that time; return whether it was done. Raises what reading and writing raises.
 
-    def give_up(self) -> None:
-        """End it; what was rewritten stays. Idempotent."""
-        self.is_given_up = not self.is_over
-        self.is_over = True
-        if self._rewriting is not None:
-            self._rewriting.give_up()
+        It is not if a segment was removed or repaired meanwhile: the next round begins anew. What was rewritten stays.
+        """
+        self._until = time.perf_counter() + budget_s
+        work = self._do()
+        with closing(work):
+            while True:
+                try:
+                    next(work)
+                except StopIteration as end:
+                    return bool(end.value)
+                if time.perf_counter() >= self._until:
+                    yield
+                    self._until = time.perf_counter() + budget_s
 
     # Between two steps nothing is read: what yields has closed its reader.
 
-    def _do(self) -> Iterator[None]:
+    def _do(self) -> Generator[None, None, bool]:
         yield from self._map()
         position = 0
         while group := self._group_from(position):
@@ -98,12 +97,11 @@ class CompactionRound:
                 for found in self._look(group):
                     has_work = found
                     yield
-            if has_work:
-                yield from self._rewrite(group, position)
-                if self.is_given_up:
-                    return
-            else:
+            if not has_work:
                 self._tombstones += self._record.tombstones and 1
+            elif not (yield from self._rewrite(group, position)):
+                return False
+        return True
 
     def _map(self) -> Iterator[None]:
         position = self._record.position
@@ -141,23 +139,21 @@ class CompactionRound:
                 if has_work:
                     return
 
-    def _rewrite(self, group: list[Segment], end: int) -> Iterator[None]:
+    def _rewrite(self, group: list[Segment], end: int) -> Generator[None, None, bool]:
         choice = self._new_choice()
-        made = self._rewriting = Rewriting(self._log, group, end, choice, self._mark, choice.rest)
-        while made.step(_STEP_BYTES, _STEP_ENTRIES):
-            yield
-        is_there = made.put_in_place()
-        made.give_up()
-        self._rewriting = None
-        if not is_there:  # one of them was removed or repaired meanwhile: the next round begins anew
-            self.give_up()
-            return
+        made = Rewriting(self._log, group, end, choice, self._mark, choice.rest)
+        with closing(made):
+            while made.step(_STEP_BYTES, _STEP_ENTRIES):
+                yield
+            if not made.put_in_place():
+                return False
         self.rewritten += len(group)
         self.messages += choice.messages
         self.removed += choice.removed
         self._tombstones += choice.tombstones
         self._held.update((queue.topic_id, queue.queue_id) for queue in choice.held)
         yield
+        return True
 
     def _new_choice(self) -> CompactionChoice:
         return CompactionChoice(self._topics, self._newest, self._end, self._record, self._now_ms)

@@ -135,6 +135,6 @@ class Rewriting:
         with writing(self._log.path):
             return self._log.replace(self.former, self._made.path)
 
-    def give_up(self) -> None:
+    def close(self) -> None:
         """Close and delete the new segment, unless it has its place by now. Idempotent."""
         self._made.give_up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -13,52 +14,46 @@ from minimq_broker.store.segment_file import PageCheck
 from minimq_common.errors import CorruptEntry
 
 
-class Verification:
-    """A walk through all pages, then all entries and index rows of one read-only segment."""
+def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:
+    """Walk through all pages, then all entries and index rows of a read-only segment, some in each step.
 
-    def __init__(self, segment: Segment, end: int) -> None:
-        self.is_over = False
-        self.segment = segment
-        self._end = end
-        self._position = segment.start
-        self._entries = self._rows = self._due = 0
-        self._pages: Iterator[None] | None = PageCheck(segment.path).walk(deep=True)
-
-    def step(self, max_bytes: int, max_entries: int) -> None:
-        """Look at some entries. Raises one of `DAMAGE` if something was changed."""
-        if self._pages is not None:
-            if next(self._pages, self) is self:  # they are all in order
-                self._pages = None
-            return
-        left_bytes, left_entries = max_bytes, max_entries
-        with closing(self.segment.entries(self._position)) as entries:
-            for position, data in entries:
-                self._verify(position, bytes(data))
-                left_bytes -= len(data)
-                left_entries -= 1
+    Raises one of `DAMAGE` if something was changed. Between two steps nothing is read.
+    """
+    yield from PageCheck(segment.path).walk(deep=True)
+    position, is_over = segment.start, False
+    found: Counter[str] = Counter()
+    while not is_over:
+        left_bytes, left_entries, is_over = max_bytes, max_entries, True
+        with closing(segment.entries(position)) as entries:
+            for at, data in entries:
+                position = _verified(segment, position, at, bytes(data), found)
+                left_bytes, left_entries = left_bytes - len(data), left_entries - 1
                 if left_bytes <= 0 or left_entries <= 0:
-                    return
-        if (self.segment.rewritten_to or self._position) != self._end:
-            raise CorruptEntry(f"it ends at position {self._position}, and the next one starts at {self._end}")
-        if self.segment.counts != (self._entries, self._rows, self._due):
-            raise CorruptEntry(
-                f"it has {self._entries} entries, {self._rows} batches in queues and {self._due} due rows, but it"
-                " says that it has {} entries, {} index rows and {} due rows".format(*self.segment.counts)
-            )
-        self.is_over = True
+                    is_over = False
+                    break
+        if not is_over:
+            yield
+    if (segment.rewritten_to or position) != end:
+        raise CorruptEntry(f"it ends at position {position}, and the next one starts at {end}")
+    if segment.counts != (counts := (found["entries"], found["rows"], found["due"])):
+        raise CorruptEntry(
+            "it has {} entries, {} batches in queues and {} due rows, but it says that it has {} entries, {} index"
+            " rows and {} due rows".format(*counts, *segment.counts)
+        )
 
-    def _verify(self, position: int, data: bytes) -> None:
-        if position < self._position or (position > self._position and not self.segment.rewritten_to):
-            raise CorruptEntry(f"an entry begins at position {position}, where {self._position} was expected")
-        header, about, done = opened(data, position)
-        self._position = position + len(data)
-        self._entries += 1
-        if about is not None:
-            self._rows += 1
-            row = row_of(header, about, position, len(data))
-            if self.segment.row_at(header.queue, row.last_offset) != row:
-                raise CorruptEntry(f"the index row of queue {header.queue} offset {row.last_offset} is wrong")
-        for due in due_rows_of(done, position):
-            self._due += 1
-            if not self.segment.due.has(due):
-                raise CorruptEntry(f"the due row of the batch of position {due.due.id} is wrong")
+
+def _verified(segment: Segment, expected: int, position: int, data: bytes, found: Counter[str]) -> int:
+    if position < expected or (position > expected and not segment.rewritten_to):
+        raise CorruptEntry(f"an entry begins at position {position}, where {expected} was expected")
+    header, about, done = opened(data, position)
+    found["entries"] += 1
+    if about is not None:
+        found["rows"] += 1
+        row = row_of(header, about, position, len(data))
+        if segment.row_at(header.queue, row.last_offset) != row:
+            raise CorruptEntry(f"the index row of queue {header.queue} offset {row.last_offset} is wrong")
+    for due in due_rows_of(done, position):
+        found["due"] += 1
+        if not segment.due.has(due):
+            raise CorruptEntry(f"the due row of the batch of position {due.due.id} is wrong")
+    return position + len(data)
