@@ -4,7 +4,6 @@ import io
 import logging
 
 from minimq_common.serving.logs import ALWAYS_WRITTEN, SummingHandler, formatter
-from support.waiting import wait_until
 
 
 class Clock:
@@ -60,31 +59,17 @@ def test_kinds_of_lines_take_bounded_memory() -> None:
     assert len(handler._windows) == 1_000
 
 
-def test_what_was_left_out_is_told_at_the_end_of_the_window_though_no_record_follows() -> None:
-    stream = io.StringIO()
-    handler = SummingHandler(stream, window_s=0.05)
-    log = logger_to(handler)
-
-    def told() -> int:
-        return stream.getvalue().count("left out count=")
-
-    for already in (0, 1):  # not only once
+def test_what_was_left_out_is_told_ahead_of_the_next_record_whatever_it_is() -> None:
+    stream, clock = io.StringIO(), Clock()
+    log = logger_to(SummingHandler(stream, clock))
+    for extra in ({}, ALWAYS_WRITTEN):
         for _ in range(103):
             log.info("again")
-        wait_until(lambda: told() > already)  # noqa: B023 - it is over before the next round
-    handler.close()
-
-
-def test_a_closed_handler_has_no_timer() -> None:
-    handler = SummingHandler(io.StringIO())
-    log = logger_to(handler)
-    for _ in range(101):
-        log.info("again")
-    timer = handler._timer
-    assert timer is not None
-    handler.close()
-    timer.join(5)
-    assert not timer.is_alive()
+        clock.now += 10.0
+        log.info("another", extra=extra)
+        *_, summed_up, last = stream.getvalue().splitlines()
+        assert summed_up == "more lines of the same kind were left out count=3 text='again'"
+        assert last == "another"
 
 
 def test_an_account_of_what_was_done_is_written_however_long_it_is() -> None:
