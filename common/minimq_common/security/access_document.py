@@ -158,16 +158,6 @@ def _inline(key: StoredKey, now_ms: int) -> str:
     return f"{text}  # {lifetime}" if lifetime else text
 
 
-def newer(one: AccessDocument | None, other: AccessDocument | None) -> AccessDocument | None:
-    """Return the one of two documents that counts: that of the larger version, of equal ones that of the larger digest.
-
-    So all servers come to the same, in whatever order they hear of them.
-    """
-    if one is None or other is None:
-        return one or other
-    return max(one, other, key=lambda document: (document.version, document.digest))
-
-
 def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[str]:
     """Yield what has changed, for the log of audits, without any hash."""
     before = former or AccessDocument(0)

@@ -143,44 +143,6 @@ class SharedAccess:
         )  # fmt: skip
 
 
-class AccessConversation:
-    """One end of the talk between two servers, the same at both.
-
-    Each says the rank of its document first; the one whose document is newer sends it, then and after each change.
-    """
-
-    def __init__(self, own: SharedAccess, peer: str) -> None:
-        self._own = own
-        self._peer = peer
-        self._greeted = False
-        self._theirs: AccessRank | None = None
-
-    @property
-    def agreed(self) -> bool:
-        """True once the peer has said what it has, and nothing of it is lacking here."""
-        return self._theirs is not None and self._own.rank >= self._theirs
-
-    def due(self) -> AccessNotice | None:
-        """Return what is to be said now; None for nothing."""
-        rank, document = self._own.rank, b""
-        if self._greeted:
-            if self._theirs is None or self._theirs >= rank or self._own.document is None:
-                return None
-            self._theirs, document = rank, self._own.document.encoded()
-        self._greeted = True
-        return AccessNotice(version=rank.version, digest=rank.digest, document=document)
-
-    def hear(self, notice: AccessNotice) -> None:
-        """Take in what the peer says. Raises `InvalidArgument` when its document is none, or another one."""
-        rank = AccessRank(notice.version, notice.digest)
-        document = decode(notice.document) if notice.document else None
-        if document is not None and (document.version, document.digest) != rank:
-            raise InvalidArgument("the document of users and rules is not that which was announced")
-        self._theirs = rank
-        if document is not None:
-            self._own.offer(document, self._peer)
-
-
 async def exchange(
     own: SharedAccess,
     peer: str,
@@ -188,28 +150,34 @@ async def exchange(
     write: Callable[[AccessNotice], Awaitable[object]],
     agreed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Talk until the other side ends the stream."""
-    conversation = AccessConversation(own, peer)
-    wake = asyncio.Event()
+    """Be one end of the talk between two servers, the same at both, until the other side ends the stream.
+
+    Each says what it has, at first and after each change, unless the other one has said the same. The newer one counts.
+    """
+    changed, talk = asyncio.Event(), object()
+    theirs: bytes | None = None
 
     async def say() -> None:
+        said: bytes | None = None
         while True:
-            wake.clear()
-            if (notice := conversation.due()) is None:
-                await wake.wait()
-            else:
-                await write(notice)
+            changed.clear()
+            mine = b"" if own.document is None else own.document.encoded()
+            if mine != said and (said is None or mine != theirs):
+                await write(AccessNotice(document=mine))
+            said = mine
+            await changed.wait()
 
     async def hear() -> None:
+        nonlocal theirs
         async for notice in heard:
             check_bounds(notice)
-            conversation.hear(notice)
-            wake.set()
-            if conversation.agreed:
-                own.age.agreed(conversation)
-                agreed()
+            theirs = notice.document
+            if theirs:
+                own.offer(decode(theirs), peer)
+            own.age.agreed(talk)
+            agreed()
 
-    own.listen(wake.set)
+    own.listen(changed.set)
     saying = asyncio.create_task(say(), name=f"access-say-{peer}")
     hearing = asyncio.create_task(hear(), name=f"access-hear-{peer}")
     try:
@@ -218,8 +186,8 @@ async def exchange(
             if task in done:
                 task.result()
     finally:
-        own.ignore(wake.set)
-        own.age.lost(conversation)
+        own.ignore(changed.set)
+        own.age.lost(talk)
         for task in (saying, hearing):
             task.cancel()
         await asyncio.gather(saying, hearing, return_exceptions=True)

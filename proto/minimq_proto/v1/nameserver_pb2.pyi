@@ -585,27 +585,19 @@ global___RouteEvent = RouteEvent
 
 @typing.final
 class AccessNotice(google.protobuf.message.Message):
-    """One side says which users and rules it has. Both do so first, and again after each change; whoever has the newer ones,
-    by version and then by digest, sends them.
+    """The users and rules that one side has, in JSON; empty for none. Both say so first, and again after each change; the
+    newer ones count, by version and then by digest.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    VERSION_FIELD_NUMBER: builtins.int
-    DIGEST_FIELD_NUMBER: builtins.int
     DOCUMENT_FIELD_NUMBER: builtins.int
-    version: builtins.int
-    digest: builtins.str
-    """The SHA-256 of the document, 64 hexadecimal digits; empty for none."""
     document: builtins.bytes
-    """The document in JSON, for a peer whose one is older."""
     def __init__(
         self,
         *,
-        version: builtins.int = ...,
-        digest: builtins.str = ...,
         document: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "document", b"document", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["document", b"document"]) -> None: ...
 
 global___AccessNotice = AccessNotice

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, newer
+from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import VERBS, Need, Resource, Rule, Verb, parse_rule
 from minimq_common.security.user_key import hash_of, new_key, parse_key
@@ -259,18 +258,3 @@ def test_changes_are_told_without_hashes() -> None:
     ]
     assert list(changes(DOCUMENT, DOCUMENT)) == []
     assert KEY.hash not in "".join(changes(None, later))
-
-
-VERSIONS = [
-    AccessDocument(version, {"u": User(disabled=disabled)}) for version in (1, 2, 3) for disabled in (True, False)
-]
-
-
-@given(st.permutations(VERSIONS))
-def test_the_largest_version_wins_in_whatever_order_it_comes(order: list[AccessDocument]) -> None:
-    found = None
-    for document in order:
-        found = newer(found, document)
-    assert found == max(VERSIONS, key=lambda document: (document.version, document.digest))
-    for one, other in itertools.product(VERSIONS, VERSIONS):
-        assert newer(one, other) == newer(other, one)

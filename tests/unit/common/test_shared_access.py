@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections import deque
+import math
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, User
-from minimq_common.security.shared_access import AccessConversation, AccessRank, SharedAccess
+from minimq_common.security.shared_access import AccessRank, SharedAccess, exchange
 from minimq_proto.v1.nameserver_pb2 import AccessNotice
 
 
@@ -24,73 +27,93 @@ def rank(of: AccessDocument) -> AccessRank:
 
 
 class Link:
-    """A stream between two servers, whose messages arrive one by one, or are lost with it."""
+    """A stream between two servers; what is on the way is lost with it."""
 
     def __init__(self, one: SharedAccess, other: SharedAccess) -> None:
-        self.ends = [AccessConversation(one, "b"), AccessConversation(other, "a")]
-        self.on_the_way: list[deque[AccessNotice]] = [deque(), deque()]
-        self.documents: list[AccessRank] = []
+        self.said: list[AccessNotice] = []
+        ways: list[asyncio.Queue[AccessNotice]] = [asyncio.Queue(), asyncio.Queue()]
 
-    def step(self, end: int) -> bool:
-        """Let one end take a message in, and say what it has to; return whether anything happened."""
-        happened = bool(self.on_the_way[end])
-        if happened:
-            self.ends[end].hear(self.on_the_way[end].popleft())
-        while (said := self.ends[end].due()) is not None:
-            self.on_the_way[1 - end].append(said)
-            self.documents += [AccessRank(said.version, said.digest)] if said.document else []
-            happened = True
-        return happened
+        async def heard(way: asyncio.Queue[AccessNotice]) -> AsyncIterator[AccessNotice]:
+            while True:
+                yield await way.get()
+
+        async def write(way: asyncio.Queue[AccessNotice], notice: AccessNotice) -> None:
+            self.said.append(notice)
+            way.put_nowait(notice)
+
+        self.ends = [
+            asyncio.create_task(exchange(own, "other", heard(ways[end]), partial(write, ways[1 - end])))
+            for end, own in enumerate((one, other))
+        ]
+
+    async def end(self) -> None:
+        for task in self.ends:
+            task.cancel()
+        await asyncio.gather(*self.ends, return_exceptions=True)
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 @given(
     servers=st.integers(2, 5),
     events=st.lists(
-        st.tuples(st.sampled_from(["offer", "step", "break"]), st.integers(0, 99), st.integers(0, 99)), max_size=60
+        st.tuples(st.sampled_from(["offer", "turns", "break"]), st.integers(0, 99), st.integers(0, 99)), max_size=60
     ),
 )
 def test_the_newest_document_reaches_every_server(servers: int, events: list[tuple[str, int, int]]) -> None:
-    own = [SharedAccess() for _ in range(servers)]
-    pairs = [(one, one + 1) for one in range(servers - 1)]  # a chain: nobody hears everything at first hand
-    links = [Link(own[one], own[other]) for one, other in pairs]
-    offered: list[AccessDocument] = []
-    for kind, first, second in events:
-        if kind == "offer":
-            made = document(1 + second // 3, f"u{second}")
-            offered.append(made)
-            own[first % servers].offer(made, "test")
-        elif kind == "step":
-            links[first % len(links)].step(second % 2)
-        else:
-            number = first % len(links)
-            links[number] = Link(*(own[end] for end in pairs[number]))
-    while any([link.step(end) for link in links for end in (0, 1)]):  # noqa: C419 - each of them
-        pass
-    newest = max(map(rank, offered), default=AccessRank())
-    assert [each.rank for each in own] == [newest] * servers
-    assert all(link.ends[end].agreed for link in links for end in (0, 1))
+    async def test() -> None:
+        own = [SharedAccess() for _ in range(servers)]
+        pairs = [(one, one + 1) for one in range(servers - 1)]  # a chain: nobody hears everything at first hand
+        links = [Link(own[one], own[other]) for one, other in pairs]
+        offered: list[AccessDocument] = []
+        for kind, first, second in events:
+            if kind == "offer":
+                offered.append(document(1 + second // 3, f"u{second}"))
+                own[first % servers].offer(offered[-1], "test")
+            elif kind == "turns":
+                await turns(second % 10)
+            else:
+                number = first % len(links)
+                await links[number].end()
+                links[number] = Link(*(own[end] for end in pairs[number]))
+        await turns(100 * servers)
+        assert [each.rank for each in own] == [max(map(rank, offered), default=AccessRank())] * servers
+        assert [each.age.seconds for each in own] == [0] * servers
+        for link in links:
+            await link.end()
+        assert all(each.age.seconds > 0 for each in own)
+
+    asyncio.run(test())
 
 
 def test_a_document_is_sent_once_to_whom_it_is_new() -> None:
-    here, there = SharedAccess(), SharedAccess()
-    here.offer(document(3, "alice"), "test")
-    link = Link(here, there)
-    while link.step(0) | link.step(1):
+    async def test() -> None:
+        here, there = SharedAccess(), SharedAccess()
+        here.offer(document(3, "alice"), "test")
+        link = Link(here, there)
+        await turns(20)
+        assert sorted(notice.document for notice in link.said) == [b"", document(3, "alice").encoded()]
+        assert there.document == here.document
+        await link.end()
+
+    asyncio.run(test())
+
+
+def test_what_is_no_document_ends_the_talk() -> None:
+    async def heard() -> AsyncIterator[AccessNotice]:
+        yield AccessNotice(document=b"{")
+
+    async def write(_: AccessNotice) -> None:
         pass
-    assert link.documents == [here.rank]
-    assert there.document == here.document
 
-
-def test_what_is_not_what_was_announced_is_refused() -> None:
     own = SharedAccess()
-    conversation = AccessConversation(own, "b")
-    made = document(2, "alice")
-    with pytest.raises(InvalidArgument, match="not that which was announced"):
-        conversation.hear(AccessNotice(version=3, digest=made.digest, document=made.encoded()))
     with pytest.raises(InvalidArgument, match="cannot be read"):
-        conversation.hear(AccessNotice(version=made.version, digest=made.digest, document=b"{"))
+        asyncio.run(exchange(own, "b", heard(), write))
     assert own.document is None
-    assert not conversation.agreed
+    assert math.isinf(own.age.seconds)
 
 
 def test_two_documents_of_one_version_are_an_error_once(caplog: pytest.LogCaptureFixture) -> None:
