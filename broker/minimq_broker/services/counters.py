@@ -35,7 +35,6 @@ class Counters:
     #: Batches of them that could not be read when they were due.
     delayed_lost: int = 0
     compaction_rounds: int = 0
-    compacted_messages: int = 0
     compaction_removed: int = 0
     halves_ended: Counter[str] = field(default_factory=Counter)
     half_checks: int = 0

@@ -76,8 +76,7 @@ def batch_entry(
 ) -> bytes:
     """Return the entry of a batch in a queue."""
     head = _HEADER.pack(0, kind, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
-    crc = google_crc32c.value(head + data[: batch.HEADER_BYTES])
-    return b"".join((crc.to_bytes(_CRC_BYTES, "little"), head, data))
+    return _sealed(head, data)
 
 
 def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:
@@ -221,15 +220,16 @@ class OpenedEntry(NamedTuple):
     effect: Effect
 
 
-def opened(data: bytes, position: int) -> OpenedEntry:
-    """Verify an entry for a log position, with the batch in it."""
+def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -> OpenedEntry:
+    """Verify an entry for a log position, with the batch in it unless that is known to be verified."""
     entry = memoryview(data)
     header = read_header(entry, position)
     payload = payload_of(entry, header)
     if header.kind == EntryKind.FACT:
         return OpenedEntry(header, None, read_fact(payload, position))
     try:
-        batch.verify(bytes(payload))
+        if not verified:
+            batch.verify(bytes(payload))
     except CorruptBatch as error:
         raise CorruptEntry(f"the entry at position {position} cannot be taken over: {error.message}") from None
     about = _about(payload, position)
@@ -241,11 +241,7 @@ def opened(data: bytes, position: int) -> OpenedEntry:
 
 def effect(entry: memoryview, position: int) -> Effect:
     """Return what the entry at a log position does to the state. Raises as `opened`, but for the batch."""
-    header = read_header(entry, position)
-    payload = payload_of(entry, header)
-    if header.kind == EntryKind.FACT:
-        return read_fact(payload, position)
-    return _done_by(header, _about(payload, position), entry, position)
+    return opened(entry, position, verified=True).effect
 
 
 def _about(payload: memoryview, position: int) -> batch.Header:

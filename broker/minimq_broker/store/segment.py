@@ -29,10 +29,11 @@ from minimq_broker.store.entry import (
     EntryKind,
     batch_at,
     held_key_of,
+    opened,
     read_header,
     stands_at,
 )
-from minimq_broker.store.held.due_table import DueRow
+from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import (
     ROW_KEY,
@@ -43,6 +44,7 @@ from minimq_broker.store.rows import (
     count_in,
     may_hold,
     position_in,
+    row_of,
     unpack_row,
 )
 from minimq_broker.store.segment_file import SegmentFile
@@ -50,6 +52,20 @@ from minimq_common.errors import CorruptEntry
 
 _POSITION = struct.Struct(">Q")
 _MAX_OFFSET = (1 << 64) - 1
+
+
+def rows_of(
+    entries: Sequence[tuple[int, bytes]], *, verified: bool = False
+) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
+    """Return the index rows and the due rows of entries, which are opened for that. Raises `CorruptEntry`."""
+    rows: list[tuple[QueueKey, Row]] = []
+    due: list[DueRow] = []
+    for position, data in entries:
+        header, about, effect = opened(data, position, verified=verified)
+        due += due_rows_of(effect, position)
+        if about is not None:
+            rows.append((header.queue, row_of(header, about, position, len(data))))
+    return rows, due
 
 
 class Segment(SegmentFile):

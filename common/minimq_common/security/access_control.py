@@ -72,12 +72,10 @@ class UnknownToken:
     hash: str
 
 
-@dataclass(slots=True)
-class _KnownUser:
-    """A caller that is a user."""
+class _UserCaller(KnownCaller):
+    """A caller that is a user, by a key or a token."""
 
     principal: Principal
-    caller: KnownCaller
     token: VerifiedToken | None
 
 
@@ -100,7 +98,7 @@ class AccessControl:
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
-        self._users: dict[str, _KnownUser] = {}
+        self._users: dict[str, _UserCaller] = {}
         self._tokens = 0  # that are among them
         self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # of users that callers are of
         self._gate = TokenGate(folder, now_ms)
@@ -137,7 +135,7 @@ class AccessControl:
         """Return who has shown a token."""
         try:
             known = self._in_force(token.hash)  # another call with it may have come before
-            return known.caller if known is not None else self._user_with(token, peer)
+            return known if known is not None else self._user_with(token, peer)
         except (NotAuthenticated, SystemBusy, Unavailable):
             if not self._only_reports:
                 raise
@@ -165,10 +163,10 @@ class AccessControl:
             raise Unavailable(refusal)
         known = self._in_force(key_hash)
         if known is not None:
-            return known.caller
+            return known
         return UnknownToken(text, key_hash) if may_be_token else self._user(key_hash, text)
 
-    def _in_force(self, key_hash: str) -> _KnownUser | None:
+    def _in_force(self, key_hash: str) -> _UserCaller | None:
         known = self._users.get(key_hash)
         return None if known is None or 0 < known.principal.expires_ms <= self._now_ms() else known
 
@@ -191,8 +189,7 @@ class AccessControl:
         if isinstance(found, Refusal):
             user = "" if policy is None else policy.user_of(key_hash)
             raise self._refusal(found.value, _why(found, user), key)
-        known = self._users.get(key_hash)
-        return self._add(key_hash, found, None) if known is None else known.caller
+        return self._users.get(key_hash) or self._add(key_hash, found, None)
 
     def _user_with(self, shown: UnknownToken, peer: str) -> KnownCaller:
         token_id = f"sha256:{shown.hash[:_SHOWN_DIGITS]}"
@@ -214,23 +211,23 @@ class AccessControl:
 
     def _forget_one(self) -> None:
         for key_hash, known in self._users.items():
-            if known.token is not None and not known.caller.is_streaming:
+            if known.token is not None and not known.is_streaming:
                 self._forget(key_hash)
                 return
         text = f"{self._tokens} tokens are in use at this server, which is the limit: use fewer, or keys of users"
         raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="tokens")
 
     def _forget(self, key_hash: str) -> KnownCaller:
-        known = self._users.pop(key_hash)
-        self._tokens -= known.token is not None
-        return known.caller
+        caller = self._users.pop(key_hash)
+        self._tokens -= caller.token is not None
+        return caller
 
     def _add(self, key_hash: str, found: Principal, token: VerifiedToken | None) -> KnownCaller:
         policy, user = self._policy, found.user
         assert policy is not None
         share = self._shares.setdefault(user, UserShare(user))
         share.limit(self._limits_of(policy, user))
-        caller = KnownCaller(
+        caller = _UserCaller(
             user,
             self._decider(policy, found),
             self._denied,
@@ -239,7 +236,8 @@ class AccessControl:
             share=share,
             most=MOST_DECISIONS if token is None else _TOKEN_DECISIONS,
         )
-        self._users[key_hash] = _KnownUser(found, caller, token)
+        caller.principal, caller.token = found, token
+        self._users[key_hash] = caller
         self._tokens += token is not None
         return caller
 
@@ -270,30 +268,30 @@ class AccessControl:
         former, policy = self._policy, None if document is None else Policy(document)
         self._policy = policy
         self._gate.follow({} if document is None else document.known_issuers)
-        before = {key_hash: known.principal for key_hash, known in self._users.items()}
+        before = {key_hash: caller.principal for key_hash, caller in self._users.items()}
         self._let_go()
         if policy is not None:
             for share in self._shares.values():
                 share.limit(self._limits_of(policy, share.user))
-            for key_hash, known in self._users.items():
-                caller, found = known.caller, known.principal
+            for key_hash, caller in self._users.items():
+                found = caller.principal
                 rights = None if former is None else former.rights_of(caller.user, before[key_hash].roles)
                 if rights != policy.rights_of(caller.user, found.roles):
                     caller.decide_anew(self._decider(policy, found), sees_all=self._sees_all(policy, found))
 
     def _let_go(self) -> None:
         now_ms = self._now_ms()
-        for key_hash, known in [*self._users.items()]:
-            found, caller = self._found_anew(key_hash, known, now_ms), known.caller
+        for key_hash, caller in [*self._users.items()]:
+            found = self._found_anew(key_hash, caller, now_ms)
             if isinstance(found, Principal) and found.user == caller.user:
-                known.principal = found
+                caller.principal = found
                 continue
             self._forget(key_hash).revoke()
             reason = found.value if isinstance(found, Refusal) else "the key is another user's"
-            what = "key" if known.token is None else "token"
+            what = "key" if caller.token is None else "token"
             log.info("access: the %s of a caller is no longer in force user=%s reason=%r", what, caller.user, reason)
 
-    def _found_anew(self, key_hash: str, known: _KnownUser, now_ms: int) -> Principal | Refusal:
+    def _found_anew(self, key_hash: str, known: _UserCaller, now_ms: int) -> Principal | Refusal:
         if self._policy is None:
             return Refusal.UNKNOWN
         if known.token is None:
@@ -323,8 +321,8 @@ class AccessControl:
             log.warning("access: users are served again")
             return
         log.warning("access: all users are refused reason=%r", refusal)
-        for known in self._users.values():
-            known.caller.end(Unavailable(refusal))
+        for caller in self._users.values():
+            caller.end(Unavailable(refusal))
 
     def _sees_all(self, policy: Policy, principal: Principal) -> bool:
         return self._only_reports or policy.sees_all(principal.user, principal.roles)

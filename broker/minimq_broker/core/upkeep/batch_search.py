@@ -121,11 +121,6 @@ def number_search(producer_id: int, sequence: int) -> Search:
     return may_hold
 
 
-def anything(_batch: memoryview) -> bool:
-    """Find every batch."""
-    return True
-
-
 def verified(search: Search) -> Search:
     """Return what finds the same, and each batch that does not match its checksum."""
 

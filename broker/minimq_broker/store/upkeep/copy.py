@@ -16,16 +16,12 @@ from typing import Self
 
 import lmdb
 
-from minimq_broker.core.state import QueueKey
 from minimq_broker.store.checkpoint import Checkpoint, Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, sync_directory
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import opened
-from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.lmdb_file import remove_lmdb
-from minimq_broker.store.rows import Row, row_of
-from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment import Segment, rows_of
 from minimq_common.errors import StoreError, StoreFull
 
 #: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
@@ -97,7 +93,7 @@ class StoreCopy:
 
     def _put(self, entries: Sequence[bytes]) -> None:
         places = placed(entries, self.position)
-        rows, due = _verified(places)
+        rows, due = rows_of(places)
         with writing(self._directory.path):
             if self._log.active.used_bytes >= self._segment_bytes or self.position == self._complete_from:
                 self._seal()
@@ -176,7 +172,7 @@ class SegmentCopy:
             self.skip_to(position)
             self.position += len(data)
         if entries:
-            rows, due = _verified(entries)
+            rows, due = rows_of(entries)
             with writing(self.path.parent):
                 self._segment.write(entries, rows, due)
 
@@ -205,17 +201,6 @@ class SegmentCopy:
 def placed(entries: Sequence[bytes], position: int) -> Placed:
     """Return entries that follow on one another from a log position on with their places."""
     return [*zip(accumulate(map(len, entries), initial=position), entries, strict=False)]
-
-
-def _verified(entries: Placed) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
-    rows: list[tuple[QueueKey, Row]] = []
-    due: list[DueRow] = []
-    for position, data in entries:
-        header, about, effect = opened(data, position)
-        due += due_rows_of(effect, position)
-        if about is not None:
-            rows.append((header.queue, row_of(header, about, position, len(data))))
-    return rows, due
 
 
 def check_free(path: Path) -> None:

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.disk import is_full
-from minimq_broker.store.entry import IN_QUEUE, EntryKind, effect, payload_of, read_header
-from minimq_broker.store.held.due_table import DueRow, due_rows_of
+from minimq_broker.store.entry import read_header
 from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
-from minimq_broker.store.rows import Row, row_of
-from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment import Segment, rows_of
 from minimq_broker.store.segment_file import LOG_TABLE, mark_in
-from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, StoreFull
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in
 from minimq_common.words import count_of
@@ -150,24 +146,10 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
             entries.append((position, entry))
             size += len(entry)
             if size >= _WRITTEN_BYTES:
-                segment.write(sorted(entries), *_rows(entries))
+                segment.write(sorted(entries), *rows_of(entries, verified=True))
                 entries, size = [], 0
-        segment.write(sorted(entries), *_rows(entries))
+        segment.write(sorted(entries), *rows_of(entries, verified=True))
         if rewritten_to:
             segment.mark_rewritten(rewritten_to)
     finally:
         segment.close()
-
-
-def _rows(entries: list[tuple[int, bytes]]) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
-    rows: list[tuple[QueueKey, Row]] = []
-    due: list[DueRow] = []
-    for position, data in entries:
-        entry = memoryview(data)
-        header = read_header(entry, position)
-        if header.kind in IN_QUEUE:
-            about = batch.read_header(payload_of(entry, header))
-            rows.append((header.queue, row_of(header, about, position, len(data))))
-        elif header.kind in (EntryKind.DELAYED, EntryKind.FACT):
-            due += due_rows_of(effect(entry, position), position)
-    return rows, due

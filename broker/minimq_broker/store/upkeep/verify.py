@@ -6,10 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
-from minimq_broker.store.entry import opened
-from minimq_broker.store.held.due_table import due_rows_of
-from minimq_broker.store.rows import row_of
-from minimq_broker.store.segment import Segment
+from minimq_broker.store.segment import Segment, rows_of
 from minimq_broker.store.segment_file import PageCheck
 from minimq_common.errors import CorruptEntry
 
@@ -45,15 +42,12 @@ def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> It
 def _verified(segment: Segment, expected: int, position: int, data: bytes, found: Counter[str]) -> int:
     if position < expected or (position > expected and not segment.rewritten_to):
         raise CorruptEntry(f"an entry begins at position {position}, where {expected} was expected")
-    header, about, done = opened(data, position)
-    found["entries"] += 1
-    if about is not None:
-        found["rows"] += 1
-        row = row_of(header, about, position, len(data))
-        if segment.row_at(header.queue, row.last_offset) != row:
-            raise CorruptEntry(f"the index row of queue {header.queue} offset {row.last_offset} is wrong")
-    for due in due_rows_of(done, position):
-        found["due"] += 1
+    rows, due_rows = rows_of([(position, data)])
+    found.update(entries=1, rows=len(rows), due=len(due_rows))
+    for queue, row in rows:
+        if segment.row_at(queue, row.last_offset) != row:
+            raise CorruptEntry(f"the index row of queue {queue} offset {row.last_offset} is wrong")
+    for due in due_rows:
         if not segment.due.has(due):
             raise CorruptEntry(f"the due row of the batch of position {due.due.id} is wrong")
     return position + len(data)
