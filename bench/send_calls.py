@@ -1,6 +1,7 @@
-"""Counts the calls of own Python code, and the iterations of the broker's loop, for one lone `send`.
+"""Counts the calls of own Python code, and the iterations of the broker's loop, for one lone `send`, or for one `ack`.
 
-Usage: python bench/send_calls.py [--by-name]; the latter lists the functions that each side calls.
+Usage: python bench/send_calls.py [--acks] [--by-name]; the latter lists the functions that each side calls. An `ack` is
+of a message that `receive(1)` returned, with prefetching.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ import sys
 import tempfile
 import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from minimq import Admin, Message, Producer
+from minimq import Admin, Message, Producer, SimpleConsumer
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 
 _ROOT = str(Path(__file__).parents[1])
-_SENDS = 300
+_TIMES = 300
 #: Calls by code, of each thread.
 _counts: dict[int, Counter[CodeType]] = {}
 _rounds: Counter[int] = Counter()
@@ -54,8 +57,23 @@ async def _start(folder: str) -> tuple[NameServer, Broker]:
     return nameserver, broker
 
 
+@contextmanager
+def _sends(nameserver: str) -> Iterator[Callable[[], object]]:
+    with Producer(nameserver) as producer:
+        yield lambda: producer.send(Message("t", b"x" * 100))
+
+
+@contextmanager
+def _acks(nameserver: str) -> Iterator[Callable[[], object]]:
+    with Producer(nameserver) as producer:
+        producer.send_many(Message("t", b"x" * 100) for _ in range(3 * _TIMES))
+    with SimpleConsumer(nameserver, group="g") as consumer:
+        consumer.subscribe("t")
+        yield lambda: consumer.ack(consumer.receive(1, timeout=10))
+
+
 def main() -> None:
-    """Send one by one, and print the calls per send of the client and of the broker."""
+    """Act one by one, and print the calls of the client and of the broker for each."""
     _count_rounds()
     threading.setprofile(_count)
     loop = asyncio.new_event_loop()
@@ -66,13 +84,13 @@ def main() -> None:
         servers = {each.ident for each in threading.enumerate()} - {threading.get_ident()}
         with Admin(nameserver.address) as admin:
             admin.create_topic("t", queues=8)
-        with Producer(nameserver.address) as producer:
+        with (_acks if "--acks" in sys.argv else _sends)(nameserver.address) as act:
             sys.setprofile(_count)
-            for each in range(2 * _SENDS):
-                if each == _SENDS:  # warm
+            for each in range(2 * _TIMES):
+                if each == _TIMES:  # warm
                     _counts.clear()
                     _rounds.clear()
-                producer.send(Message("t", b"x" * 100))
+                act()
             sys.setprofile(None)
             calls = {side: Counter[CodeType]() for side in ("client", "broker")}
             for ident, counts in [*_counts.items()]:
@@ -82,13 +100,13 @@ def main() -> None:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
     for side, counts in calls.items():
-        print(f"{side}: {sum(n for code, n in counts.items() if _is_own(code)) / _SENDS:.1f} calls of own code")
-    print(f"broker: {rounds / _SENDS:.1f} iterations of its loop")
+        print(f"{side}: {sum(n for code, n in counts.items() if _is_own(code)) / _TIMES:.1f} calls of own code")
+    print(f"broker: {rounds / _TIMES:.1f} iterations of its loop")
     if "--by-name" in sys.argv:
         for side, counts in calls.items():
             for code, n in counts.most_common():
-                if _is_own(code) and n > _SENDS // 2:
-                    print(f"{side} {n / _SENDS:7.1f} {code.co_filename.removeprefix(_ROOT)} {code.co_qualname}")
+                if _is_own(code) and n > _TIMES // 10:
+                    print(f"{side} {n / _TIMES:7.1f} {code.co_filename.removeprefix(_ROOT)} {code.co_qualname}")
 
 
 async def _stop(nameserver: NameServer, broker: Broker) -> None:

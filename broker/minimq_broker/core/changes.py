@@ -48,7 +48,7 @@ def change_of(state: State, fact: Fact) -> AdminChange | None:
         case TopicDeleted(name):
             return AdminChange("topic deleted", name, _settings(state.topics.get(name)))
         case GroupDeleted(group, topics):
-            offsets = sum(1 for _ in state.index.queues(group))
+            offsets = len(state.index.queues(group))
             return AdminChange("group deleted", group, ", ".join((f"offsets of {count_of(offsets, 'queue')}", *topics)))
         case PermissionSet() | AccessSet():
             return _change_of_broker(state, fact)

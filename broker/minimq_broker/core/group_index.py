@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 
 class GroupIndex:
     """The committed offsets and decided starts of groups, by group and by topic.
@@ -36,11 +34,10 @@ class GroupIndex:
         """Return the ids of the topics in which a group has rows."""
         return list(self._queues.get(group, ()))
 
-    def queues(self, group: str) -> Iterator[tuple[int, int]]:
-        """Yield topic id and number of each queue in which a group has an offset."""
-        for topic_id, queue_ids in self._queues.get(group, {}).copy().items():
-            for queue_id in queue_ids.copy():
-                yield topic_id, queue_id
+    def queues(self, group: str) -> list[tuple[int, int]]:
+        """Return topic id and number of each queue in which a group has an offset."""
+        topics = self._queues.get(group, {}).copy()
+        return [(topic_id, queue_id) for topic_id, queue_ids in topics.items() for queue_id in queue_ids.copy()]
 
     def queue_ids(self, group: str, topic_id: int) -> set[int]:
         """Return the queues of a topic in which a group has an offset."""

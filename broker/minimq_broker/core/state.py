@@ -111,7 +111,7 @@ class State:
 
     def queue(self, name: str, queue_id: int) -> QueueKey:
         """Return a queue by topic name and number. Raises `TopicNotFound`, `QueueNotFound`."""
-        topic = self.topic(name)
+        topic = self.topics.get(name) or self.topic(name)
         if not 0 <= queue_id < topic.queues:
             raise QueueNotFound(
                 f"topic {name!r} has no queue {queue_id} on this broker: its queues are 0 to {topic.queues - 1}"
@@ -269,16 +269,20 @@ class State:
             queue = self.popped.get(key)
             if queue is None:
                 queue = self.popped[key] = PopQueue(self.committed.get(key, 0))
-            queue.drop_before(done)
+            if done:
+                queue.drop_before(done)
             for run in runs:
                 queue.put(run)
             if queue.has_lanes:
                 queue.know_due()
             self.changed.add(("popped", *key))
             # A topic of dead letters that operators settle is its own group, which has no offsets and no members.
-            if not moved.group.startswith(DEAD_LETTER_PREFIX) and queue.done != self.committed.get(key):
-                self._set(("offset", *key), self.committed, key, queue.done)
-                self.index.add(*key)
+            before = self.committed.get(key)
+            if queue.done != before and not moved.group.startswith(DEAD_LETTER_PREFIX):
+                self.committed[key] = queue.done
+                self.changed.add(("offset", *key))
+                if before is None:
+                    self.index.add(*key)
 
     def _move(self, group: str, offsets: Iterable[CommittedOffset], *, forced: bool) -> None:
         for item in offsets:
@@ -307,7 +311,8 @@ class State:
 
     def _use(self, group: str, at_ms: int) -> None:
         if at_ms > self.used.get(group, 0):  # the clock of another master may be behind
-            self._set(("used", group), self.used, group, at_ms)
+            self.used[group] = at_ms
+            self.changed.add(("used", group))
 
     def _forget_group(self, group: str) -> None:
         for topic_id in self.index.topics(group):

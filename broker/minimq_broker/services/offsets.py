@@ -123,7 +123,7 @@ class OffsetService:
         """Return the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet."""
         state, caller = self._engine.state, current_caller()
         answer = broker_pb2.GetCommittedResponse()
-        async for part in slices(list(state.index.queues(request.group))):
+        async for part in slices(state.index.queues(request.group)):
             for queue in map(QueueKey._make, part):
                 name, offset = state.topic_name(queue.topic_id), state.offset(request.group, queue)
                 if offset is None or name is None or request.topic not in ("", name):

@@ -200,7 +200,8 @@ class AnswerStream:
         if self._answers and not self._over.done():  # there were too many for one message
             self._is_due = True
             self._soon(self._flush)
-        self._wake()
+        if self._changed is not None:
+            self._wake()
 
     def _end_write(self) -> None:
         writing, self._writing, self._step = self._writing, None, None

@@ -118,15 +118,12 @@ class Writes:
         """Hand batches to the writer that are stored as a whole; `check` is called in the very step that does it."""
         await self._room_for(job)
         check()
-        self._hand_in(job, job.size)
+        self._pending[job] = size = job.size
+        self._pending_bytes += size
+        self._submit(job)
         for batch in job.batches:
             for listener in self.listeners:
                 listener(batch)
-
-    def _hand_in(self, job: Job, size: int = 0) -> None:
-        self._pending[job] = size
-        self._pending_bytes += size
-        self._submit(job)
 
     async def _room_for(self, job: AppendJob | AtomicJob) -> None:
         came_at = self._loop.time()
@@ -177,12 +174,13 @@ class Writes:
 
     def submit(self, job: Job) -> None:
         """Hand a job to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
-        self.check()
-        self._hand_in(job)
+        if self.refusal is not None:
+            self.check()
+        self._pending[job] = 0
+        self._submit(job)
 
     async def written(self, job: Written) -> Written:
         """Return a job once its result is on disk. Raises its error, and `NotMaster`."""
-        self.check()
         answer: asyncio.Future[Written] = self._loop.create_future()
 
         def done(job: Written) -> None:
@@ -194,7 +192,7 @@ class Writes:
                 answer.set_result(job)
 
         job.done = done
-        self._hand_in(job)
+        self.submit(job)
         return await answer
 
     async def settle(self, longest_s: float) -> None:

@@ -77,7 +77,8 @@ class Job:
 
     def finish(self, observer: JobObserver) -> None:
         """Note the results, and answer the caller. On the event loop."""
-        self.refuse(observer)
+        if observer.refusal is not None:
+            self.refuse(observer)
         self.done(self)
 
 

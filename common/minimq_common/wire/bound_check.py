@@ -137,23 +137,19 @@ def _check_list(name: str, items: Any, most: int, size: int, numbers: range | No
     if len(items) > most:
         raise _OutOfBounds(name, f"has {len(items)} items, the limit is {most}: say it in several requests")
     if check is not None:
-        _check_messages(name, items, check)
+        number = 0
+        try:
+            for item in items:
+                check(item)
+                number += 1
+        except _OutOfBounds as broken:
+            raise broken.within(f"{name}[{number}]") from None
         return
     for number, item in enumerate(items) if size or numbers else ():
         if numbers is not None and item not in numbers:
             raise _OutOfBounds(f"{name}[{number}]", _out_of_range(item, numbers.start, numbers.stop - 1))
         if size and len(item) > size:
             raise _OutOfBounds(f"{name}[{number}]", _too_long(item, size))
-
-
-def _check_messages(name: str, items: Any, check: _Check) -> None:
-    number = 0
-    try:
-        for item in items:
-            check(item)
-            number += 1
-    except _OutOfBounds as broken:
-        raise broken.within(f"{name}[{number}]") from None
 
 
 def _check_map(name: str, entries: Any, most: int, size: int) -> None:

@@ -171,7 +171,7 @@ def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
 def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -> None:
     queue = PopQueue()
     taken(queue, 40)
-    draft = PopDraft(queue.copy(0))
+    draft = PopDraft(queue)
     draft.put(draft.queue.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))[0])
     assert draft.drop_before(14) == 14 - 4 - 2
     draft.put(draft.queue.take(Take("b", 10, 50), 0, 60, 2))

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+import grpc.aio
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
@@ -45,8 +46,11 @@ class Consumer:
         for result in broker_pb2.PopResponse.FromString(response).results:
             await self._results.put(result)
 
+    async def read(self) -> Any:
+        return await self._requests.get() or grpc.aio.EOF
+
     async def requests(self) -> AsyncIterator[broker_pb2.PopRequest]:
-        while (request := await self._requests.get()) is not None:
+        while (request := await self.read()) is not grpc.aio.EOF:
             yield request
 
     def end(self) -> None:

@@ -79,10 +79,13 @@ class PopQueue:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def copy(self, now_ms: int) -> PopQueue:
-        """Return an independent copy, on which the decisions of a commit that may fail are tried."""
+    def renew_due(self, now_ms: int) -> None:
+        """Determine `due_ms` again if it is over: what was due then may have been delivered."""
         if now_ms >= self.due_ms and not self.has_lanes:
             self.due_ms = self.earliest_ms()
+
+    def copy(self) -> PopQueue:
+        """Return an independent copy, on which changes are tried."""
         twin = PopQueue(self.done)
         twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
         twin.has_lanes, twin.has_lost = self.has_lanes, self.has_lost
@@ -96,7 +99,8 @@ class PopQueue:
 
     def put(self, run: Run) -> None:
         """Set the state of the messages of a run."""
-        runs, first, end, following = self._runs, run.first, run.end, self.next
+        runs, first, end = self._runs, run.first, run.end
+        following = runs[-1].end if runs else self.done
         if not (first < end and self.done <= first <= following):
             self._go_back(run)
             return
@@ -146,7 +150,14 @@ class PopQueue:
 
     def _replace(self, i: int, run: Run) -> bool:
         runs, old = self._runs, self._runs[i]
-        if old.first != run.first or old.end != run.end:
+        if old.first != run.first:
+            return False
+        if not i and run.state is DONE and run.end < old.end:  # as most often: the oldest are settled
+            self.held -= run.count if old.state is OUT else 0
+            self.done = run.end  # first: other threads look
+            runs[0] = old.part(run.end, old.end)
+            return True
+        if old.end != run.end:
             return False
         if (i and run.continues(runs[i - 1])) or (i + 1 < len(runs) and runs[i + 1].continues(run)):
             return False
@@ -281,8 +292,6 @@ class PopQueue:
 
     def is_with(self, client: str, now_ms: int, *, lost_only: bool) -> bool:
         """Tell whether a consumer has messages; if so wanted, such that were lost with another one before."""
-        if lost_only and not self.has_lost:
-            return False
         self.has_lost = any(run.lost for run in self._runs)
         return any(
             run.client == client and run.state is OUT and run.until_ms > now_ms and (run.lost or not lost_only)
@@ -312,7 +321,7 @@ class PopQueue:
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
-        before, following = 0, self.next
+        before, following = 0, self._runs[-1].end if self._runs else self.done
         for first, end in settled.spans:
             is_past = end > following
             if is_past and before <= first < end and not self._has_epoch(settled.epoch):
@@ -328,9 +337,8 @@ class PopQueue:
             if first < self.done and settled.outcome is PopOutcome.EXTEND:
                 expired.append((first, min(end, self.done)))
             self._settle_span(settled, max(first, self.done), end, found, expired)
-        count = self._fitting(found, 2 * MAX_RUNS if settled.may_divide else 0)
-        busy = None
-        if count < len(found):
+        most, busy = 2 * MAX_RUNS if settled.may_divide else 0, None
+        if len(self._runs) + 2 * len(found) > most and (count := self._fitting(found, most)) < len(found):
             left = sum(run.count for run in found[count:])
             busy = SystemBusy(
                 f"{left:,} messages from offset {found[count].first} on are not settled: the queue, or all queues of "
@@ -339,7 +347,7 @@ class PopQueue:
                 retry_after_s=_COME_BACK_S,
                 limit="pop-runs",
             )
-        found = found[:count]
+            found = found[:count]
         if self.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
             found += pop_lanes.following(self._runs, found, settled.epoch)
         return found, expired, busy
@@ -429,9 +437,7 @@ class PopQueue:
 
     def _fitting(self, found: list[Run], limit: int) -> int:
         before = len(self._runs)
-        if before + 2 * len(found) <= limit:
-            return len(found)
-        trial, fitting = self.copy(0), 0
+        trial, fitting = self.copy(), 0
         for number, run in enumerate(found, 1):
             trial.put(run)
             if len(trial) <= max(limit, before):

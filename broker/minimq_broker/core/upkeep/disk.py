@@ -44,13 +44,14 @@ class Watermarks:
 
     def level(self, use: DiskUse, before: DiskLevel = DiskLevel.NORMAL) -> DiskLevel:
         """Return the level of a disk whose level was `before`: one that was reached is left a little later."""
+        ratio = use.ratio
         marks = (
             (DiskLevel.REFUSE, self.refuse),
             (DiskLevel.DELETE_EARLY, self.delete_early),
             (DiskLevel.WARN, self.warn),
         )
         for level, mark in marks:
-            if mark < 1 and use.ratio >= (mark - _GAP if before >= level else mark):
+            if mark < 1 and ratio >= (mark - _GAP if before >= level else mark):
                 return level
         return DiskLevel.NORMAL
 

@@ -55,7 +55,7 @@ class PopAnswers(AnswerStream):
         """Write a result; messages that were delivered to a client that is gone go to others."""
         if self.cancels:
             self.cancels.pop(answer.take_id if isinstance(answer, DeliveredRuns) else answer.id, None)
-        if not self.is_closed:
+        if not self._over.done():
             super().add(answer)
         elif isinstance(answer, DeliveredRuns):
             self._reader.give_back(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import add
 from typing import NamedTuple
 
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Settle
@@ -15,6 +16,7 @@ from minimq_broker.services.offsets import check_new_group
 from minimq_broker.services.popping.pop_answers import PopAnswers
 from minimq_broker.store.popping.pop_drafts import PopStep
 from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
+from minimq_common.security.caller import Caller
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
 
@@ -31,6 +33,7 @@ class PopClientStream:
     """One stream of a client."""
 
     answers: PopAnswers
+    caller: Caller
     clients: set[tuple[str, str]] = field(default_factory=set)
     subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
     characters: int = 0
@@ -121,8 +124,8 @@ def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
     """Return the messages of a settle, each span from the first to before the second. Raises `InvalidArgument`."""
     if len(settle.spans) % 2 or not settle.spans:
         raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
-    turns = iter(settle.spans)
-    return [(first, first + count) for first, count in zip(turns, turns, strict=True)]
+    firsts = settle.spans[::2]
+    return [*zip(firsts, map(add, firsts, settle.spans[1::2]), strict=True)]
 
 
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
@@ -134,7 +137,7 @@ def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: P
     if outcome is PopOutcome.EXTEND and settle.duration_ms < MIN_INVISIBLE_MS:
         raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
     spans = spans_of(settle)
-    until_ms = clock.after_ms(settle.duration_ms)
-    if outcome is PopOutcome.FREE and not settle.duration_ms:
-        until_ms = 0
+    until_ms = 0
+    if outcome is PopOutcome.EXTEND or settle.duration_ms:
+        until_ms = clock.after_ms(settle.duration_ms)
     return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms, may_divide))

@@ -180,12 +180,12 @@ class PopLine:
         """Note that a queue may have messages."""
         if queue_id >= self._topic.queues:  # the topic has got more of them
             topic = self._engine.state.topics.get(self._topic.name)
-            if topic is not None and topic.topic_id == self._topic.topic_id:
-                self._topic = topic
-        if queue_id < self._topic.queues:
-            self._ready[queue_id] = None
-            if self._waiting:
-                self._serve()
+            if topic is None or topic.topic_id != self._topic.topic_id or queue_id >= topic.queues:
+                return
+            self._topic = topic
+        self._ready[queue_id] = None
+        if self._waiting:
+            self._serve()
 
     def join(self, queue_id: int) -> None:
         """Note that a batch for a queue is on its way to the disk: the next waiting take joins its commit."""

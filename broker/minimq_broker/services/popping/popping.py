@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
+from typing import Any
 
 import grpc.aio
 import lmdb
@@ -26,7 +27,7 @@ from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX, check_client_id, check_group
-from minimq_common.security.caller import current_caller
+from minimq_common.security.caller import ANY_CALLER, current_caller
 from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import broker_pb2
 
@@ -95,10 +96,11 @@ class PopService:
     async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
         """Answer takes and settles until the client closes its side and the last one is answered."""
         engine = self._engine
-        answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, current_caller().sent)
-        stream = PopClientStream(answers)
+        caller = current_caller()
+        answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, caller.sent)
+        stream = PopClientStream(answers, caller)
         try:
-            await engine.streams.serve(self._receive(requests, stream), "pop-receiver", answers)
+            await engine.streams.serve(self._receive(requests, context, stream), "pop-receiver", answers)
         finally:
             for task in stream.tasks:
                 task.cancel()
@@ -108,59 +110,72 @@ class PopService:
                 grace_s = self._grace_s if died else 0.0
                 asyncio.get_running_loop().call_later(grace_s, self._gone, *client, died)
 
-    async def _receive(self, requests: AsyncIterator[broker_pb2.PopRequest], stream: PopClientStream) -> None:
-        answers = stream.answers
+    async def _receive(
+        self, requests: AsyncIterator[broker_pb2.PopRequest], context: Any, stream: PopClientStream
+    ) -> None:
+        read, answers = context.read, stream.answers
         try:
-            async for request in requests:
+            request: Any = await anext(requests, grpc.aio.EOF)  # only the first has to come soon
+            while request is not grpc.aio.EOF:
                 answers.expected += max(1, len(request.settles) + len(request.takes))
                 if (pause := self._accept(request, stream)) is not None:
                     await pause
-                await answers.fewer(MAX_WAITING)
+                if answers.expected >= MAX_WAITING:
+                    await answers.fewer(MAX_WAITING)
+                request = await read()
         finally:
             for cancel in [*answers.cancels.values()]:  # who goes gets nothing more
                 cancel()
 
     def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
         try:
-            asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
-            if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
-                text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
-                raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
-            check_bounds(request)
-            current_caller().check(request)
-            if not (request.settles or request.takes or request.cancels or request.leaves):
-                raise InvalidArgument("a request has to take messages, settle some or cancel takes")
-            popper = Popper(check_group(request.group), check_client_id(request.client_id), stream)
-            self._engine.writes.check()
+            self._check(request, stream)
             if not (request.settles or request.takes):
                 stream.answers.expected -= 1  # it has no answer
-            self._enter_or_leave(popper, request)
+            popper = Popper(request.group, request.client_id, stream)
+            client = popper.group, popper.client_id
+            if client not in stream.clients:
+                self._enter(popper, request)
+            if request.leaves and client in stream.clients:
+                stream.leaving.add(client)
             for number in request.cancels:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
             steps = self._settles(popper.group, request, stream)
-            if beginnings := self._undecided(popper.group, request):
+            if not request.takes:
+                self._hand_in(popper, steps, (), self._returning(steps))
+            elif beginnings := self._undecided(popper.group, request):
                 self._hand_in(popper, steps, (), self._returning(steps))
                 begun = asyncio.create_task(self._begin(popper, request, beginnings), name="pop-begin")
                 stream.tasks.add(begun)
                 begun.add_done_callback(stream.tasks.discard)
                 return begun
-            self._take(popper, request.takes, steps)
+            else:
+                self._take(popper, request.takes, steps)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
             self._refuse(request, error, stream)
         return None
 
-    def _enter_or_leave(self, popper: Popper, request: broker_pb2.PopRequest) -> None:
-        group, client_id, stream = popper
-        is_alone = not (request.settles or request.takes)
-        is_back = request.settles and self._engine.tables.poppers.has(group, client_id)  # within its grace, and works
-        if is_back or (is_alone and request.cancels):
+    def _check(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
+        asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
+        if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
+            text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
+            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+        check_bounds(request)
+        if stream.caller is not ANY_CALLER:
+            stream.caller.check(request)
+        if not (asked or request.cancels or request.leaves):
+            raise InvalidArgument("a request has to take messages, settle some or cancel takes")
+        if request.takes:
+            self._engine.writes.check()
+
+    def _enter(self, popper: Popper, request: broker_pb2.PopRequest) -> None:
+        group, client_id = check_group(popper.group), check_client_id(popper.client_id)
+        is_back = request.settles and self._poppers.has(group, client_id)  # within its grace, and works
+        if is_back or (request.cancels and not (request.settles or request.takes)):
             self._clients.enter(popper)
-        is_new = request.takes and not is_back and (group, client_id) not in stream.clients
-        if is_new and self._poppers.is_away(group, client_id):  # a new process in place of one that died
+        elif request.takes and self._poppers.is_away(group, client_id):  # a new process in place of one that died
             self._free(group, Leave(client_id))
-        if request.leaves and (group, client_id) in stream.clients:
-            stream.leaving.add((group, client_id))
 
     def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
         self._note(error, request.group)
@@ -181,16 +196,15 @@ class PopService:
         takes: Sequence[tuple[PopLine, WaitingTake, PopStep]],
         lines: Sequence[tuple[PopLine, int]],
     ) -> None:
-        steps = [*settles, *(step for _, _, step in takes)]
+        steps = [*settles, *[step for _, _, step in takes]] if takes else settles
         if not steps:
             return
-        spans = sum(len(step.what.spans) for step in settles if isinstance(step.what, Settle))
 
         def done(job: PopJob) -> None:
-            self._spans_under_way -= spans
             for step in settles:
                 self._settled(step, job, popper.stream)
-            self._returned(lines)
+            if lines:
+                self._returned(lines)
             for line, take, step in takes:
                 if job.error is None:
                     self._tell_missed(step)
@@ -271,13 +285,16 @@ class PopService:
     # ---- settles -----------------------------------------------------------------------------------
 
     def _settles(self, group: str, request: broker_pb2.PopRequest, stream: PopClientStream) -> list[PopStep]:
-        steps = []
+        steps: list[PopStep] = []
+        if not request.settles:
+            return steps
+        state = self._engine.state
         for settle in request.settles:
             try:
                 if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
                     text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
                     raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pop-spans")
-                steps.append(settle_step(self._engine.state, group, settle, self.clock, self.may_begin()))
+                steps.append(settle_step(state, group, settle, self.clock, self.may_begin()))
                 self._spans_under_way += len(settle.spans) // 2
             except MiniMQError as error:
                 self._note(error, group)
@@ -285,14 +302,18 @@ class PopService:
         return steps
 
     def _settled(self, step: PopStep, job: PopJob, stream: PopClientStream) -> None:
+        if isinstance(step.what, Settle):
+            self._spans_under_way -= len(step.what.spans)
         error = job.error or step.error
         if error is not None:
             self._note(error, job.group)
             stream.answers.fail(step.id, error)
             return
         self.wake_after(step)
-        flat = [number for first, end in step.expired for number in (first, end - first)]
-        stream.answers.add(broker_pb2.PopResult(id=step.id, expired=flat))
+        result = broker_pb2.PopResult(id=step.id)
+        for first, end in step.expired:
+            result.expired.extend((first, end - first))
+        stream.answers.add(result)
 
     def wake_after(self, step: PopStep) -> None:
         """Wake the line of a queue after a settle, which may have released messages or made room for others."""
@@ -375,7 +396,7 @@ class PopService:
     def _free(self, group: str, gone: Leave) -> None:
         steps = []
         state = self._engine.handle.any_store.state
-        for topic_id, queue_id in [*state.index.queues(group)]:
+        for topic_id, queue_id in state.index.queues(group):
             popped = state.popped.get((group, topic_id, queue_id))
             if popped is not None and popped.freed(gone):
                 steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))

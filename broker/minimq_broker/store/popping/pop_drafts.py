@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -72,8 +72,11 @@ class PopJob(Job):
     @property
     def size(self) -> int:
         """Bytes that the job holds in memory, roughly."""
-        spans = sum(len(step.what.spans) for step in self.steps if isinstance(step.what, _WITH_SPANS))
-        return 256 * len(self.steps) + 100 * spans
+        size = 256 * len(self.steps)
+        for step in self.steps:
+            if isinstance(step.what, _WITH_SPANS):
+                size += 100 * len(step.what.spans)
+        return size
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """Record what moves; a refused step has its `error` set."""
@@ -82,29 +85,47 @@ class PopJob(Job):
 
 
 class PopDraft:
-    """A popped queue as it will be after a commit, tried on a copy."""
+    """A popped queue as it will be after a commit. It is copied only when something follows on a change."""
 
     def __init__(self, queue: PopQueue) -> None:
-        self.queue = queue
+        self._queue = queue
+        self._is_copy = False
+        #: Changes that are not in the queue yet.
+        self._unput: list[Run] = []
         self._runs: list[Run] = []
         self._done = 0
 
+    @property
+    def queue(self) -> PopQueue:
+        """The queue with all changes so far; only to look at."""
+        if self._unput:
+            queue = self._own()
+            for run in self._unput:
+                queue.put(run)
+            self._unput = []
+        return self._queue
+
+    def _own(self) -> PopQueue:
+        if not self._is_copy:
+            self._queue, self._is_copy = self._queue.copy(), True
+        return self._queue
+
     def drop_before(self, first: int) -> int:
         """Pass over deleted messages; return how many of them were not settled."""
-        if first <= self.queue.done:
+        queue = self.queue
+        if first <= queue.done:
             return 0
-        missed = self.queue.unsettled_before(first)
-        self.queue.drop_before(first)
+        missed = queue.unsettled_before(first)
+        self._own().drop_before(first)
         self._done = first
         # Whoever repeats the changes drops first, and what follows cannot be true of messages that are gone.
         self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
         return missed
 
-    def put(self, runs: Iterable[Run]) -> None:
+    def put(self, runs: Sequence[Run]) -> None:
         """Set the states of messages."""
-        for run in runs:
-            self.queue.put(run)
-            self._runs.append(run)
+        self._unput += runs
+        self._runs += runs
 
     def changes(self, key: PopKey) -> QueueMoved | None:
         """Return the changes since the previous call; None if there are none."""
@@ -136,12 +157,12 @@ class PopDrafts:
         for key, draft in touched.items():
             if (changes := draft.changes(key)) is not None:
                 moved.setdefault(key.group, []).append(changes)
-        return [PopMoved(group, tuple(queues)) for group, queues in moved.items()]
+        return [*map(PopMoved, moved, map(tuple, moved.values()))]
 
     def decide_whole(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
         """Return the facts of a job of settles; each settle counts for all of its messages."""
         keys = {step.key for step in job.steps}
-        before = {key: self._drafts[key].queue.copy(job.now_ms) for key in keys if key in self._drafts}
+        before = {key: self._drafts[key].queue.copy() for key in keys if key in self._drafts}
         try:
             for step in job.steps:
                 if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what, job.now_ms):
@@ -159,27 +180,20 @@ class PopDrafts:
             raise
         return moved
 
-    def _is_known(self, key: PopKey) -> bool:
-        return key in self._state.popped or key in self._drafts
-
     def _has_all(self, key: PopKey, settle: Settle, now_ms: int) -> bool:
-        return self._is_known(key) and self._draft(key, now_ms).queue.has_all(settle)
+        draft = self._draft(key, now_ms)
+        return draft is not None and draft.queue.has_all(settle)
 
     def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
         key, what = step.key, step.what
-        if self._state.topic_name(key.topic_id) is None:
-            raise TopicNotFound("the topic was deleted while its messages were received: retry")
-        if not isinstance(what, Take | Claim) and not self._is_known(key):  # the group was reset or deleted
+        draft = self._draft(key, job.now_ms) or self._begun(key, what)
+        if draft is None:  # the group was reset or deleted
             step.expired = [*what.spans] if isinstance(what, Settle) else []
-            if isinstance(what, Reopen):
-                raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
             return
-        draft = touched[key] = self._draft(key, job.now_ms)
-        step.missed = draft.drop_before(step.stored[0])
-        self._change(step, job, draft)
-
-    def _change(self, step: PopStep, job: PopJob, draft: PopDraft) -> None:
-        match what := step.what:
+        touched[key] = draft
+        if step.stored[0]:
+            step.missed = draft.drop_before(step.stored[0])
+        match what:
             case Take():
                 self._take(step, what, job, draft)
             case Settle():
@@ -195,17 +209,30 @@ class PopDrafts:
             case Reopen():
                 draft.put(draft.queue.reopen(what, step.stored))
 
+    def _begun(self, key: PopKey, what: Take | Settle | Leave | Claim | Reopen) -> PopDraft | None:
+        if self._state.topic_name(key.topic_id) is None:
+            raise TopicNotFound("the topic was deleted while its messages were received: retry")
+        if isinstance(what, Reopen):
+            raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
+        if not isinstance(what, Take | Claim):
+            return None
+        draft = self._drafts[key] = PopDraft(PopQueue(self._state.committed.get(key, 0)))
+        return draft
+
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
-        queues = [*self._queues(step.key.group)]
+        queues = self._queues(step.key.group)
 
         def has_some(*, lost_only: bool) -> bool:
             return take.client != "" and any(
-                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in queues
+                queue.is_with(take.client, job.now_ms, lost_only=lost_only)
+                for queue in queues
+                if queue.has_lost or not lost_only
             )
 
-        if any(queue.has_expired_since(take.asked_ms, job.now_ms) for queue in queues):
-            step.asks_again = True  # its process may stand still, too, or be the one that does
-            return
+        for queue in queues:
+            if queue.has_expired_since(take.asked_ms, job.now_ms):
+                step.asks_again = True  # its process may stand still, too, or be the one that does
+                return
         step.makes_room = has_some(lost_only=True)
         if step.makes_room:
             return
@@ -215,13 +242,15 @@ class PopDrafts:
             draft.put(runs)
             step.runs = [run for run in runs if run.state is RunState.OUT]
 
-    def _queues(self, group: str) -> Iterator[PopQueue]:
+    def _queues(self, group: str) -> list[PopQueue]:
+        found = list[PopQueue]()
         for topic_id, queue_id in self._state.index.queues(group):
             key = PopKey(group, topic_id, queue_id)
             if (draft := self._drafts.get(key)) is not None:
-                yield draft.queue
+                found.append(draft.queue)
             elif (queue := self._state.popped.get(key)) is not None:
-                yield queue
+                found.append(queue)
+        return found
 
     def _readable_end(self, step: PopStep) -> int:
         if step.stored[1] != AS_WRITTEN:
@@ -229,12 +258,11 @@ class PopDrafts:
         queue = QueueKey(step.key.topic_id, step.key.queue_id)
         return (self._ends.get(queue) or self._state.end(queue)).offset
 
-    def _draft(self, key: PopKey, now_ms: int) -> PopDraft:
+    def _draft(self, key: PopKey, now_ms: int) -> PopDraft | None:
         draft = self._drafts.get(key)
-        if draft is None:
-            queue = self._state.popped.get(key)
-            begun = PopQueue(self._state.committed.get(key, 0)) if queue is None else queue.copy(now_ms)
-            draft = self._drafts[key] = PopDraft(begun)
+        if draft is None and (queue := self._state.popped.get(key)) is not None:
+            queue.renew_due(now_ms)
+            draft = self._drafts[key] = PopDraft(queue)
         return draft
 
 
