@@ -1,7 +1,6 @@
-"""Counts the calls of own Python code, and the iterations of the broker's loop, for one lone `send`, or for one `ack`.
+"""Counts the calls of own Python code, and the iterations of the broker's loop, for one lone `send` or `ack`.
 
-Usage: python bench/send_calls.py [--acks] [--by-name]; the latter lists the functions that each side calls. An `ack` is
-of a message that `receive(1)` returned, with prefetching.
+Usage: python bench/send_calls.py [--acks] [--by-name]; the latter lists the functions that each side calls.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from minimq import Admin, Message, Producer, SimpleConsumer
+from minimq import Admin, Message, PoppedMessage, Producer, SimpleConsumer
 from minimq_broker.options import BrokerOptions
 from minimq_broker.server import Broker
 from minimq_nameserver.options import NameServerOptions
@@ -66,10 +65,14 @@ def _sends(nameserver: str) -> Iterator[Callable[[], object]]:
 @contextmanager
 def _acks(nameserver: str) -> Iterator[Callable[[], object]]:
     with Producer(nameserver) as producer:
-        producer.send_many(Message("t", b"x" * 100) for _ in range(3 * _TIMES))
+        producer.send_many(Message("t", b"x" * 100) for _ in range(2 * _TIMES))
     with SimpleConsumer(nameserver, group="g") as consumer:
         consumer.subscribe("t")
-        yield lambda: consumer.ack(consumer.receive(1, timeout=10))
+        received: list[PoppedMessage] = []
+        while len(received) < 2 * _TIMES:
+            received += consumer.receive(2 * _TIMES)
+        each = iter(received)
+        yield lambda: consumer.ack(next(each))
 
 
 def main() -> None:

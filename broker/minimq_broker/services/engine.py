@@ -93,7 +93,7 @@ class Engine:
     @property
     def state(self) -> State:
         """Topics, ends and offsets; only to look at. Raises as `store` does."""
-        return self.store.state
+        return self.handle.store.state
 
     @property
     def groups(self) -> GroupTable:

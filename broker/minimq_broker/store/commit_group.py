@@ -15,7 +15,7 @@ from minimq_broker.core.facts import (
     PublicationSkipped,
     Topic,
 )
-from minimq_broker.core.held.delays import Delay, DueKey
+from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.held.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.producers import PendingBatches, Place
@@ -362,7 +362,8 @@ class CommitGroup:
 
     def append(self, entry: bytes, effect: Effect) -> None:
         """Write an entry that is no batch in a queue."""
-        self.due += due_rows_of(effect, self.end)
+        if isinstance(effect, BatchDelayed | BatchesRecalled):
+            self.due += due_rows_of(effect, self.end)
         self.entries.append((self.end, entry))
         self.end += len(entry)
         self.effects.append((effect, self.end, self.now_ms))

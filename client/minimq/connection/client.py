@@ -218,7 +218,7 @@ class RouteCache:
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, without asking anybody."""
         route = self.by_topic.get(topic)
-        if route is not None:
+        if route is not None and topic not in self.used:
             self._use(topic)
         return route
 

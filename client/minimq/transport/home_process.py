@@ -131,7 +131,8 @@ class HomeProcess:
     def check(self) -> None:
         """Raise `Closed` in a fork, and `UsageError` as `check_no_signal`, before a call that waits for others."""
         check_no_signal()
-        self.check_fork()
+        if self.is_forked:
+            self.check_fork()
 
     def check_fork(self) -> None:
         """Raise `Closed` in a fork."""

@@ -79,9 +79,9 @@ class PopQueue:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def renew_due(self, now_ms: int) -> None:
-        """Determine `due_ms` again if it is over: what was due then may have been delivered."""
-        if now_ms >= self.due_ms and not self.has_lanes:
+    def renew_due(self) -> None:
+        """Determine `due_ms` again after it: what was due then may have been delivered."""
+        if not self.has_lanes:
             self.due_ms = self.earliest_ms()
 
     def copy(self) -> PopQueue:

@@ -178,7 +178,7 @@ class PopLine:
 
     def wake(self, queue_id: int) -> None:
         """Note that a queue may have messages."""
-        if queue_id >= self._topic.queues:  # the topic has got more of them
+        if queue_id not in self._ready and queue_id >= self._topic.queues:  # the topic has got more of them
             topic = self._engine.state.topics.get(self._topic.name)
             if topic is None or topic.topic_id != self._topic.topic_id or queue_id >= topic.queues:
                 return

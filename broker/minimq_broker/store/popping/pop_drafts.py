@@ -261,7 +261,8 @@ class PopDrafts:
     def _draft(self, key: PopKey, now_ms: int) -> PopDraft | None:
         draft = self._drafts.get(key)
         if draft is None and (queue := self._state.popped.get(key)) is not None:
-            queue.renew_due(now_ms)
+            if now_ms >= queue.due_ms:
+                queue.renew_due()
             draft = self._drafts[key] = PopDraft(queue)
         return draft
 

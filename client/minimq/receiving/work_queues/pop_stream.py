@@ -127,7 +127,7 @@ class PopStream:
                 answer.set_exception(Closed("the consumer is closed"))
                 self._cancel_take(number)
         self._flush()
-        self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
+        self._stream.add(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
         try:
             async with asyncio.timeout(timeout_s):
                 while self._takes or self._waiting or self._suspects or self._settling:
@@ -150,10 +150,10 @@ class PopStream:
 
     def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
         request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, settles=settles, takes=takes)
-        self._stream.send(request)
+        self._stream.add(request)
 
     def _cancel_take(self, number: int) -> None:
-        self._stream.send(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
+        self._stream.add(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
 
     def _flush(self) -> None:
         while (self._waiting or self._suspects) and self._error is None and (settles := self._next_settles()):
@@ -182,10 +182,11 @@ class PopStream:
             topic=key.topic,
             queue_id=key.queue_id,
             epoch=key.epoch,
-            spans=[number for first, end in spans for number in (first, end - first)],
             outcome=key.outcome,
             duration_ms=key.duration_ms,
         )
+        for first, end in spans:
+            settle.spans.extend((first, end - first))
         self._settling[settle.id] = key, waiters
         return settle
 

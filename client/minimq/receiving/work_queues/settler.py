@@ -198,7 +198,7 @@ class Settler:
             self._has_acks_under_way = False  # first: whoever adds one from here on wakes the loop
             if self._acks:
                 self.send_acks()
-        elif self._timer is None and not self._has_ended:
+        elif self._timer is None and self._has_acks_under_way and not self._has_ended:
             self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._look_again)
 
     def _look_again(self) -> None:
@@ -324,7 +324,7 @@ class _Settling:
         until = asyncio.get_running_loop().time() + self._settler.timeout_s
         for (queue, epoch), spans in self._receipts.items():
             key = SettleKey(queue.topic, queue.queue_id, epoch, *self._how)
-            _Part(self._settler, self, queue, key, merged(spans), until).begin()
+            _Part(self._settler, self, queue, key, merged(spans) if len(spans) > 1 else spans, until).begin()
 
     def part_over(self, expired: Sequence[str], error: MiniMQError | None) -> None:
         """Note the outcome of a part: the handles that do not count any more, or an error."""
@@ -332,7 +332,7 @@ class _Settling:
         self._expired += expired
         self._error = self._error or error
         if not self._left:
-            self.end(self._error or self._outcome())
+            self._settler.over(self, self._error or self._outcome())
 
     def end(self, error: BaseException | None) -> None:
         """Tell the outcome; once."""

@@ -60,6 +60,7 @@ _ANY_TRIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 #: When a broker that has failed is asked again, in seconds.
 _AGAIN_S = 0.1
+_CLOSED = "the consumer is closed"
 
 
 class Reception(list[PoppedMessage]):
@@ -113,7 +114,8 @@ class SimpleReader:
     def check_open(self) -> None:
         """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
         self.client.check_open()
-        self._check_not_closed()
+        if self._is_closed:
+            raise Closed(_CLOSED)
 
     @property
     def topics(self) -> list[str]:
@@ -123,11 +125,8 @@ class SimpleReader:
     def check(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
         self._process.check()
-        self._check_not_closed()
-
-    def _check_not_closed(self) -> None:
         if self._is_closed:
-            raise Closed("the consumer is closed")
+            raise Closed(_CLOSED)
 
     @property
     def is_closed(self) -> bool:
