@@ -51,6 +51,7 @@ from minimq_common.model import Permission
 log = logging.getLogger(__name__)
 
 _EMPTY = QueueEnd()
+_WRITE = int(Permission.WRITE)
 
 
 class LostBatch(NamedTuple):
@@ -221,7 +222,7 @@ class CommitGroup:
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
         if self.refusal is not None:
             raise copy.copy(self.refusal)  # each job its own, as it keeps a traceback
-        if not topic.permission & self.state.permission & Permission.WRITE:
+        if not int(topic.permission) & int(self.state.permission) & _WRITE:  # plain: flags cost ten times that
             self.state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
             raise QueueNotFound(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
 from minimq.connection.loop_thread import CLOSED
-from minimq.transport.home_process import check_may_wait
+from minimq.transport.home_process import check_no_finalizer
 from minimq_common.errors import Closed
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LoopCall(Generic[T]):
     def begin(self) -> None:
         """Begin. Raises `Closed`."""
         self._client.check_open()
-        check_may_wait()
+        check_no_finalizer()
         if not self._client.connection.call_soon(self._begin):
             raise Closed(CLOSED)
 

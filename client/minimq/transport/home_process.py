@@ -144,13 +144,18 @@ class HomeProcess:
 
 
 def check_may_wait() -> None:
-    """Raise `UsageError` on the thread of a connection, and as `check_no_signal`."""
+    """Raise `UsageError` as `check_no_finalizer` and `check_no_signal`."""
+    check_no_finalizer()
+    check_no_signal()
+
+
+def check_no_finalizer() -> None:
+    """Raise `UsageError` on the thread of a connection."""
     if threading.get_ident() in loop_threads:
         raise UsageError(
             "this is the thread of a client, which a finalizer has interrupted: a call that waits here would wait for "
             "itself. Let `__del__` use no client, or only send_one_way (docs/processes.md)"
         )
-    check_no_signal()
 
 
 def check_no_signal() -> None:

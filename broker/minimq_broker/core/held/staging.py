@@ -64,7 +64,7 @@ class StagedCount:
         """Count what comes, or goes when it is negative."""
         self.all = self.all.plus(more)
         for party in (name, producer_id):
-            now = self.of(party).plus(more)
+            now = self._of.get(party, _NOTHING).plus(more)
             if any(now):
                 self._of[party] = now
             else:
@@ -77,28 +77,33 @@ class StagedCount:
 
 def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, producer_id: int, more: Staged) -> None:
     """Raise `SystemBusy` when there is no room for more."""
-    whole = (limits.batches, limits.size, limits.parts)
-    free = [limit - sum(count.all[at] for count in counts) for at, limit in enumerate(whole)]
-    for at, wanted in enumerate(more):
+    of_all = of_name = of_producer = _NOTHING
+    for count in counts:
+        if count.all != _NOTHING:
+            of_all, of_name = of_all.plus(count.all), of_name.plus(count.of(name))
+            of_producer = of_producer.plus(count.of(producer_id))
+    for at, limit in enumerate((limits.batches, limits.size, limits.parts)):
+        wanted, free = more[at], limit - of_all[at]
         if not wanted:
             continue
-        if wanted > free[at]:
+        if wanted > free:
             raise SystemBusy(
                 "staged batches wait for the end of their transactions, and there is no room for more "
-                f"({_amount(at, whole[at])} at most): they go when these are committed, or expire, idle ones the "
+                f"({_amount(at, limit)} at most): they go when these are committed, or expire, idle ones the "
                 "sooner the less room there is; send larger batches, and commit or end open transactions",
                 retry_after_s=_COME_BACK_S,
                 limit="staged",
             )
-        for party, words in ((name, f"transaction name {name!r}"), (producer_id, f"producer {producer_id:016x}")):
-            own = sum(count.of(party)[at] for count in counts)
-            if own + wanted > free[at]:
-                raise SystemBusy(
-                    f"{words} has {_amount(at, own)} that wait for the end of their transaction, and not more than "
-                    f"this is left for all others: commit or end open transactions, or send larger batches",
-                    retry_after_s=_COME_BACK_S,
-                    limit="staged",
-                )
+        if max(of_name[at], of_producer[at]) + wanted > free:
+            is_name = of_name[at] + wanted > free
+            words = f"transaction name {name!r}" if is_name else f"producer {producer_id:016x}"
+            own = of_name[at] if is_name else of_producer[at]
+            raise SystemBusy(
+                f"{words} has {_amount(at, own)} that wait for the end of their transaction, and not more than "
+                f"this is left for all others: commit or end open transactions, or send larger batches",
+                retry_after_s=_COME_BACK_S,
+                limit="staged",
+            )
 
 
 def _amount(at: int, number: int) -> str:

@@ -26,7 +26,7 @@ from minimq.receiving.work_queues.popped import (
     united,
 )
 from minimq.sending.callback_thread import CallbackThread
-from minimq.transport.home_process import check_may_wait
+from minimq.transport.home_process import check_no_finalizer
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,
@@ -129,7 +129,7 @@ class Settler:
     def _hand_over(self, messages: Receivables, how: Settlement, told: Told) -> bool:
         self._check_open()
         receipts = receipts_of(messages, self.group)
-        check_may_wait()
+        check_no_finalizer()
         if receipts and not self._connection.call_soon(self._begin, receipts, how, told):
             raise Closed(CLOSED)
         return bool(receipts)

@@ -127,7 +127,6 @@ class TransactionalCore:
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
         """Return a new transaction. Raises `InvalidArgument`, and `Closed` in a fork."""
-        self._core.check_process()
         self._client.check_open()
         if isinstance(topics, str):
             raise InvalidArgument(f"topics is {topics!r}: give a sequence of names")
