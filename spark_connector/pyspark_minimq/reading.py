@@ -165,7 +165,7 @@ def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tup
         next(batches)  # which waits for a broker that is just not there
     first, end = _bounds(reader, part, options)
     if options.fail_on_data_loss and not first <= part.start <= part.end <= end:
-        stored = f"stored are {first} to {end - 1}" if first < end else "the queue is empty"
+        stored = f"it holds {first} to {end - 1}" if first < end else "the queue is empty"
         lacking = part.start if part.start < first else max(part.start, end)
         raise _lost(f"offsets {lacking} to {part.end - 1} of queue {queue} cannot be read: {stored}")
     return max(part.start, first), min(part.end, end)

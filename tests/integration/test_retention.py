@@ -258,7 +258,7 @@ def test_ranges_are_read_as_a_whole_or_not(by_size: World) -> None:
     reader = RangeReader(by_size.nameserver)
     try:
         assert [batch.base_offset for batch in reader.read(QUEUE, first, end)] == list(range(first, end))
-        with pytest.raises(OffsetOutOfRange, match=f"offsets {first - 1} to 99 .*: stored are {first} to 99"):
+        with pytest.raises(OffsetOutOfRange, match=f"offsets {first - 1} to 99 .*: it holds {first} to 99"):
             list(reader.read(QUEUE, first - 1, end))
     finally:
         reader.close()

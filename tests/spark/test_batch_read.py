@@ -356,7 +356,7 @@ def test_messages_that_go_after_planning_fail_the_query_or_are_left_out(
         parsed = parse_read_options({"nameserver": cluster.nameserver, "topic": topic, **options})
         return sum(batch.num_rows for batch in reading.read(parsed, StructType([MESSAGE_SCHEMA[column]]), planned))
 
-    with pytest.raises(MinimqSparkError, match=f"offsets 40 to 99 of queue {queue} cannot be read: stored are 0 to 39"):
+    with pytest.raises(MinimqSparkError, match=f"offsets 40 to 99 of queue {queue} cannot be read: it holds 0 to 39"):
         count()
     assert count(failOnDataLoss="false") == 40
 

@@ -269,10 +269,12 @@ class _Reading:
         return self._client.wait(lambda: self._not_readable(reason))
 
     async def _not_readable(self, reason: str) -> OffsetOutOfRange:
-        wanted = f"offsets {self._next} to {self._end - 1} of queue {self._queue} cannot be read"
+        is_one = self._end - self._next == 1
+        offsets = f"offset {self._next}" if is_one else f"offsets {self._next} to {self._end - 1}"
+        wanted = f"{offsets} of queue {self._queue} cannot be read"
         if self._reader.taken_back:
             return OffsetOutOfRange(f"{wanted}: a new master does not have all that there was: {reason}")
         with suppress(MiniMQError):
             found = await queue_bounds(self._owner.places, self._queue, self._options.answer_timeout_s)
-            reason = f"stored are {found.first} to {found.end - 1}" if found.first < found.end else "the queue is empty"
+            reason = f"it holds {found.first} to {found.end - 1}" if found.first < found.end else "the queue is empty"
         return OffsetOutOfRange(f"{wanted}: {reason}")
