@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
-from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.connection import BrokerCalls
 from minimq.rebalance import AllocationStrategy, allocation, uses_owners
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.read_ahead import HandOver

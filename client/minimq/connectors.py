@@ -24,8 +24,7 @@ from minimq.sending.key_hash import java_hash
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
-from minimq.sending.transactions.records_sender import RecordsSender
-from minimq.sending.transactions.transactions import TransactionCommitter
+from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section

@@ -441,13 +441,13 @@ def _master_of_a(producer: Producer) -> str | None:
 def test_what_was_consumed_is_read_again_if_the_end_is_cancelled_before_it_has_begun(
     pair: LocalCluster, topics: tuple[str, str], group: str
 ) -> None:
-    """A large transaction is prepared by a thread, which a cancellation does not end."""
-    prepares, may_go_on = threading.Event(), threading.Event()
+    """A large transaction is encoded in turns with others, and a cancellation ends that."""
 
     def choose(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        prepares.set()
-        may_go_on.wait(20)
+        ending[0].cancel()
         return queues[0]
+
+    ending: list[asyncio.Future[None]] = []
 
     async def consume(producer: aio.Producer, consumer: aio.PullConsumer) -> None:
         async with producer.transaction(consumer) as tx:
@@ -462,12 +462,9 @@ def test_what_was_consumed_is_read_again_if_the_end_is_cancelled_before_it_has_b
         ):
             await producer.send(Message(topics[0], b"in"), queue=queue)
             consumer.subscribe(topics[0])
-            ending = asyncio.ensure_future(consume(producer, consumer))
-            assert await asyncio.to_thread(prepares.wait, 20)
-            ending.cancel()
+            ending.append(asyncio.ensure_future(consume(producer, consumer)))
             with pytest.raises(asyncio.CancelledError):
-                await ending
-            may_go_on.set()
+                await ending[0]
             again = await consumer.poll(20)
             assert [message.body for message in again] == [b"in"]
 

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer
 from minimq.connection.client import ClusterClient
 from minimq.local.server_process import ServerProcess
-from minimq.sending.auto_create import AutoCreate
+from minimq.sending.chosen_queues import ChosenQueues
+from minimq.sending.topic_finder import TopicFinder
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, TopicNotFound, Unavailable
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
 
+class Asking:
+    """Has topics made, for threads."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self.client = client
+        self.finder = TopicFinder(client, ChosenQueues(), 6.0)
+
+    def create(self, topic: str) -> bool:
+        return self.client.wait(lambda: self.finder.create(topic))
+
+
 @contextmanager
-def asking(cluster: LocalCluster) -> Iterator[AutoCreate]:
+def asking(cluster: LocalCluster) -> Iterator[Asking]:
     with closing(ClusterClient(cluster.nameserver)) as client:
-        yield AutoCreate(client)
+        yield Asking(client)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +144,7 @@ def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals(
             closing(ClusterClient(own.nameserver, 0.5)) as client,
             pytest.raises(DeadlineExceeded, match=text),
         ):
-            AutoCreate(client).create("orders")
+            Asking(client).create("orders")
 
 
 def broker_commits(admin: Admin) -> int:
@@ -142,13 +155,14 @@ def test_a_refusal_is_remembered_for_a_second_and_no_work_for_the_writer() -> No
     with LocalCluster(brokers=1) as own, asking(own) as automatic, Admin(own.nameserver) as admin:
         wait_until(lambda: broker_commits(admin) == 1, what="the term of the broker to be written")
         asked: list[str] = []
-        call_all = automatic._masters.calls.call_all
+        brokers = automatic.client.connection.brokers
+        call_all = brokers.call_all
 
         def count(*args: Any) -> Any:
             asked.append("")
             return call_all(*args)
 
-        automatic._masters.calls.call_all = count  # type: ignore[assignment,method-assign]
+        brokers.call_all = count  # type: ignore[assignment,method-assign]
 
         def refused() -> int:
             with pytest.raises(TopicNotFound, match="makes none by itself"):
@@ -164,73 +178,74 @@ def test_a_refusal_is_remembered_for_a_second_and_no_work_for_the_writer() -> No
         assert refused() == 2
         with pytest.raises(TopicNotFound):
             automatic.create("another")
-        assert sorted(automatic._refusals) == ["another", "typo"]
+        assert sorted(automatic.finder._refusals) == ["another", "typo"]
         a_second_later()
         assert refused() == 4
-        assert list(automatic._refusals) == ["typo"]
+        assert list(automatic.finder._refusals) == ["typo"]
         assert broker_commits(admin) == 1
 
 
 def test_threads_of_one_client_share_a_question(willing: LocalCluster) -> None:
     with asking(willing) as automatic:
-        ask, asked = automatic._ask, []
+        ask, asked = automatic.finder._ask, []
 
-        def ask_when_all_wait(topic: str) -> bool:
+        async def ask_when_all_wait(topic: str) -> bool:
             asked.append(topic)
-            wait_until(lambda: len(cast(Any, automatic._under_way[topic])._condition._waiters) == 7)
-            return ask(topic)
+            await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 8)
+            return await ask(topic)
 
-        automatic._ask = ask_when_all_wait  # type: ignore[method-assign]
+        automatic.finder._ask = ask_when_all_wait  # type: ignore[method-assign]
         with ThreadPoolExecutor(8) as pool:
             made = list(pool.map(lambda _: automatic.create("shared"), range(8)))
         assert (sum(made), asked) == (1, ["shared"])
-        assert automatic._under_way == {}
+        assert automatic.finder._under_way == {}
 
 
 def test_threads_that_share_a_question_share_its_failure(cluster: LocalCluster) -> None:
     with asking(cluster) as automatic:
-        ask = automatic._ask
+        ask = automatic.finder._ask
 
-        def ask_when_one_waits(topic: str) -> bool:
-            wait_until(lambda: len(cast(Any, automatic._under_way[topic])._condition._waiters) == 1)
-            return ask(topic)
+        async def ask_when_one_waits(topic: str) -> bool:
+            await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 2)
+            return await ask(topic)
 
         def error_of(_: int) -> TopicNotFound:
             with pytest.raises(TopicNotFound) as raised:
                 automatic.create("typo")
             return raised.value
 
-        automatic._ask = ask_when_one_waits  # type: ignore[method-assign]
+        automatic.finder._ask = ask_when_one_waits  # type: ignore[method-assign]
         with ThreadPoolExecutor(2) as pool:
             one, two = pool.map(error_of, range(2))
         assert one is not two
         assert one.message == two.message
 
 
-def test_who_waits_for_a_thread_that_is_interrupted_asks_itself(willing: LocalCluster) -> None:
+def test_who_waits_for_one_that_is_cancelled_still_gets_the_topic(willing: LocalCluster) -> None:
+    """As after Ctrl-C in a thread."""
     with asking(willing) as automatic:
-        ask, asked = automatic._ask, []
+        ask = automatic.finder._ask
 
-        def be_interrupted_once(topic: str) -> bool:
-            asked.append(topic)
-            if len(asked) == 1:
-                wait_until(lambda: len(cast(Any, automatic._under_way[topic])._condition._waiters) == 1)
-                raise KeyboardInterrupt
-            return ask(topic)
+        async def ask_when_one_has_gone(topic: str) -> bool:
+            await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 2)
+            next(iter(automatic.client.under_way)).cancel()
+            await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 1)
+            return await ask(topic)
 
         def outcome(_: int) -> bool | None:
             try:
-                return automatic.create("interrupted")
-            except KeyboardInterrupt:
-                return None
+                automatic.create("interrupted")
+            except Closed:
+                return False
+            return True
 
-        automatic._ask = be_interrupted_once  # type: ignore[method-assign]
+        automatic.finder._ask = ask_when_one_has_gone  # type: ignore[method-assign]
         with ThreadPoolExecutor(2) as pool:
-            assert set(pool.map(outcome, range(2))) == {None, True}
+            assert set(pool.map(outcome, range(2))) == {True, False}
 
 
 def test_a_closed_one_asks_nobody(willing: LocalCluster) -> None:
     with asking(willing) as automatic:
-        automatic._masters.calls.close()
+        automatic.client.close()
         with pytest.raises(Closed):
             automatic.create("never")

@@ -90,9 +90,7 @@ def test_a_name_server_that_was_away_is_two_lines_of_each(
     [nameserver], [broker] = cluster.nameservers, cluster.brokers
 
     def watches() -> list[str]:
-        return outages(
-            [record.getMessage() for record in caplog.records if record.name == "minimq.connection.route_watch"]
-        )
+        return outages([record.getMessage() for record in caplog.records if record.name == "minimq.connection.routes"])
 
     with consumers(cluster, tmp_path), caplog.at_level(logging.INFO):
         with away(nameserver):

@@ -33,10 +33,8 @@ from minimq import (
     aio,
     errors,
 )
-from minimq.connection.broker_calls import BrokerCalls
-from minimq.connection.connection import Connection
-from minimq.connection.route_watch import RouteWatch
-from minimq.connection.routes import RouteCallback
+from minimq.connection.connection import BrokerCalls, Connection
+from minimq.connection.routes import RouteCallback, RouteWatch
 from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
 from minimq_proto.v1 import broker_pb2
 from support.reading import read_all

@@ -14,8 +14,7 @@ from minimq.local.server_process import ServerProcess
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
-from minimq.sending.transactions.records_sender import RecordsSender
-from minimq.sending.transactions.transactions import TransactionCommitter
+from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import (
     BufferFull,

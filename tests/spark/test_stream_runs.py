@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer
-from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.connection import BrokerCalls
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 from pyspark_minimq.options import parse_stream_options

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minimq.connection.away import ClusterView, ConflictReport, view_from_wire
 from minimq.connection.client import ClusterClient
-from minimq.connection.cluster_view import ClusterView, ConflictReport, view_from_wire
 from minimq_common.model import AwayBroker, BrokerData, TopicRoute
 from minimq_proto.v1 import nameserver_pb2
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.decisions import Transaction, staged_parts
-from minimq.sending.transactions.records_sender import RecordsSender
-from minimq.sending.transactions.transactions import TransactionCommitter
+from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import TransactionEnded
 from minimq_common.model import Message

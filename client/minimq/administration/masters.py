@@ -9,10 +9,9 @@ from typing import NamedTuple, TypeVar
 
 from minimq.administration.failures import raise_failures
 from minimq.connection.at_master import at_master, with_retries
-from minimq.connection.away import say_away
-from minimq.connection.broker_calls import BrokerMethod
+from minimq.connection.away import ClusterView, say_away
 from minimq.connection.client import ClusterClient
-from minimq.connection.cluster_view import ClusterView
+from minimq.connection.connection import BrokerMethod
 from minimq.connection.name_servers import NameServers
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
@@ -64,13 +63,19 @@ class Masters:
 
     def find(self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False) -> dict[str, str]:
         """Return the addresses of masters by broker name; waits for an election if there would be none."""
-        return self.with_retries(lambda: self._find(cluster, names, to_change=to_change), lambda: names)
+        return self.with_retries(
+            lambda: self.calls.wait(lambda: self.look(cluster, names, to_change=to_change)), lambda: names
+        )
 
-    def _find(self, cluster: str | None, names: Sequence[str], *, to_change: bool) -> dict[str, str]:
-        brokers = self.brokers(settled=to_change)
+    async def look(
+        self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False
+    ) -> dict[str, str]:
+        """Do as `find` without waiting, on the event loop of the connection."""
+        brokers = await self._brokers(settled=to_change)
         here = {broker.broker_name for broker in brokers if cluster in (None, broker.cluster)}
         if not here or not here.issuperset(names):
-            away = [each for each in self.away(cluster) if not names or each.broker_name in names]
+            gone = [each for each in await self._nameservers.away() if cluster in (None, each.cluster)]
+            away = [each for each in gone if not names or each.broker_name in names]
             if away:
                 raise Unavailable(say_away(away))
         if not brokers:
@@ -114,7 +119,7 @@ class Masters:
                 f"broker {', '.join(lacking)} has no master now: wait until one of its slaves is "
                 f"elected (`minimq cluster status`), or name other brokers: {others}"
             )
-        return self._find(cluster, names, to_change=True)
+        return self.calls.wait(lambda: self.look(cluster, names, to_change=True))
 
     def find_readable(self) -> dict[str, str]:
         """Return who can be asked what is stored: the masters, and a slave where there is none. Raises as `find`."""
@@ -286,7 +291,11 @@ class Masters:
         return {queue: answer.offset for queue, answer in answers.items()}
 
     def wait_until_shown(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
-        """Wait until every name server that answers shows what brokers have done.
+        """Wait until every name server that answers shows what brokers have done; see `show`."""
+        self.calls.wait(lambda: self.show(versions, gone=gone))
+
+    async def show(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
+        """Wait until every name server that answers shows what brokers have done, on the event loop of the connection.
 
         Versions grow with every change and over restarts of a broker, so it does not matter what others have changed
         since. A broker that has left is waited for, as routes do not lead to it: it shows the change when it is back.
@@ -301,7 +310,7 @@ class Masters:
                     return f"it shows broker {broker} as it was before"
             return None
 
-        self.calls.wait(lambda: self._nameservers.wait_until_shown(lack, self._timeout_s))
+        await self._nameservers.wait_until_shown(lack, self._timeout_s)
 
 
 class RegisteredMaster(NamedTuple):

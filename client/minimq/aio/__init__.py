@@ -10,10 +10,8 @@ Nothing here blocks the event loop, and there is no second implementation: these
 """
 
 from minimq.aio.admin import Admin
+from minimq.aio.consumers import PullConsumer, PushConsumer, SimpleConsumer
 from minimq.aio.producer import Producer
-from minimq.aio.pull_consumer import PullConsumer
-from minimq.aio.push_consumer import PushConsumer
-from minimq.aio.simple_consumer import SimpleConsumer
 from minimq.aio.transactional_producer import TransactionalProducer
 from minimq.connection.cluster import Cluster
 

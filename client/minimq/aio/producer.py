@@ -15,14 +15,13 @@ from minimq.connection.loop_calls import LoopOutcome, UserLoop, await_steps
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.requests.attend_streams import Attendance
 from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.producer_transaction import TransactionFace
+from minimq.sending.transactions.open_transaction import TransactionFace
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
-from minimq_common.errors import DeadlineExceeded, MiniMQError, SendFailed
+from minimq_common.errors import SendFailed
 from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
@@ -204,9 +203,9 @@ class Producer(ProducerFace):
         check_message_type(message)
         requester.check(message, timeout_s)
         deadline = time.monotonic() + timeout_s
-        home = requester.home_of(message.topic)
+        home = requester.home(message.topic)
         if home is None:
-            home = await self._open_inbox(message, timeout_s, deadline)
+            home = await self._core.client.result(lambda: requester.open_inbox(message, deadline), cancels=True)
         request, reply_to = requester.begin(home, outcome, timeout_s, deadline)
         try:
             later = self._hand_in(message, queue, selector, request, reply_to)
@@ -216,17 +215,6 @@ class Producer(ProducerFace):
             requester.forget(request)
             raise
         return outcome, request
-
-    async def _open_inbox(self, message: Message, timeout_s: float, deadline: float) -> Attendance:
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await self._core.open_inbox(message, deadline)
-        except MiniMQError:
-            raise
-        except TimeoutError:
-            raise DeadlineExceeded(
-                f"topic {message.topic!r}, and a broker for the reply, were not found within {timeout_s:g} s"
-            ) from None
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""
@@ -306,7 +294,7 @@ class ProducerTransaction(TransactionFace[M]):
     """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
 
     A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
-    If that comes while the end is prepared, as it looks for topics or encodes much, nothing is sent.
+    If that comes while the end looks for topics, or encodes a large transaction, nothing is sent.
     """
 
     async def __aenter__(self) -> Self:
@@ -315,7 +303,7 @@ class ProducerTransaction(TransactionFace[M]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await await_steps(self._opened.leave(error), is_quick=self._opened.is_quick)
+        await await_steps(self._opened.leave(error))
 
     async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction, once; as in `minimq`."""
@@ -324,4 +312,4 @@ class ProducerTransaction(TransactionFace[M]):
 
     async def rollback(self) -> None:
         """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
-        await await_steps(self._opened.roll_back(), is_quick=True)
+        await await_steps(self._opened.roll_back())

@@ -16,8 +16,7 @@ from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.check_back import CheckThreads
-from minimq.sending.transactions.transactional_core import TransactionalCore
+from minimq.sending.transactions.transactional_core import CheckThreads, TransactionalCore
 from minimq.sending.transactions.transactional_producer import CheckedFace
 from minimq.transport.dropped import WhenDropped
 from minimq_common.model import Message, MessageQueue
@@ -96,21 +95,18 @@ class CheckedTransaction(CheckedFace):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await await_steps(self._core.leave(self._transaction, error), is_quick=True)
+        await await_steps(self._core.leave(self._transaction, error))
 
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
         """Send a half message, and wait until it is on disk; see `minimq.TransactionalProducer`."""
-        await self._send((message,), queue, selector)
+        await await_steps(self._core.send(self._transaction, (message,), queue, selector))
 
     async def send_many(self, messages: Iterable[Message]) -> None:
         """Send half messages in large batches, and wait until all are on disk."""
-        await self._send([*check_iterable("messages", messages, "messages")], None, None)
-
-    async def _send(self, messages: Sequence[Message], queue: MessageQueue | None, selector: Selector | None) -> None:
-        steps = self._core.send(self._transaction, messages, queue, selector)
-        await await_steps(steps, is_quick=self._core.is_quick(self._transaction, messages))
+        given = check_iterable("messages", messages, "messages")
+        await await_steps(self._core.send(self._transaction, given, None, None))
 
 
 class CheckTasks:

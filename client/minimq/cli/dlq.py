@@ -14,7 +14,7 @@ import msgspec
 from minimq.cli.base import stop_on_signal
 from minimq.cli.commands import declared
 from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
-from minimq.dead_letters.choice import Chosen
+from minimq.dead_letters.dead_letter import Chosen
 from minimq.operations import values
 from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
 from minimq.operations.messages import body_fields

@@ -1,21 +1,20 @@
-"""Words for brokers that are away."""
+"""What name servers say of brokers, those that are away, and words for these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from minimq_common.errors import TopicUnavailable
-from minimq_common.model import AwayBroker, TopicRoute
+from minimq_common.model import AwayBroker, BrokerData, TopicRoute
+from minimq_common.wire.convert import away_from_wire, broker_from_wire
 from minimq_common.words import count_of
+from minimq_proto.v1 import nameserver_pb2
 
 
 def state_of(away: AwayBroker) -> str:
-    """Return since when a broker is away, in local time: "away since 12:03:05", "away since 12:03:05 (stopped)".
-
-    The date stands before the time unless it is today.
-    """
+    """Return "away since 12:03:05 (stopped)" or the like, in local time, with the date unless it is today."""
     since = away.since.astimezone()
     is_today = since.date() == datetime.now().astimezone().date()
     stopped = " (stopped)" if away.stopped else ""
@@ -50,3 +49,81 @@ def say_away(away: Sequence[AwayBroker]) -> str:
     if len(away) > 1:
         return f"{states}; start them again, or, if one will not come back, have it forgotten: {forget}"
     return f"{states}; start it again, or, if it will not come back, have it forgotten with {forget}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The brokers that are registered with one name server."""
+
+    brokers: tuple[BrokerData, ...]
+    versions: Mapping[tuple[str, int], int]
+    #: False when the name server has just started, so that brokers may be missing which run.
+    settled: bool
+    #: Brokers that have gone, or came back without some of their topics, sorted by name.
+    away: tuple[AwayBroker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictReport:
+    """One broker that a name server refused, or replaced by another, and that has not registered since.
+
+    Attributes:
+        nameserver: HOST:PORT of the name server; another one may have decided differently.
+        cluster: of the broker without a place, as the following three.
+        broker_name: its name.
+        broker_id: its id.
+        address: its HOST:PORT.
+        holder_address: HOST:PORT of the broker that has the place.
+        reason: why, and what can be done about it.
+        first_at: when it was seen first.
+        last_at: when it was seen last; a name server forgets it some minutes later.
+        times: how often it was seen.
+    """
+
+    nameserver: str
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    holder_address: str
+    reason: str
+    first_at: datetime
+    last_at: datetime
+    times: int
+
+
+def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
+    """Return the value for what a name server tells."""
+    return ClusterView(
+        brokers=tuple(broker_from_wire(broker) for broker in message.brokers),
+        versions={(item.broker_name, item.broker_id): item.data_version for item in message.versions},
+        settled=message.settled,
+        away=tuple(map(away_from_wire, message.away)),
+    )
+
+
+def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
+    """Return what several name servers know together, sorted by broker name; what the first ones say goes first."""
+    known: dict[str, BrokerData] = {}
+    for view in views:
+        for broker in view.brokers:
+            other = known.get(broker.broker_name)
+            addresses = {**broker.addresses, **(other.addresses if other else {})}
+            known[broker.broker_name] = BrokerData(broker.cluster, broker.broker_name, dict(sorted(addresses.items())))
+    return [known[name] for name in sorted(known)]
+
+
+def away_everywhere(views: Iterable[ClusterView]) -> list[AwayBroker]:
+    """Return the brokers that have gone, or came back without some of their topics, sorted by name."""
+    views = tuple(views)
+    whole = {name for view in views for name in _names(view.brokers) - _names(view.away)}
+    latest: dict[str, AwayBroker] = {}
+    for away in (away for view in views for away in view.away if away.broker_name not in whole):
+        known = latest.get(away.broker_name)
+        if known is None or known.since < away.since:
+            latest[away.broker_name] = away
+    return [latest[name] for name in sorted(latest)]
+
+
+def _names(brokers: Iterable[BrokerData | AwayBroker]) -> set[str]:
+    return {broker.broker_name for broker in brokers}

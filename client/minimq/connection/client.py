@@ -6,13 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.at_master import with_retries
-from minimq.connection.broker_calls import RECONNECT_S, BrokerMethod
 from minimq.connection.cluster import Cluster
-from minimq.connection.connection import Connection
+from minimq.connection.connection import RECONNECT_S, BrokerMethod, Connection
 from minimq.connection.loop_calls import LoopCall, LoopOutcome, Outcome, UserLoop, as_coroutine
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
@@ -72,10 +71,7 @@ class ClusterClient:
             raise
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
-        """Do as `wait`, and suspend a task of another event loop instead of blocking a thread.
-
-        If that task is cancelled, the call still runs to its end, unless `cancels` is set.
-        """
+        """Do as `wait` for a task of another loop; if that is cancelled, the call goes on unless `cancels` is set."""
         ended: LoopOutcome[Outcome[T]] = LoopOutcome(self.user_loop())
         call = LoopCall(self, make, lambda outcome: ended.complete(outcome, None))
         call.begin()
@@ -147,10 +143,7 @@ class ClusterClient:
             raise Closed(CLOSED)
 
     def close(self) -> None:
-        """End the calls that are under way, and the connection, if it is only of this client. Idempotent.
-
-        Does nothing in a fork.
-        """
+        """End the calls under way, and the connection if it is only of this client. Idempotent; not in a fork."""
         check_no_signal()
         if self.connection.is_forked:
             return
@@ -192,11 +185,15 @@ class RouteCache:
 
     async def find_within(self, topic: str, timeout_s: float) -> TopicRoute:
         """Do as `find`, and try again for so many seconds while servers are absent."""
+        return await self.with_retries(partial(self.find, topic), timeout_s)
+
+    async def with_retries(self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float) -> T:
+        """Return what an attempt returns, which gets its timeout in seconds; repeat it while servers are absent."""
         schedule = RetrySchedule(timeout_s, time.monotonic())
         while True:
             left_s = schedule.left_s(time.monotonic())
             try:
-                return await self.find(topic, min(max(left_s, _SHORTEST_S), self._client.timeout_s))
+                return await attempt(min(max(left_s, _SHORTEST_S), self._client.timeout_s))
             except MiniMQError as error:
                 pause_s = schedule.pause_s(error, time.monotonic())
             await asyncio.sleep(pause_s)
@@ -206,14 +203,6 @@ class RouteCache:
         route = self._client.wait(lambda: self._routes.refresh(topic, self._client.timeout_s))
         self._use(topic)
         return route
-
-    def with_retries(self, attempt: Callable[[float], T], timeout_s: float) -> T:
-        """Return what an attempt returns, which is repeated while servers are absent."""
-        return with_retries(
-            lambda left_s: attempt(min(max(left_s, _SHORTEST_S), self._client.timeout_s)),
-            timeout_s,
-            wait=self._client.pause,
-        )
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, without asking anybody."""
@@ -227,10 +216,7 @@ class RouteCache:
         self._client.run(self._routes.learn, route)
 
     def is_deleted(self, topic: str) -> bool:
-        """Return whether name servers say that nobody carries a topic whose route is known, and that none is away.
-
-        It may also be that they have forgotten brokers that are away, so it takes a broker to be sure.
-        """
+        """Return whether name servers say that nobody carries a topic whose route is known, and that none is away."""
         return self._routes.is_deleted(topic)
 
     def refresh_soon(self, topic: str) -> None:
@@ -249,10 +235,7 @@ class RouteCache:
             self._client.run(self._routes.gone, topic, self)
 
     def on_change(self, callback: RouteCallback) -> None:
-        """Call back with each route that is new or has changed, until the client is closed.
-
-        It runs in the thread of the connection: it has to be quick. What it raises is logged.
-        """
+        """Call back with each new route, on the thread of the connection: it has to be quick. Its errors are logged."""
         self._callbacks.append(callback)
         self._routes.add_callback(callback)
 

@@ -1,37 +1,155 @@
-"""The connection of a cluster: the event loop, the channels, the routes, and the calls."""
+"""The connection of a cluster: the event loop, the channels, routes, calls, and the probes of silent brokers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import grpc
 import grpc.aio
 
-from minimq.connection.broker_calls import BrokerCalls
-from minimq.connection.broker_health import BrokerHealth
+from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq.transport.client_log import client_logger
 from minimq_common.batch.header import warn_of_slow_checksums
+from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
+from minimq_common.wire.rpc import from_rpc_error, status_of
 from minimq_proto.v1 import broker_pb2
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 from minimq_proto.v1.nameserver_pb2_grpc import NameServerStub
 
-if TYPE_CHECKING:  # at run time these are the plain stubs
+if TYPE_CHECKING:
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
+
+#: Timeout in seconds of a probe of an unreachable broker before the next one.
+_QUESTION_S = 10.0
+
+
+class BrokerHealth(BrokerTroubles):
+    """The troubles of brokers, for all clients of a connection; probes silent ones until they answer. Thread-safe."""
+
+    def __init__(self, loop: LoopThread, channels: Channels[BrokerAsyncStub]) -> None:
+        super().__init__()
+        self._loop = loop
+        self._channels = channels
+        self._questions: dict[str, asyncio.Task[None]] = {}  # of the loop
+
+    def failed(self, address: str, error: MiniMQError | None, took_s: float = 0.0, now: float | None = None) -> None:
+        """Note that a broker failed after so many seconds, or ended a stream in good order. Returns at once."""
+        super().failed(address, error, took_s, time.monotonic() if now is None else now)
+
+    def fell_silent(self, address: str) -> None:
+        """Probe a broker until it answers."""
+        if not self._loop.call_soon(self._begin, address):
+            self.answers(address)
+
+    # ---- on the event loop ----------------------------------------------------------------------
+
+    def _begin(self, address: str) -> None:
+        if address not in self._questions:
+            self._questions[address] = asyncio.create_task(self._wait_for(address))
+
+    async def _wait_for(self, address: str) -> None:
+        try:
+            while not await self._has_answered(address):
+                pass
+        finally:
+            del self._questions[address]
+            self.answers(address)
+
+    async def _has_answered(self, address: str) -> bool:
+        probe = self._channels.stub(address).Probe  # which takes no right, and has no answer while the disk hangs
+        try:
+            await probe(broker_pb2.ProbeRequest(), timeout=_QUESTION_S, wait_for_ready=True)
+        except grpc.aio.AioRpcError as failure:
+            return status_of(failure)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
+        return True
+
+
+Key = TypeVar("Key", bound=Hashable)
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+#: Picks the method of a stub.
+BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+
+#: A broker that is not reached is tried again for this long, in seconds: one that has just come back needs a moment.
+RECONNECT_S = 1.5
+_PAUSE_S = 0.05
+#: Calls to one broker that are under way at once.
+_PARALLEL_CALLS = 32
+
+
+class BrokerCalls:
+    """Makes calls to brokers. Used on the event loop of the connection."""
+
+    def __init__(self, channels: Channels[BrokerAsyncStub]) -> None:
+        self._channels = channels
+
+    async def call(
+        self,
+        address: str,
+        method: BrokerMethod[Request, Response],
+        request: Request,
+        timeout_s: float,
+        reconnect_s: float = 0.0,
+    ) -> Response:
+        """Return the answer of one broker."""
+        peer = f"broker {address}"
+        give_up = time.monotonic() + reconnect_s
+        while True:
+            try:
+                return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
+            except grpc.aio.AioRpcError as failure:
+                error = from_rpc_error(failure, peer)
+            if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
+                raise error
+            await asyncio.sleep(_PAUSE_S)
+
+    async def call_all(
+        self,
+        addresses: Mapping[Key, str],
+        method: BrokerMethod[Request, Response],
+        requests: Mapping[Key, Request],
+        timeout_s: float,
+        reconnect_s: float = 0.0,
+    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+        """Make many calls at once, and return the answers and the failures by key, in the order of the addresses."""
+        room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
+        answers: dict[Key, Response] = {}
+        failures: dict[Key, MiniMQError] = {}
+
+        async def call(key: Key, address: str) -> None:
+            async with room[address]:
+                try:
+                    answers[key] = await self.call(address, method, requests[key], timeout_s, reconnect_s)
+                except MiniMQError as error:
+                    failures[key] = error
+
+        keys = [key for key in addresses if key in requests]
+        async with asyncio.TaskGroup() as calls:
+            for key in keys:
+                calls.create_task(call(key, addresses[key]))
+        return (
+            {key: answers[key] for key in keys if key in answers},
+            {key: failures[key] for key in keys if key in failures},
+        )
+
 
 log = client_logger(__name__)
 
 
 class Connection(LoopThread):
-    """All that clients share: made by a `Cluster`, used by each `ClusterClient`.
-
-    Nothing is connected and no thread begins before the first question.
-    """
+    """All that clients share: made by a `Cluster`, used by each `ClusterClient`."""
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
         super().__init__("minimq-cluster", self._close_channels)
@@ -52,10 +170,7 @@ class Connection(LoopThread):
         return self._broker_channels.stub(address)
 
     def has_new_key(self, address: str, stub: BrokerAsyncStub) -> bool:
-        """Return whether the credentials were replaced since `stub` was made, which a broker has refused.
-
-        On the event loop only.
-        """
+        """Return whether the credentials were replaced since `stub` was made; on the event loop only."""
         return self._broker_channels.is_outdated(address, stub)
 
     async def _close_channels(self) -> None:

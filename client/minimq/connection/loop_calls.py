@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
 from minimq.connection.loop_thread import CLOSED
@@ -99,8 +98,8 @@ def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callab
 
 # ---- work that both faces of a client share ----------------------------------------------------------
 #
-# It is a coroutine that awaits steps, or a generator that yields them: it runs where the caller is, but for the steps.
-# Whoever is interrupted abandons the wait alone. On the connection's own loop it is awaited like any other coroutine.
+# It is a coroutine that awaits steps, and runs where the caller is, but for the steps: it gets the result of each, or
+# its error. Whoever is interrupted abandons the wait alone. On the connection's own loop it is awaited like any other.
 
 
 class LoopStep(NamedTuple, Generic[T]):
@@ -123,12 +122,15 @@ class Turn:
         yield  # as `asyncio.sleep(0)`
 
 
-#: What is between the steps runs where the caller is; it gets the result of each, or its error.
-Steps = Generator[LoopStep[Any] | None, Any, T]
-Work = Steps[T] | Coroutine[Any, Any, T]
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield items, with a `Turn` after each thousand."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % 1000:
+            await Turn()
 
 
-def run_steps(make: Callable[[], Work[T]]) -> T:
+def run_steps(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run all steps, and return the result; waits."""
     steps = make()  # here: Ctrl-C comes before it is made, or once it runs
     result: Any = None
@@ -144,67 +146,29 @@ def run_steps(make: Callable[[], Work[T]]) -> T:
             value: T = end.value
             return value
         except BaseException as error:
-            if _is_over(steps):
+            if inspect.getcoroutinestate(steps) == inspect.CORO_CLOSED:
                 failure = None  # whose traceback has this frame
                 raise
             failure = error  # it decides what follows, also if Ctrl-C came here, between two steps
 
 
-async def await_steps(steps: Work[T], *, is_quick: bool = True) -> T:
-    """Do as `run_steps`, and suspend a task instead; what comes before the first step has a thread unless quick.
-
-    If the task is cancelled meanwhile, the thread goes on: when it is at the first step, that is cancelled.
-    """
-    if is_quick:
-        return await _go_on(steps, *_begin(steps))
-    begun = asyncio.ensure_future(asyncio.to_thread(_begin, steps))
+async def await_steps(steps: Coroutine[Any, Any, T]) -> T:
+    """Do as `run_steps`, and suspend a task instead."""
+    result: Any = None
+    failure: BaseException | None = None
     try:
-        is_over, step = await asyncio.shield(begun)
-    except asyncio.CancelledError as error:
-        abandoned = asyncio.ensure_future(_abandon(steps, begun, error))
-        _abandoned.add(abandoned)
-        abandoned.add_done_callback(_abandoned.discard)
-        raise
-    return await _go_on(steps, is_over, step)
-
-
-async def _go_on(steps: Work[T], is_over: bool, step: Any) -> T:
-    try:
-        while not is_over:
+        while True:
+            step = steps.send(result) if failure is None else steps.throw(failure)
+            result = failure = None
             try:
                 result = await (asyncio.sleep(0) if step is None else step.client.result(step.make))
             except BaseException as error:  # noqa: BLE001 - it decides what follows
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
+                failure = error
     except StopIteration as end:
-        step = end.value
-    value: T = step
-    return value
-
-
-#: What goes on although nobody waits for it.
-_abandoned: set[asyncio.Future[None]] = set()
-
-
-async def _abandon(steps: Work[Any], begun: asyncio.Future[tuple[bool, Any]], reason: asyncio.CancelledError) -> None:
-    with suppress(Exception, asyncio.CancelledError):  # it was told to whoever looks after the work
-        is_over, _ = await begun
-        if not is_over:
-            await _go_on(steps, False, steps.throw(reason))
-
-
-def _begin(steps: Work[Any]) -> tuple[bool, Any]:
-    try:
-        return False, steps.send(None)
-    except StopIteration as end:  # which no thread can hand over
-        return True, end.value
-
-
-def _is_over(steps: Work[Any]) -> bool:
-    if isinstance(steps, Coroutine):
-        return inspect.getcoroutinestate(steps) == inspect.CORO_CLOSED
-    return inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED
+        value: T = end.value
+        return value
+    finally:
+        failure = None  # whose traceback has this frame
 
 
 # ---- calls on the event loop of a user ----------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
@@ -12,9 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from minimq.connection.away import check_route
-from minimq.connection.closed_connection import why_closed
-from minimq.connection.cluster_view import ClusterView, ConflictReport, away_everywhere, merge, view_from_wire
+from minimq.connection.away import ClusterView, ConflictReport, away_everywhere, check_route, merge, view_from_wire
 from minimq_common.errors import (
     ConnectionMismatch,
     DeadlineExceeded,
@@ -34,7 +33,8 @@ from minimq_common.wire.channels import Channels, explained
 from minimq_common.wire.convert import from_wire, route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
-if TYPE_CHECKING:  # at run time it is the plain stub
+if TYPE_CHECKING:
+    from minimq_common.security.certificates import Trust
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 Request = TypeVar("Request")
@@ -86,10 +86,7 @@ class NameServers:
     # ---- Questions to any of them ---------------------------------------------------------------
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Return the route of a topic.
-
-        Raises as `ask` does, and `TopicNotFound` and `TopicUnavailable`.
-        """
+        """Return the route of a topic."""
 
         def read(answer: nameserver_pb2.GetRouteResponse) -> TopicRoute:
             route = route_from_wire(answer.route)
@@ -101,10 +98,7 @@ class NameServers:
         return await self.ask(lambda stub: stub.GetRoute, request, read, timeout_s)
 
     async def topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[TopicRoute]:
-        """Return the routes of all topics, sorted by topic; one whose brokers are all away has no queues.
-
-        Raises as `ask` does.
-        """
+        """Return the routes of all topics, sorted by topic; one whose brokers are all away has no queues."""
 
         def read(answer: nameserver_pb2.ListTopicsResponse) -> list[TopicRoute]:
             return [route_from_wire(route) for route in (*answer.routes, *answer.away_routes)]
@@ -215,10 +209,7 @@ class NameServers:
             await asyncio.sleep(_BUSY_RETRY_S)
 
     async def away(self) -> list[AwayBroker]:
-        """Return the brokers that have gone, as the name servers that answer know together, sorted by name.
-
-        One that is registered with any of them, with all of its topics, has not gone.
-        """
+        """Return the brokers that have gone, as the name servers that answer know together, sorted by name."""
         return away_everywhere((await self._views()).values())
 
     async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
@@ -253,10 +244,7 @@ class NameServers:
         return None
 
     async def conflicts(self) -> list[ConflictReport]:
-        """Return the brokers that were refused or replaced lately, by each name server that answers.
-
-        Sorted by broker name, address and name server; empty when none answers.
-        """
+        """Return the brokers that were refused or replaced lately, sorted, by each name server that answers."""
         reports = [
             from_wire(ConflictReport, conflict, nameserver=address)
             for address, answer in (await self._clusters()).items()
@@ -265,10 +253,7 @@ class NameServers:
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
     async def access(self) -> dict[str, tuple[int, str, bool] | MiniMQError]:
-        """Return what each name server says of users and rules, by its address, or why it is silent.
-
-        It is the version and the digest, and whether it only reports what it would refuse.
-        """
+        """Return version and digest of the rules by name server, and whether it only reports; or why it is silent."""
         answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
         found: dict[str, tuple[int, str, bool] | MiniMQError] = {}
         for address, answer in zip(self.addresses, answers, strict=True):
@@ -361,3 +346,31 @@ def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
     if reason == rpc.NOTHING_LISTENS:
         return Unavailable(f"no name server listening at {address}{start}")
     return Unavailable(f"the name server at {address} does not answer ({reason}){start}")
+
+
+# ---- why a server closes each connection: gRPC says only that it does --------------------------------
+
+
+async def why_closed(address: str, trust: Trust | None) -> str:
+    """Return why a server closes each connection as soon as it is made; empty if that cannot be said."""
+    if trust is None:
+        return "" if await _first_byte(address) is None else rpc.WANTS_TLS
+    if trust.pair is None and await _first_byte(address) == b"" and await _first_byte(address) == b"":
+        return rpc.WANTS_CERTIFICATE  # twice: one that ends closes its connections as well, but only once
+    return ""
+
+
+async def _first_byte(address: str) -> bytes | None:
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context()  # no key is sent, so it does not matter who answers
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), ssl=context)
+            try:
+                return await reader.read(1)
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple, TypeVar
 
 from minimq.connection.away import state_of
-from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
+from minimq.connection.connection import BrokerMethod
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
 
@@ -27,10 +27,7 @@ class ReadPlace(NamedTuple):
 
 
 class ReadPlaces:
-    """Says where to read. Thread-safe.
-
-    The master comes first, then the slaves by their ids. A broker that was not reached comes last until it answers.
-    """
+    """Says where to read: at the master, then at slaves by their ids; silent brokers come last. Thread-safe."""
 
     def __init__(self, client: ClusterClient, *, slaves: bool = True) -> None:
         self._calls = client.connection.brokers
@@ -49,16 +46,13 @@ class ReadPlaces:
         request: Request,
         timeout_s: float,
     ) -> Response:
-        """Return the answer to a question about a queue; when the first broker does not answer, that of the next.
-
-        Awaited on the event loop of the connection.
-        """
+        """Return the answer to a question about a queue; when the first broker does not answer, that of the next."""
         failure: MiniMQError | None = None
         for place in self._in_order(queue, await self._routes.find(queue.topic)):
             try:
                 return await self._calls.call(place.address, method, request, timeout_s, 0)
             except MiniMQError as error:
-                self._health.failed(place.address, error)
+                self.failed(place.address, error)
                 failure = failure or error
                 if not error.retriable:
                     break
@@ -74,7 +68,8 @@ class ReadPlaces:
 
     def failed(self, address: str, error: MiniMQError | None) -> None:
         """Take note that a broker failed, or ended a stream in good order. If it gave no answer, it is passed over."""
-        self._health.failed(address, error)
+        if error is not None and not error.answered:  # one that answers is in no trouble for senders
+            self._health.failed(address, error)
 
     def _in_order(self, queue: MessageQueue, route: TopicRoute | None) -> list[ReadPlace]:
         places = self._places(route.brokers.get(queue.broker_name) if route else None)

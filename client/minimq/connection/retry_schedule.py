@@ -59,10 +59,7 @@ def try_timeout_s(now: float, deadline: float, tries: int) -> float:
 
 
 def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
-    """Return how many seconds a batch waits for its next try, None if none helps.
-
-    It may be bound to its queue, or there may be a broker elsewhere that takes it.
-    """
+    """Return how many seconds a batch waits for its next try, at its queue if bound, or elsewhere; None for none."""
     if not error.retriable and (bound or not error.refresh_route):
         return None
     pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _NOWHERE_S

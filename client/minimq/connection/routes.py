@@ -1,18 +1,149 @@
-"""Where the queues of topics are: fetched from the name servers, cached, and kept up to date."""
+"""Where the queues of topics are: fetched from the name servers, cached, and kept up to date by a watch."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
+
+import grpc
+import grpc.aio
 
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
-from minimq.connection.route_watch import MOST_WATCHED, RouteWatch
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, TransportError
+from minimq_common.errors import (
+    InvalidArgument,
+    MiniMQError,
+    SystemBusy,
+    TopicNotFound,
+    TopicUnavailable,
+    TransportError,
+)
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
+from minimq_common.outage_log import OutageLog
+from minimq_common.wire import rpc
+from minimq_common.wire.convert import route_from_wire
+from minimq_proto.v1 import nameserver_pb2
+
+_NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
+
+#: Topics that are watched at most, as name servers have it; further ones are asked for at each poll.
+MOST_WATCHED = 20_000
+
+#: Waits between two tries to open the stream, in seconds.
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 1.0
+
+_Stream = grpc.aio.StreamStreamCall[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent]
+
+
+class RouteWatch:
+    """Follows all watched topics at one name server, until its stream breaks, or it leaves a question unanswered."""
+
+    def __init__(
+        self,
+        nameservers: NameServers,
+        watched: Callable[[], list[str]],
+        keep: Callable[[TopicRoute], object],
+        poll_s: float,
+    ) -> None:
+        self._nameservers = nameservers
+        self._topics = watched
+        self._keep = keep
+        self._poll_s = poll_s
+        self._topics_changed = asyncio.Event()
+        self._stream: _Stream | None = None
+        self._watched = ""  # whose stream that is
+        self._events = 0  # that it has brought
+        self._sound_at = math.inf
+        self._outage = OutageLog(log)
+
+    @property
+    def is_sound(self) -> bool:
+        """False when the watch has not brought every route for two polls."""
+        return time.monotonic() - self._sound_at <= 2 * self._poll_s
+
+    def topics_changed(self) -> None:
+        """Tell the name server which topics are watched now."""
+        self._topics_changed.set()
+
+    def leave_silent(self) -> None:
+        """End the stream, so that it begins anew, when its name server gave no answer to a question."""
+        if self._stream is not None and self._watched != self._nameservers.preferred:
+            self._stream.cancel()
+
+    async def run(self) -> None:
+        """Watch until this is cancelled."""
+        self._sound_at = time.monotonic()
+        retry_s = _FIRST_RETRY_S
+        while True:
+            nameserver = self._nameservers.preferred
+            self._events = 0
+            try:
+                if await self._follow(nameserver):
+                    retry_s = _FIRST_RETRY_S
+                    continue
+            except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
+                self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
+            self._nameservers.avoid(nameserver)
+            retry_s = _FIRST_RETRY_S if self._events else min(2 * retry_s, _LONGEST_RETRY_S)
+            await asyncio.sleep(retry_s)
+
+    async def _follow(self, nameserver: str) -> bool:
+        stream = self._open(nameserver)
+        requests = asyncio.create_task(self._send_topics(stream))
+        try:
+            async for event in stream:
+                self._events += 1
+                self._outage.worked("routes: watched nameserver=%s", nameserver)
+                self._keep(route_from_wire(event.route))
+        except InvalidArgument as error:
+            self._outage.failed(_NOT_WATCHED, nameserver, f"it tells what cannot be: {error.message}")
+        except grpc.aio.AioRpcError as error:
+            code, details = rpc.status_of(error)
+            # A stream that lived to its deadline and had something to say was in order: that was the poll.
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._topics()):
+                self._sound_at = time.monotonic()
+                return True
+            # gRPC forgets why a stream was refused if a request was on its way just then; a question tells.
+            refusal = await self._nameservers.refusal(nameserver) if code is grpc.StatusCode.INTERNAL else None
+            reason = rpc.why_unreached(details) if refusal is None else refusal.message
+            self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
+        except asyncio.CancelledError:
+            if _is_cancelled():
+                raise
+            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # see `leave_silent`
+        finally:
+            self._stream = None
+            stream.cancel()
+            requests.cancel()
+            await asyncio.gather(requests, return_exceptions=True)
+        return False
+
+    def _open(self, nameserver: str) -> _Stream:
+        stream = self._nameservers.stub(nameserver).WatchRoutes(timeout=self._poll_s)
+        self._stream, self._watched = stream, nameserver
+        self.leave_silent()  # it may have been found silent a moment ago
+        return stream
+
+    async def _send_topics(self, stream: _Stream) -> None:
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_follow` sees
+            while True:
+                self._topics_changed.clear()
+                topics = self._topics()[:MOST_WATCHED]
+                await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
+                await self._topics_changed.wait()
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
 
 log = client_logger(__name__)
 
@@ -68,20 +199,13 @@ class Routes:
         return topic in self._deleted
 
     def refresh_soon(self, topic: str) -> None:
-        """Refresh the route of a topic in the background, after an error that shows that it is out of date.
-
-        Returns at once, and costs little when called often: a topic is looked up once at a time, about every 100 ms at
-        most. Never raises; nothing happens once the connection is closed.
-        """
+        """Refresh the route of a topic in the background, every 100 ms at most. Returns at once, never raises."""
         if topic not in self._wanted:
             self._wanted.add(topic)
             self._loop.call_soon(self._begin_refresh, topic)
 
     def add_callback(self, callback: RouteCallback) -> None:
-        """Call back with each route that is new or has changed, on the event loop: it has to be quick.
-
-        What it raises is logged.
-        """
+        """Call back with each new route, on the event loop: it has to be quick. What it raises is logged."""
         self._callbacks.append(callback)
 
     def remove_callback(self, callback: RouteCallback) -> None:
@@ -132,10 +256,7 @@ class Routes:
                 self._forget(topic)
 
     def gone(self, topic: str, user: Hashable) -> None:
-        """Drop the route of a topic that no longer exists, as a broker has reported to a client.
-
-        The next `route` fetches it again. It stays watched if other clients use it, which must learn of its deletion.
-        """
+        """Drop the route of a deleted topic; it stays watched if other clients use it, which must learn of that."""
         if self._users.get(topic, set()) <= {user}:
             self._forget(topic)
         elif self._routes.pop(topic, None) is not None:

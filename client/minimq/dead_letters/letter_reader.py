@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from minimq.administration.masters import Masters
 from minimq.connection.client import ClusterClient
-from minimq.dead_letters.choice import Wants
-from minimq.dead_letters.dead_letter import DeadLetter
+from minimq.dead_letters.dead_letter import DeadLetter, Wants
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import DamagedMessages, OffsetOutOfRange, TopicNotFound
@@ -42,10 +41,7 @@ class SettledLetters:
 
 
 class LetterReader:
-    """Reads the dead letters of one group from masters: a slave may not know yet which are settled.
-
-    Used by one thread; a context manager.
-    """
+    """Reads the dead letters of one group from masters: a slave may not know yet which are settled."""
 
     def __init__(self, client: ClusterClient, group: str, patience_s: float, on_damage: OnDamage | None = None) -> None:
         self.group = group
@@ -80,10 +76,7 @@ class LetterReader:
     def letters(
         self, spans: Sequence[Span], wants: Wants, progress: Callable[[int, int], None] | None = None
     ) -> Iterator[DeadLetter]:
-        """Yield the open dead letters that are wanted. Raises `MiniMQError`.
-
-        `progress` is called with the number of examined ones, and the number of all.
-        """
+        """Yield the open dead letters that are wanted; `progress` gets the numbers of examined ones, and of all."""
         settled = self.settled(span.queue.broker_name for span in spans)
         seen, total = 0, sum(span.end - span.first for span in spans)
         for span in spans:

@@ -20,8 +20,7 @@ from typing import Literal
 
 from minimq.administration.masters import make_group_topic
 from minimq.connection.client import ClusterClient
-from minimq.dead_letters.choice import Wants
-from minimq.dead_letters.dead_letter import DeadLetter
+from minimq.dead_letters.dead_letter import DeadLetter, Wants
 from minimq.dead_letters.letter_reader import LetterReader, OnDamage, Span
 from minimq.receiving.consumer_options import RETRY_DELAYS_S
 from minimq.receiving.work_queues.popped import merged

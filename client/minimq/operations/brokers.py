@@ -26,7 +26,7 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.descriptions import ReplicationReport
-    from minimq.connection.cluster_view import ConflictReport
+    from minimq.connection.away import ConflictReport
 
 #: Time limit of a promotion in seconds: a long lease.
 _PROMOTION_S = 60.0

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.connection.away import by_broker
-from minimq.dead_letters.choice import Chosen, Wants, choice_of
+from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag

@@ -250,7 +250,7 @@ class TransactionOperations(Operations):
         return answers
 
     async def _end_half(self, end: halves_pb2.EndHalf, address: str) -> halves_pb2.HalfOutcome.ValueType:
-        from minimq.sending.transactions.atomic_stream import AtomicStream  # other administration does not load it
+        from minimq.sending.transactions.transactor import AtomicStream  # other administration does not load it
 
         stream = AtomicStream(self._masters.calls.connection, address)
         try:

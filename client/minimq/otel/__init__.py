@@ -5,8 +5,7 @@ The only part of the client that imports `opentelemetry`: `minimq[otel]` brings 
 
 from __future__ import annotations
 
-from minimq.otel.processing import processing
-from minimq.otel.receiving_spans import OtelReceive
+from minimq.otel.receiving_spans import OtelReceive, processing
 from minimq.otel.sending_spans import OtelSend
 
 __all__ = ["OtelReceive", "OtelSend", "processing"]

@@ -16,16 +16,20 @@ from minimq.otel.conventions import (
     ERROR_TYPE,
     INSTRUMENTATION,
     MESSAGE_ID,
+    MOST_LINKS,
     OFFSET,
     PARTITION,
     SCHEMA_URL,
     Attributes,
     ClientMetrics,
+    context_in,
     error_type,
+    headers_of,
     operation,
     partition,
+    span_in,
+    with_context,
 )
-from minimq.otel.message_context import MOST_LINKS, context_in, headers_of, span_in, with_context
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.receipt import SendReceipt
 from minimq.transport.client_log import client_logger
@@ -127,10 +131,7 @@ class OtelSend(SendInterceptor):
 
 
 class _OtelSendMany(SendInterceptor):
-    """Makes the span of one `send_many`, whose context all of its messages have.
-
-    Messages are handed in by one thread, and their outcomes told by others.
-    """
+    """Makes the span of one `send_many`, whose context all of its messages have."""
 
     def __init__(self, tracer: trace.Tracer, metrics: ClientMetrics) -> None:
         self._tracer, self._metrics = tracer, metrics

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from minimq.connection.broker_calls import BrokerCalls
+from minimq.connection.connection import BrokerCalls
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from minimq.connection.broker_calls import BrokerMethod
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.connection import BrokerMethod
 from minimq.connection.read_places import ReadPlace, ReadPlaces
 from minimq.receiving.commits import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit

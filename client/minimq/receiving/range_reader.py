@@ -12,7 +12,6 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -124,8 +123,8 @@ class RangeReader:
         return route is not None and bool(route.key_queues)
 
     def look_up(self, topic: str) -> None:
-        """Find out where a topic is. Raises what `RouteCache.with_retries` does."""
-        self._routes.with_retries(partial(self._routes.route, topic), self.options.patience_s)
+        """Find out where a topic is. Raises what `RouteCache.find_within` does."""
+        self._client.wait(lambda: self._routes.find_within(topic, self.options.patience_s))
 
     def learn(self, routes: Iterable[TopicRoute]) -> None:
         """Take routes that another process has found, so that no name server need be there to read their topics."""

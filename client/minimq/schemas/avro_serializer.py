@@ -1,17 +1,193 @@
-"""The serializer of Avro."""
+"""The serializer of Avro, and parsed schemas: how they are read safely, and where a value does not fit them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Unpack
+from io import BytesIO
+from typing import Any, TypeAlias, Unpack
 
-from minimq.schemas.avro_schema import AvroSchema, Plain
+import fastavro
+from fastavro import _read_py as python_reader
+from fastavro.validation import validate
+
 from minimq.schemas.framing import SchemaMark
 from minimq.schemas.registry import Schema, SchemaRegistry, resolved
 from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
+from minimq_common.words import kind_of
+
+#: Plain values, and schemas as JSON has them: dicts, lists and texts.
+Plain: TypeAlias = Any
+
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+class AvroSchema:
+    """A parsed Avro schema."""
+
+    def __init__(self, schema: Schema, others: Mapping[str, Schema]) -> None:
+        if schema.kind != "AVRO":
+            raise InvalidArgument(f"the schema is of kind {schema.kind}, not AVRO")
+        self._named: dict[str, Any] = {}
+        try:
+            for other in others.values():
+                fastavro.parse_schema(json.loads(other.text), named_schemas=self._named)
+            self.parsed = fastavro.parse_schema(_read(schema.text), named_schemas=self._named)
+        except (ValueError, TypeError, KeyError, RecursionError, fastavro.schema.SchemaParseException) as error:
+            raise InvalidArgument(f"this is no Avro schema: {type(error).__name__}: {error}"[:300]) from None
+        facts = _SchemaFacts(self._named)
+        try:
+            facts.least_bytes(self.parsed, ())
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InvalidArgument(f"a default of the Avro schema is not of its type: {error}") from None
+        self._is_recursive = facts.is_recursive
+        if facts.unbounded is not None:
+            raise InvalidArgument(
+                f"the Avro schema has an array of {facts.unbounded}, which takes no bytes: a short body could hold any "
+                "number of them"
+            )
+
+    def encode(self, value: object) -> bytes:
+        """Return a value in Avro's binary encoding. Raises `InvalidArgument` with the path of what does not fit."""
+        written = BytesIO()
+        try:
+            if validate(value, self.parsed, raise_errors=False):
+                fastavro.schemaless_writer(written, self.parsed, value, strict_allow_default=True)
+                return written.getvalue()
+            told = "it is not what the schema says"
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            told = str(error)[:300]
+        with suppress(Exception):  # of fastavro, for what fits the type and cannot be written, such as a decimal NaN
+            told = self._mistake(value, self.parsed, "$") or told
+        raise InvalidArgument(f"the value does not fit its schema: {told}")
+
+    def decode(self, payload: bytes, reader: AvroSchema | None) -> Plain:
+        """Return the value of a payload that was written with this schema."""
+        data = BytesIO(payload)
+        read = python_reader.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
+        value = read(data, self.parsed, None if reader is None else reader.parsed)
+        if data.tell() != len(payload):
+            raise MalformedBody(f"the body has {len(payload) - data.tell()} bytes after its value")
+        return value
+
+    # ---- mistakes -------------------------------------------------------------------------------
+
+    def _mistake(self, value: object, schema: Plain, path: str) -> str | None:
+        if isinstance(schema, str) and schema in self._named:
+            schema = self._named[schema]
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if isinstance(kind, list):
+            return self._mistake_in_union(value, kind, path)
+        if kind in ("record", "error"):
+            return self._mistake_in_record(value, schema, path)
+        parts: Iterable[tuple[str, object]] | None = None
+        if kind == "array" and isinstance(value, Sequence) and not isinstance(value, str | bytes):
+            parts = ((f"{path}[{index}]", item) for index, item in enumerate(value))
+        elif kind == "map" and isinstance(value, Mapping):
+            parts = ((f"{path}.{name}", item) for name, item in value.items())
+        if parts is not None:
+            of = schema["items" if kind == "array" else "values"]
+            return next(filter(None, (self._mistake(item, of, place) for place, item in parts)), None)
+        if kind not in ("array", "map") and validate(value, schema, raise_errors=False):
+            return None
+        if type(value) is int and kind in ("int", "long"):
+            return f"`{path}` is {str(value)[:40]}, out of the range of {kind}"
+        return f"`{path}` is {kind_of(value)}, not {_name(schema)}"
+
+    def _mistake_in_union(self, value: object, kinds: list[Any], path: str) -> str | None:
+        mistakes = [(kind, self._mistake(value, kind, path)) for kind in kinds]
+        if any(mistake is None for _, mistake in mistakes):
+            return None
+        likely = [mistake for kind, mistake in mistakes if kind != "null"]
+        names = " or ".join(_name(kind) for kind in kinds)
+        return likely[0] if len(likely) == 1 else f"`{path}` is {kind_of(value)}, not {names}"
+
+    def _mistake_in_record(self, value: object, schema: dict[str, Any], path: str) -> str | None:
+        if not isinstance(value, Mapping):
+            return f"`{path}` is {kind_of(value)}, not {_name(schema)}"
+        for field in schema["fields"]:
+            place = f"{path}.{field['name']}"
+            if field["name"] not in value:
+                if "default" not in field:
+                    return f"`{place}` is missing"
+            elif mistake := self._mistake(value[field["name"]], field["type"], place):
+                return mistake
+        strange = set(value) - {field["name"] for field in schema["fields"]} - {"-type"}
+        return f"`{path}.{min(map(str, strange))[:80]}` is no field of {_name(schema)}" if strange else None
+
+
+class _SchemaFacts:
+    """Facts about a schema that decide how it is read."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._known: dict[str, int] = {}
+        self.is_recursive = False
+        #: The name of the items of an array that take no bytes.
+        self.unbounded: str | None = None
+
+    def least_bytes(self, schema: Plain, above: tuple[str, ...]) -> int:
+        """Return the least number of bytes of a value, as 0 or 1; look at all parts."""
+        if isinstance(schema, list):
+            for part in schema:
+                self.least_bytes(part, above)
+            return 1
+        kind = schema["type"] if isinstance(schema, dict) else schema
+        if isinstance(schema, str) and schema in self._named:
+            return self._of_name(schema, self._named[schema], above)
+        if kind in _NAMED:
+            return self._of_name(schema["name"], schema, above)
+        if kind == "array" and not self.least_bytes(schema["items"], above):
+            self.unbounded = _name(schema["items"])
+        if kind == "map":
+            self.least_bytes(schema["values"], above)
+        return int(kind != "null")
+
+    def _of_name(self, name: str, schema: Plain, above: tuple[str, ...]) -> int:
+        if name in above:
+            self.is_recursive = True
+            return 1  # else no value would be finite; what is needed for it to end takes a byte
+        if name not in self._known:
+            if schema["type"] == "fixed":
+                self._known[name] = int(schema["size"] > 0)
+            elif schema["type"] == "enum":
+                self._known[name] = 1
+            else:
+                parts = [self.least_bytes(field["type"], (*above, name)) for field in schema["fields"]]
+                for field in schema["fields"]:
+                    if "default" in field:
+                        field["default"] = _default_value(field["type"], field["default"])
+                self._known[name] = max(parts, default=0)
+        return self._known[name]
+
+
+def _default_value(schema: Plain, default: Plain) -> Plain:
+    kind = schema[0] if isinstance(schema, list) and schema else schema
+    base = kind["type"] if isinstance(kind, dict) else kind
+    if base in ("bytes", "fixed") and isinstance(default, str):
+        default = default.encode("latin-1")
+    if not isinstance(kind, dict) or "logicalType" not in kind or isinstance(default, dict | list):
+        return default
+    plain = {name: value for name, value in kind.items() if name != "logicalType"}
+    written = BytesIO()
+    fastavro.schemaless_writer(written, plain, default)
+    written.seek(0)
+    return fastavro.schemaless_reader(written, plain | {"logicalType": kind["logicalType"]}, None)
+
+
+def _read(text: str) -> Plain:
+    return json.loads(text) if text.lstrip()[:1] in ("{", "[", '"') else {"type": text.strip()}
+
+
+def _name(schema: Plain) -> str:
+    if isinstance(schema, list):
+        return " or ".join(map(_name, schema))
+    if isinstance(schema, dict):
+        return str(schema.get("name") or schema.get("logicalType") or schema["type"])
+    return str(schema)
 
 
 class AvroSerializer(Serializer[Any]):

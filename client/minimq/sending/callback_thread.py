@@ -15,10 +15,7 @@ log = client_logger(__name__)
 
 
 class CallbackThread:
-    """Makes calls one after the other. Thread-safe; the thread starts with the first call.
-
-    A call after `close` runs in a thread of its own.
-    """
+    """Makes calls one after the other. Thread-safe; the thread starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name

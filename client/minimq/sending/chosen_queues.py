@@ -77,10 +77,7 @@ class ChosenQueues:
         return not route.key_queues or route.key_queues == len(self.of(route))
 
     def check_complete(self, route: TopicRoute) -> TopicRoute:
-        """Raise `Unavailable` unless all queues of a compacted topic are known: their number decides on that of a key.
-
-        Returns the route.
-        """
+        """Return the route; raise `Unavailable` unless all queues of a compacted topic are known, as keys need."""
         if self.are_complete(route):
             return route
         away = f"; away: {', '.join(broker.broker_name for broker in route.away)}" if route.away else ""
@@ -125,10 +122,7 @@ def check_chosen(topic: str, queue: MessageQueue | None) -> None:
 
 
 def by_key() -> Selector:
-    """Return the selector of a compacted topic, which takes the first key of a message. Thread-safe.
-
-    It raises `InvalidArgument` for a message without a key, as any that it returns does.
-    """
+    """Return the selector of a compacted topic, which takes the first key of a message. Thread-safe."""
     select = by_consistent_hash()
 
     def select_by_key(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:

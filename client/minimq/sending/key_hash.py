@@ -21,10 +21,7 @@ def java_hash(text: str) -> int:
 
 
 def consistent_hash(key: str, buckets: int) -> int:
-    """Return a bucket, 0 or above, for a key: Guava's `consistentHash` of the key's `java_hash`.
-
-    With one bucket more, only the keys that go to the new bucket move: one of `buckets + 1`. Thread-safe.
-    """
+    """Return a bucket, 0 or above, for a key: Guava's `consistentHash` of the key's `java_hash`."""
     if buckets < 1:
         raise InvalidArgument(f"{buckets} buckets: there must be at least one")
     return _jump(java_hash(key), buckets)

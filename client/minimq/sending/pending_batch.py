@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,7 +17,10 @@ import msgspec
 from minimq.sending.due_times import DueBucket, DueTime, latest
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.transactions.decisions import Transaction
-from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES
+from minimq.sending.transactions.placement import TransactionMessage
+from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
+from minimq_common.batch.compression import Compression
+from minimq_common.batch.single import encode_single
 from minimq_common.errors import InternalError, MiniMQError, NotEnoughReplicas, NotMaster, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.properties import recorded_parent
@@ -37,11 +41,7 @@ Completion = Callable[[BatchReceipt | None, MiniMQError | None], UserCall | None
 
 
 class Records(Protocol):
-    """Records that can be encoded as one batch: a `BatchBuilder`, or the columns of a connector.
-
-    Attributes:
-        size: approximate size in memory, in bytes.
-    """
+    """Records that can be encoded as one batch, such as a `BatchBuilder`; their size in memory is approximate."""
 
     @property
     def size(self) -> int: ...  # noqa: D102 - as above
@@ -116,10 +116,7 @@ class PendingMessage(msgspec.Struct, eq=False):
 
 
 class PendingBatch(msgspec.Struct, eq=False):
-    """Messages for one destination that are sent together.
-
-    It belongs to the event loop once it is handed over.
-    """
+    """Messages for one destination that are sent together. Belongs to the event loop once it is handed over."""
 
     topic: str
     queue: MessageQueue | None
@@ -239,3 +236,27 @@ def messages_were(count: int, which: str = "") -> str:
     """Return "1 message was" or "2 messages were", with a description in between."""
     noun, verb = ("message", "was") if count == 1 else ("messages", "were")
     return " ".join(filter(None, (str(count), noun, which, verb)))
+
+
+def new_producer_id() -> int:
+    """Return an id that no other producer has; 0 stands for a producer that does not number its batches."""
+    return random.getrandbits(64) or 1
+
+
+def encode_batch(
+    max_body_bytes: int,
+    compression: Compression | None,
+    producer_id: int,
+    items: Sequence[PendingMessage | TransactionMessage],
+    message_group: str | None,
+    number: BatchNumber,
+) -> bytes:
+    """Return the encoded messages of a batch. Raises any error that a modified message can cause."""
+    if len(items) == 1 and compression is None and message_group is None:
+        item = items[0]
+        single = encode_single(item.message, max_body_bytes, item.born_ms, producer_id, *number)
+        if single is not None:
+            return single
+    builder = BatchBuilder(max_body_bytes, compression, message_group)
+    builder.add([item.message for item in items])
+    return builder.build([item.born_ms for item in items], producer_id, *number)

@@ -21,7 +21,7 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transactions.producer_transaction import ProducerTransaction
+from minimq.sending.transactions.open_transaction import ProducerTransaction
 from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed

@@ -16,7 +16,6 @@ from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import run_steps
-from minimq.sending.auto_create import AutoCreate
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, by_key, check_body, check_chosen
 from minimq.sending.due_times import due_time
@@ -33,12 +32,12 @@ from minimq.sending.pending_batch import (
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq.sending.requests.attend_streams import Attendance
 from minimq.sending.requests.replier import Replier
 from minimq.sending.requests.requester import Requester
 from minimq.sending.selectors import Selector
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
+from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactions.open_transaction import MessageIntake, OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
@@ -52,9 +51,8 @@ from minimq.sending.transactions.transactor import Transactor
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
 from minimq_common.batch.single import check_message, plain_size
-from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed, TopicNotFound, TopicUnavailable
-from minimq_common.model import Message, MessageQueue, TopicRoute, with_property
-from minimq_common.names import check_topic
+from minimq_common.errors import InvalidArgument, SendFailed
+from minimq_common.model import Message, MessageQueue, with_property
 from minimq_common.outage_log import OutageLog
 from minimq_common.properties import REPLY_TO
 
@@ -81,16 +79,17 @@ class ProducerCore:
         self._process = self._client.connection.process
         self._routes = self._client.routes
         self._known = self._routes.by_topic
-        self._auto_create = AutoCreate(self._client)
         self._chosen = ChosenQueues()
         self._routes.on_change(self._chosen.route_changed)
+        self._finder = TopicFinder(self._client, self._chosen, options.send_timeout_s)
+        self._find = self._finder.wait_for
         self._sender = Sender(self._client, options)
-        self.requester = Requester(self._client, self._sender.callbacks, self._find, self.send)
+        self.requester = Requester(self._client, self._sender.callbacks, self._finder.find, self.send)
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
         self.callback_faults = OutageLog(log)
         self.intake = MessageIntake(options.max_body_bytes, self._interceptors)
-        self.transactor = Transactor(self._client, options, self._find, self._chosen.choose)
+        self.transactor = Transactor(self._client, options, self._finder, self._chosen.choose)
         #: Held while the producer closes, so that nobody thinks it is closed before it is.
         self._closing = threading.RLock()
         self._closed = False
@@ -113,8 +112,7 @@ class ProducerCore:
 
     def knows(self, topic: str) -> bool:
         """Tell whether `prepare` can do without asking a name server."""
-        route = self._routes.known(topic)
-        return route is not None and self._chosen.are_complete(route)
+        return self._finder.known(topic) is not None
 
     def send(
         self,
@@ -187,10 +185,7 @@ class ProducerCore:
         return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none.
-
-        Raises `BufferFull` and `Closed`.
-        """
+        """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none."""
         try:
             return self._sender.send_message(item, wait=wait)
         except BaseException as error:
@@ -218,19 +213,8 @@ class ProducerCore:
     async def find(self, message: Message) -> None:
         """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""
         self._process.check()
-        topic = check_topic(message.topic)
-        try:
-            route = await self._client.result(lambda: self._routes.find(topic))
-        except MiniMQError:  # a broker may have to make it, or servers are absent: both are rare, and take long
-            route = None
-        if route is None or not self._chosen.are_complete(route):
-            await asyncio.to_thread(self._find, topic, make=message.message_group is None)
-
-    async def open_inbox(self, message: Message, deadline: float) -> Attendance:
-        """Find the topic of a request, and open the inbox for its reply; see `Requester.open_inbox`."""
-        await self.find(message)
-        route = self._find(message.topic)
-        return await self._client.result(lambda: self.requester.open_inbox(route, deadline))
+        make = message.message_group is None
+        await self._client.result(lambda: self._finder.find(message.topic, make=make), cancels=True)
 
     # ---- many at once ---------------------------------------------------------------------------
 
@@ -318,41 +302,6 @@ class ProducerCore:
 
     # ---- where to -------------------------------------------------------------------------------
 
-    def _find(self, topic: str, *, make: bool = True, timeout_s: float = math.inf) -> TopicRoute:
-        """Return the route of a topic; brokers that are allowed to make the topic do so when there is none and it may.
-
-        Absent servers are waited for, for as long as a message may be tried, and no longer than `timeout_s`.
-        """
-        try:
-            known = self._routes.known(topic)
-        except TypeError:  # it is a list, or another thing that cannot be looked up
-            known = None
-        if known is not None and self._chosen.are_complete(known):
-            return known
-        check_no_signal()  # what it has interrupted may be about to find the topic
-        check_topic(topic)
-        return self._routes.with_retries(
-            lambda left_s: self._find_or_make(topic, left_s, make=make), min(timeout_s, self._options.send_timeout_s)
-        )
-
-    def _find_or_make(self, topic: str, timeout_s: float, *, make: bool) -> TopicRoute:
-        try:
-            return self._chosen.check_complete(self._routes.route(topic, timeout_s))
-        except (TopicNotFound, TopicUnavailable) as error:
-            if not make:  # FIFO topics are never made by themselves
-                if error.retriable:
-                    raise
-                raise TopicNotFound(
-                    f"topic {topic!r} does not exist, and the message has a message group: create it with "
-                    f"`minimq topic create {topic} --fifo`"
-                ) from None
-            absent = error
-        try:
-            self._auto_create.create(topic)
-        except TopicNotFound as refusal:
-            raise (absent if absent.retriable else refusal) from None
-        return self._routes.route(topic, timeout_s)
-
     def destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None = None
     ) -> MessageQueue | None:
@@ -377,7 +326,7 @@ class ProducerCore:
     def statistics(self) -> ProducerStatistics:
         """Return what was done so far."""
         self._process.check()
-        return replace(self._sender.statistics(), transactions=self.transactor.counters.totals)
+        return replace(self._sender.statistics(), transactions=self.transactor.totals)
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""

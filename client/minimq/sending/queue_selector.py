@@ -5,31 +5,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import NamedTuple, Protocol
 
-from minimq.sending.fault_table import SLOW_S, Exclusion, FaultTable, choose_brokers
+from minimq.connection.broker_troubles import SLOW_S, BrokerTroubles, choose_brokers
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.statistics import Exclusion
 from minimq_common.errors import MiniMQError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
 
 
-class Health(Protocol):
-    """Knows which brokers do not answer, by address: a `BrokerHealth`."""
-
-    #: Changes with each answer below.
-    version: int
-
-    def silence(self, address: str, /) -> tuple[float, str] | None:
-        """Return since when a broker has not answered, and why; None if it answers."""
-
-
 class _Writable:
     """The writable part of a route, which is looked through once, and whose turn it is."""
 
-    __slots__ = ("addresses", "brokers", "near", "next", "route", "targets", "targets_by_queue")
+    __slots__ = ("addresses", "brokers", "near", "next", "preferred", "route", "targets", "targets_by_queue")
 
     def __init__(
         self, route: TopicRoute, rooms: frozenset[str], begin: Callable[[int], int], after: int | None
@@ -41,44 +30,31 @@ class _Writable:
         self.addresses = {target.queue.broker_name: target.address for target in self.targets}
         self.brokers = tuple(self.addresses)
         self.near = tuple(name for name in self.brokers if machine_room_of(name) in rooms)
+        self.preferred = self.near or self.brokers
         self.next = after if after is not None else begin(len(queues)) if queues else 0
 
 
-class _Chosen(NamedTuple):
-    """The brokers that were chosen once, and the facts from which that followed."""
-
-    writable: _Writable
-    version: int
-    until: float
-    brokers: Sequence[str]
-
-
 class QueueSelector:
-    """Selects queues, counts what is under way, and keeps away from brokers that fail or are slow.
-
-    Not thread-safe: it belongs to a `RecordAccumulator`.
-    """
+    """Selects queues, counts what is under way, and keeps away from brokers that fail or are slow."""
 
     def __init__(
         self,
         known: Callable[[str], TopicRoute | None],
         options: ProducerOptions,
         chance: random.Random,
-        health: Health,
+        troubles: BrokerTroubles,
     ) -> None:
         #: Returns the route of a topic, if it is known.
         self._known = known
         self._chance = chance
-        self._health = health
+        self._troubles = troubles
         self._window = options.window
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
-        self._faults = FaultTable()
         self._under_way: dict[str, int] = {}  # requests by broker name
         self._full = 0  # brokers whose window is full
         self._brokers: set[str] = set()  # those of all routes that were looked at
         self._writable: dict[str, _Writable] = {}
-        self._chosen: dict[tuple[str, str | None], _Chosen] = {}
 
     # ---- choosing -------------------------------------------------------------------------------
 
@@ -130,45 +106,34 @@ class QueueSelector:
         )
 
     def _in_turn(self, writable: _Writable, avoid: str | None, now: float) -> Target | None:
-        chosen = self._chosen.get((writable.route.topic, avoid))
-        if (
-            chosen is None
-            or chosen.writable is not writable
-            or chosen.version != self._faults.version + self._health.version
-            or now >= chosen.until
-        ):
-            chosen = self._choose(writable, avoid, now)
         targets = writable.targets
+        if not targets:
+            raise _why_nowhere(writable.route)
+        brokers = writable.preferred
+        if avoid is not None or (self._troubles.known and self._avoids_faults):
+            brokers = self._choose(writable, avoid, now)
         count = len(targets)
         for step in range(writable.next, writable.next + count):
             target = targets[step % count]
             name = target.queue.broker_name
-            if name in chosen.brokers and (not self._full or self.has_room(name)):
+            if name in brokers and (not self._full or self.has_room(name)):
                 writable.next = (step + 1) % count
                 return target
         return None
 
-    def _choose(self, writable: _Writable, avoid: str | None, now: float) -> _Chosen:
-        if not writable.targets:
-            raise _why_nowhere(writable.route)
+    def _choose(self, writable: _Writable, avoid: str | None, now: float) -> tuple[str, ...]:
+        self._troubles.forget_old(now)
         # Near ones that are all in trouble are not worth staying with while there are others.
         near_ones_do = any(name != avoid and self._is_well(writable, name, now) for name in writable.near)
-        version = self._faults.version + self._health.version
-        brokers = choose_brokers(
+        return choose_brokers(
             writable.near if near_ones_do else writable.brokers,
-            partial(self._faults.is_excluded, now=now),
-            partial(self._is_silent, writable),
+            lambda name: not self._is_well(writable, name, now),
+            lambda name: self._avoids_faults and self._troubles.is_silent(writable.addresses[name]),
             avoid,
         )
-        chosen = _Chosen(writable, version, self._faults.next_end(now), brokers)
-        self._chosen[writable.route.topic, avoid] = chosen
-        return chosen
-
-    def _is_silent(self, writable: _Writable, name: str) -> bool:
-        return self._avoids_faults and self._health.silence(writable.addresses[name]) is not None
 
     def _is_well(self, writable: _Writable, name: str, now: float) -> bool:
-        return not self._faults.is_excluded(name, now) and not self._is_silent(writable, name)
+        return not self._avoids_faults or self._troubles.trouble(writable.addresses[name], now) is None
 
     def _writable_of(self, topic: str) -> _Writable | None:
         route = self._known(topic)
@@ -190,26 +155,20 @@ class QueueSelector:
         self._full -= under_way == self._window
         self._under_way[broker] = under_way - 1
         if latency_s >= SLOW_S and self._avoids_faults:
-            self._faults.measured(broker, latency_s, now)
+            self._troubles.measured(target.address, latency_s, now)
 
-    def failed(self, broker: str, error: MiniMQError, took_s: float, now: float) -> None:
+    def failed(self, target: Target, error: MiniMQError, took_s: float, now: float) -> None:
         """Note that a try at a broker failed."""
-        if not self._avoids_faults or not error.avoid_broker:
-            return
-        if error.answered:
-            self._faults.failed(broker, error.message, now, error.retry_after_s)
-        else:
-            self._faults.measured(broker, took_s, now)
+        self._troubles.failed(target.address, error, took_s, now)
 
     def avoided(self, now: float) -> Sequence[Exclusion]:
         """Return the brokers that are left out now, sorted by name. On any thread."""
-        if not self._avoids_faults:
-            return ()
-        found = {each.broker_name: each for each in self._faults.excluded(now)}
-        for writable in [*self._writable.values()]:
+        found = {}
+        for writable in [*self._writable.values()] if self._avoids_faults else ():
             for name, address in writable.addresses.items():
-                if (silence := self._health.silence(address)) is not None:
-                    found[name] = Exclusion(name, silence[0], math.inf, silence[1], unreachable=True)
+                if (known := self._troubles.trouble(address, now)) is not None:
+                    until = math.inf if known.is_silent else known.until
+                    found[name] = Exclusion(name, known.since, until, known.reason, known.is_silent)
         return [found[name] for name in sorted(found)]
 
 

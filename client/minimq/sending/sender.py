@@ -17,7 +17,6 @@ from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.sending.append_stream import AppendStream, AppendStreams
-from minimq.sending.batch_encoder import encode_batch, new_producer_id
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
     PendingBatch,
@@ -26,6 +25,8 @@ from minimq.sending.pending_batch import (
     RecordsBatch,
     Target,
     UserCall,
+    encode_batch,
+    new_producer_id,
 )
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -238,7 +239,6 @@ class Sender:
             outage = self._outages.setdefault(queue.broker_name, OutageLog(log))
             text = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(text, queue.broker_name, address, error, cause=error)
-        self._client.connection.health.failed(address, error)
 
     def _answers_again(self, target: Target) -> None:
         name = target.queue.broker_name

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from minimq.sending.fault_table import Exclusion
-
 #: Upper bounds of the classes of latency in seconds, from 0.1 ms to 74 s, each 12 % above the one before.
 BOUNDS_S = tuple(0.0001 * 2 ** (step / 6) for step in range(118))
 
@@ -62,6 +60,25 @@ class TransactionTotals(NamedTuple):
 
 
 NO_TRANSACTIONS = TransactionTotals()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """The exclusion of a broker. Times are seconds on the monotonic clock.
+
+    Attributes:
+        broker_name: the broker.
+        since: when it began; later extensions belong to it.
+        until: first moment at which the broker is available again; infinite for one that has to answer first.
+        reason: the reason for `until`.
+        unreachable: whether the broker does not answer.
+    """
+
+    broker_name: str
+    since: float
+    until: float
+    reason: str
+    unreachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

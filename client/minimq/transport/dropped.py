@@ -16,6 +16,31 @@ from types import FrameType
 
 from minimq.transport.client_log import client_logger
 
+
+class Closing:
+    """Closes a client once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closer: int | None = None
+        self._is_over = threading.Event()
+
+    def run(self, close: Callable[[], None]) -> None:
+        """Close the client; if another thread does or did that, wait until it is over. Raises what `close` raises."""
+        with self._lock:
+            is_first = self._closer is None
+            if is_first:
+                self._closer = threading.get_ident()
+        if not is_first:
+            if self._closer != threading.get_ident():  # else a signal handler has interrupted it
+                self._is_over.wait()
+            return
+        try:
+            close()
+        finally:
+            self._is_over.set()
+
+
 log = client_logger(__name__)
 
 #: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.connection.route_watch import RouteWatch
-from minimq.connection.routes import Routes
+from minimq.connection.routes import Routes, RouteWatch
 from minimq_common.errors import TopicNotFound
 from minimq_common.model import TopicRoute
 from minimq_common.wire import rpc

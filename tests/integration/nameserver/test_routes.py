@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from minimq.connection.route_watch import RouteWatch
+from minimq.connection.routes import RouteWatch
 from minimq_common.errors import Closed, InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.wire import rpc

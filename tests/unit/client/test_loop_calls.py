@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Callable, Coroutine
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import LoopStep, Steps, await_steps, run_steps
+from minimq.connection.loop_calls import LoopStep, await_steps, run_steps
 from support.waiting import wait_until
 
 
 class HereClient:
     """Runs steps where it is asked to."""
+
+    connection = SimpleNamespace(is_loop_thread=False)
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         return asyncio.run(make())
@@ -29,24 +30,25 @@ class HereClient:
 class Work:
     """Two steps, and one that undoes them if they are broken off."""
 
-    def __init__(self, first: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, *, hangs: bool = False) -> None:
         self.done: list[object] = []
-        self._first = first
+        self._hangs = hangs
         self._client = cast("ClusterClient", HereClient())
 
-    def steps(self) -> Steps[None]:
-        self._first()
+    async def steps(self) -> None:
         try:
-            yield self._step("one")
-            yield self._step("two")
+            await self._step("one")
+            await self._step("two")
         except BaseException as error:
             self.done.append(type(error))
-            yield self._step("undo")
+            await self._step("undo")
             raise
 
     def _step(self, name: str) -> LoopStep[None]:
         async def note() -> None:
             self.done.append(name)
+            if self._hangs and name == "one":
+                await asyncio.sleep(3600)
 
         return LoopStep(self._client, note)
 
@@ -73,19 +75,15 @@ def test_an_interrupt_between_two_steps_is_told_to_the_work() -> None:
     assert work.done == ["one", KeyboardInterrupt, "undo"]
 
 
-def test_a_cancellation_while_a_thread_prepares_the_first_step_is_told_to_the_work() -> None:
-    """Nobody waits for the thread, which may take long."""
-    may_go_on = threading.Event()
-    work = Work(lambda: may_go_on.wait(20))
+def test_a_cancellation_during_a_step_is_told_to_the_work() -> None:
+    work = Work(hangs=True)
 
     async def run() -> None:
-        task = asyncio.ensure_future(await_steps(work.steps(), is_quick=False))
-        await asyncio.sleep(0)
+        task = asyncio.ensure_future(await_steps(work.steps()))
+        await asyncio.to_thread(wait_until, lambda: bool(work.done))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        may_go_on.set()
-        await asyncio.to_thread(wait_until, lambda: len(work.done) > 1, 20)
-        assert work.done == [asyncio.CancelledError, "undo"]
 
     asyncio.run(run())
+    assert work.done == ["one", asyncio.CancelledError, "undo"]

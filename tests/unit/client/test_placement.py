@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.sending.batch_encoder import Batcher
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of, healthy
+from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of
+from minimq.sending.transactions.transactor import Batcher
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import Message, MessageQueue
 
@@ -77,9 +77,3 @@ def test_messages_for_one_queue_are_batches_in_their_order() -> None:
 def test_each_message_group_is_a_batch_of_its_own() -> None:
     messages = [item("both", group="g"), item("both", group="h"), item("both", group="g")]
     assert parts_of(messages, [queue("both", "a")] * 3) == [("both", 0, "g", [0, 2]), ("both", 0, "h", [1])]
-
-
-def test_brokers_that_answer_come_first() -> None:
-    assert healthy(["a", "b", "c"], lambda name: name == "a", {"b"}) == ["c"]
-    assert healthy(["a", "b"], lambda _: True, {"b"}) == ["a"]
-    assert healthy(["a"], lambda _: False, {"a"}) == []

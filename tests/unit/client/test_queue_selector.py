@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minimq.connection.broker_troubles import BrokerTroubles, Trouble
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -24,7 +25,6 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
-from support.silences import Silences
 
 
 class Routes:
@@ -50,12 +50,11 @@ class Selector(QueueSelector):
     """A selector that knows of failures as its client does."""
 
     def __init__(self, routes: Routes, seed: int = 17, **options: Any) -> None:
-        self.health = Silences()
+        self.health = BrokerTroubles()
         super().__init__(routes.known, ProducerOptions(**options), random.Random(seed), self.health)
 
     def fail(self, broker: str, error: MiniMQError, now: float = 0.0, took_s: float = 0.0) -> None:
-        self.failed(broker, error, took_s, now)
-        self.health.failed(f"{broker}:1", error, now)
+        self.failed(Target(MessageQueue("t", broker, 0), f"{broker}:1"), error, took_s, now)
 
 
 def selector_of(routes: Routes, **options: Any) -> Selector:
@@ -274,12 +273,12 @@ def test_brokers_that_are_left_out_are_told_while_another_topic_is_sent_to() -> 
     selector = Selector(routes)
     selector.fail("a", Unavailable("no answer"))
     brokers_taken(selector, 1)
-    known, silence = routes.known, selector.health.silence
+    known, trouble = routes.known, selector.health.trouble
 
-    def send_to_others(address: str) -> tuple[float, str] | None:
+    def send_to_others(address: str, now: float) -> Trouble | None:
         selector._known = lambda topic: known("t")
         selector._writable_of(f"another than {address}")
-        return silence(address)
+        return trouble(address, now)
 
-    selector.health.silence = send_to_others  # type: ignore[method-assign]
+    selector.health.trouble = send_to_others  # type: ignore[method-assign]
     assert [each.broker_name for each in selector.avoided(0.0)] == ["a"]

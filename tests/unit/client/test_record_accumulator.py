@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.due_times import DueTime, due_time
 from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
 from minimq.sending.producer_options import ProducerOptions
@@ -30,7 +31,6 @@ from minimq_common.errors import (
 )
 from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 from support.chance import SEED
-from support.silences import Silences
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
 NOBODYS = MessageQueue("t", "c", 0)
@@ -77,7 +77,7 @@ class Play:
         settings = {"window": 2, "batch_messages": 4, "batch_bytes": 1000, "spread_messages": 4} | options
         self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
         self.routes = Routes()
-        self.health = Silences()
+        self.health = BrokerTroubles()
         self.numbers = SendBuffer(1 << 20, block_when_full=False)
         self.accumulator = RecordAccumulator(
             QueueSelector(self.routes.known, self.options, random.Random(7), self.health),
@@ -156,8 +156,7 @@ class Play:
         self.drain()
 
     def failed(self, one: Try, error: MiniMQError) -> None:
-        if self.accumulator.failed(one.batch, one.attempt, error, self.now):
-            self.health.failed(one.target.address, error, self.now)
+        self.accumulator.failed(one.batch, one.attempt, error, self.now)
 
     def hang(self, index: int, *, stored: bool) -> None:
         """Leave a request without an answer; the broker may have stored it."""
@@ -196,7 +195,6 @@ class Play:
 
     def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
         self.abandoned.append(stream)
-        self.health.failed(target.address, error, self.now)
         self.break_streams(target.queue.broker_name)
 
     def transmit(self, batch: PendingBatch) -> None:

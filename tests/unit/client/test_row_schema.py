@@ -12,7 +12,7 @@ import pytest
 
 from minimq import Message, MessageQueue, by_hash
 from minimq.sending.arrow.destinations import Destinations
-from minimq.sending.arrow.row_schema import checked_rows
+from minimq.sending.arrow.row_columns import checked_rows
 from minimq_common.errors import InvalidArgument
 
 

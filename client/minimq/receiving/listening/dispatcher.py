@@ -22,7 +22,7 @@ from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT
 from minimq.receiving.listening.source import D, Source
 from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
-from minimq.transport.closing import Closing
+from minimq.transport.dropped import Closing
 from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.outage_log import OutageLog

@@ -30,7 +30,7 @@ from minimq.receiving.work_queues.prefetch import HELD_S, Prefetch
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
-from minimq.transport.closing import Closing
+from minimq.transport.dropped import Closing
 from minimq.transport.start_position import start_position
 from minimq_common.errors import (
     Closed,

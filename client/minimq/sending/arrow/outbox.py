@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from minimq.sending.arrow.destinations import Destination, Destinations, KeyQueue, Queues
 from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
-from minimq.sending.arrow.row_columns import refused
-from minimq.sending.arrow.row_schema import checked_rows
+from minimq.sending.arrow.row_columns import checked_rows, refused
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.batch.builder import BatchColumns

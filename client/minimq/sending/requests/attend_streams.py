@@ -39,10 +39,7 @@ class NamedMaster(Master, Protocol):
 
 
 class Attendance:
-    """A client's attendance at one broker name: a stream to its master, reopened whenever it ends.
-
-    All of it lives on the event loop of the connection; any thread may look at the attributes.
-    """
+    """A client's attendance at one broker name: a stream to its master, reopened whenever it ends."""
 
     def __init__(self, streams: AttendStreams, master: NamedMaster) -> None:
         self._streams = streams
@@ -129,10 +126,7 @@ class AttendStreams:
         return attendance
 
     async def attend_one(self, masters: Sequence[NamedMaster]) -> Attendance:
-        """Return the first of some brokers that is attended; they are tried one after the other, in this order.
-
-        It waits as long as none can be attended; the caller says how long that may take.
-        """
+        """Return the first of some brokers that is attended, tried in this order; waits until one is."""
         attended: list[Attendance] = []
         for master in masters:
             attended.append(self.attend(master))

@@ -75,10 +75,7 @@ class PreparedReply(NamedTuple):
 
 
 class Replier:
-    """Sends replies to those who asked, those that gather meanwhile together. Thread-safe.
-
-    A reply that cannot be forwarded is tried again while its request may still wait; nobody waits for it here.
-    """
+    """Sends replies to those who asked, those that gather meanwhile together. Thread-safe."""
 
     def __init__(self, client: ClusterClient, max_body_bytes: int) -> None:
         self.client = client

@@ -8,8 +8,8 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -106,7 +106,7 @@ class Requester:
         self,
         client: ClusterClient,
         callbacks: CallbackThread,
-        find: Callable[..., TopicRoute],
+        find: Callable[..., Coroutine[Any, Any, TopicRoute]],
         send: Callable[..., None],
     ) -> None:
         self._client = client
@@ -134,21 +134,18 @@ class Requester:
 
     # ---- the inbox ------------------------------------------------------------------------------
 
-    def home(self, route: TopicRoute) -> Attendance | None:
+    def home(self, topic: str) -> Attendance | None:
         """Return where requests to a topic are answered; None if that is not open: then see `open_inbox`."""
-        home = self._homes.get(route.topic)
-        return home if home is not None and self._is_good(home, route) else None
-
-    def home_of(self, topic: str) -> Attendance | None:
-        """Return where requests to a topic are answered; None if that is not open, or the topic is not known."""
-        route = self._client.routes.known(topic)
-        return self.home(route) if route is not None else None
+        home, route = self._homes.get(topic), self._client.routes.known(topic)
+        return home if home is not None and route is not None and self._is_good(home, route) else None
 
     def _is_good(self, home: Attendance, route: TopicRoute) -> bool:
         return home.is_open and home.broker_name in route.brokers and not self._health.is_silent(home.address)
 
-    async def open_inbox(self, route: TopicRoute, deadline: float) -> Attendance:
-        """Open the inbox at a broker of a topic, on the event loop of the connection."""
+    async def open_inbox(self, message: Message, deadline: float) -> Attendance:
+        """Open the inbox at a broker of the topic of a request, on the event loop of the connection."""
+        make, left_s = message.message_group is None, deadline - time.monotonic()
+        route = await self._find(message.topic, make=make, timeout_s=left_s)
         if self._streams is None:
             self._inbox = inbox_of(self._key).hex()
             hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
@@ -189,8 +186,7 @@ class Requester:
         check_message_type(message)
         self.check(message, timeout_s)
         deadline = time.monotonic() + timeout_s
-        route = self._find(message.topic, make=message.message_group is None, timeout_s=timeout_s)
-        home = self.home(route) or self._client.wait(lambda: self.open_inbox(route, deadline))
+        home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, deadline))
         request, reply_to = self.begin(home, outcome, timeout_s, deadline)
         try:
             self._send(message, queue, selector, request, reply_to)

@@ -119,11 +119,7 @@ Call = Describe | CommitCall
 
 
 class CommitProtocol:
-    """One attempt to end a transaction: returns the calls to make, and processes their results. Not thread-safe.
-
-    Calls may be repeated, answers may be lost, and the attempt may be interrupted at any moment: the next one continues
-    from the brokers' knowledge.
-    """
+    """One attempt to end a transaction, which may end anywhere: the next one continues from what the brokers know."""
 
     def __init__(self, transaction: Transaction, parts: Sequence[StagedPart], *, decided: bool = False) -> None:
         self.transaction = transaction
@@ -227,10 +223,7 @@ class CommitProtocol:
         return [CommitCall(coordinator, Decision(self.transaction.number, self._parts, names))]
 
     def _describe(self, broker_name: str) -> Describe:
-        """Return the question to a broker.
-
-        If the parts of the attempt are incomplete, it asks the broker to keep nothing.
-        """
+        """Ask the broker to keep nothing if the parts of the attempt are incomplete."""
         own = () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
         return Describe(broker_name, own)
 

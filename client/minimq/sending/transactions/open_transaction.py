@@ -1,4 +1,4 @@
-"""The part that both faces of a producer's transaction share: its messages until it ends, and its end."""
+"""A producer's transaction: its messages until it ends, its end, and its face for threads."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Generic, TypeVar
+from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 from minimq.arguments import check_function, check_message_type, check_queue
-from minimq.connection.loop_calls import LoopStep, Steps
+from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
@@ -24,9 +25,6 @@ from minimq_common.properties import check_message_group
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 
 M = TypeVar("M")
-
-#: To encode that much takes long.
-LARGE_BYTES = 1 << 17
 
 
 class MessageIntake:
@@ -118,49 +116,102 @@ class OpenTransaction(Generic[M]):
         return self._source
 
     @property
-    def is_quick(self) -> bool:
-        """True if its end takes little time of the caller: its routes are known, and it is small."""
-        topics = {item.message.topic for item in self._messages}
-        return self._size < LARGE_BYTES and all(map(self._transactor.knows, topics))
-
-    @property
     def receipts(self) -> Sequence[SendReceipt]:
         """The receipts of the messages, in their order. Raises `InvalidArgument` before the commit."""
         if self._receipts is None:
             raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
         return self._receipts
 
-    def leave(self, error: BaseException | None) -> Steps[None]:
+    async def leave(self, error: BaseException | None) -> None:
         """End it as its block ends, unless it has ended."""
         if error is not None or self._has_ended:
-            yield from self.roll_back()
+            await self.roll_back()
             return
         self._has_ended = True
-        counters = self._transactor.counters
         try:
-            self._receipts = yield from self._transactor.commit(self._messages, self._source)
+            self._receipts = await self._transactor.commit(self._messages, self._source)
         except BaseException as failure:
-            counters.add(failed=1)
+            self._transactor.count(failed=1)
             self._intake.not_sent(self._messages, failure)
-            yield from self._go_back(rolled_back=False)
+            await self._go_back(rolled_back=False)
             raise
-        counters.add(committed=1, messages=len(self._messages))
+        self._transactor.count(committed=1, messages=len(self._messages))
         self._intake.sent(self._messages, self._receipts)
 
-    def roll_back(self) -> Steps[None]:
+    async def roll_back(self) -> None:
         """Send nothing, and have what was consumed delivered again."""
         if self._has_ended:
             return
         self._has_ended = True
-        self._transactor.counters.add(rolled_back=1)
+        self._transactor.count(rolled_back=1)
         self._intake.not_sent(self._messages, SendFailed("the transaction was rolled back: nothing was sent"))
-        yield from self._go_back(rolled_back=True)
+        await self._go_back(rolled_back=True)
 
-    def _go_back(self, *, rolled_back: bool) -> Steps[None]:
+    async def _go_back(self, *, rolled_back: bool) -> None:
         source = self._source
         if source is not None and source.queue is not None:
-            yield LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))
+            await LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))
 
     def _check_open(self) -> None:
         if self._has_ended:
             raise InvalidArgument("the transaction has ended: begin another one")
+
+
+class TransactionFace(Generic[M]):
+    """The part of a producer's transaction that is the same for threads and for asyncio."""
+
+    def __init__(self, opened: OpenTransaction[M]) -> None:
+        self._opened = opened
+
+    def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
+        """Add a message, which is sent at the end of the block.
+
+        Args:
+            message: what to send; delayed messages cannot be part of a transaction.
+            queue: where it must go, and the whole transaction to its broker.
+            selector: chooses the queue among all of the topic, and with it the broker of the whole transaction. The
+                commit is refused if messages belong to different brokers.
+
+        Raises:
+            InvalidArgument: the message breaks a rule.
+            MessageTooLarge: the transaction would be larger than 8 MiB.
+        """
+        self._opened.send(message, queue, selector)
+
+    @property
+    def receipts(self) -> Sequence[SendReceipt]:
+        """The receipts, in the order of the messages, once it is committed."""
+        return self._opened.receipts
+
+
+class ProducerTransaction(TransactionFace[M]):
+    """Messages that consumers see all together, or none of them; made by `Producer.transaction`. Not thread-safe.
+
+    It is committed at the end of its block, and rolled back when the block raises: nothing was sent then.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        run_steps(lambda: self._opened.leave(error))
+
+    def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
+        """Receive messages from the consumer of the transaction, once; they are consumed when it is committed.
+
+        Args:
+            timeout: seconds to wait for the first message.
+            max_messages: maximum number of messages to return.
+
+        Returns:
+            Messages of one broker, of one queue with a `PullConsumer`; an empty list if none arrived in time.
+
+        Raises:
+            MiniMQError: as `PullConsumer.poll` or `SimpleConsumer.receive`.
+        """
+        source = self._opened.begin_receiving()
+        return source.took(source.receive(timeout, max_messages))
+
+    def rollback(self) -> None:
+        """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
+        run_steps(self._opened.roll_back)

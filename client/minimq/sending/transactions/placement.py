@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq.sending.selectors import Selector
@@ -94,9 +94,3 @@ def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
             )
         found = queue
     return found
-
-
-def healthy(brokers: Sequence[str], is_silent: Callable[[str], bool], avoid: Collection[str]) -> list[str]:
-    """Return the brokers that are to be tried, those that answer if there are any."""
-    left = [name for name in brokers if name not in avoid]
-    return [name for name in left if not is_silent(name)] or left

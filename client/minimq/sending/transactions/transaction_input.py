@@ -31,11 +31,7 @@ class Consumed(Protocol):
 
 
 class TransactionInput(Consumed, Protocol[M]):
-    """The messages that one transaction consumes from a consumer.
-
-    `receive` and `took` belong to whoever runs the transaction, and `go_back` to the event loop of the consumer's
-    connection.
-    """
+    """The messages that one transaction consumes; `go_back` belongs to the event loop of the consumer's connection."""
 
     @property
     def client(self) -> ClusterClient:
@@ -48,11 +44,7 @@ class TransactionInput(Consumed, Protocol[M]):
         """Note messages that were received; return those that are of the transaction."""
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Have the messages delivered again, to this consumer or another one, unless they are consumed.
-
-        Args:
-            rolled_back: nothing was sent; otherwise the broker is asked how far the group is.
-        """
+        """Have the messages delivered again, unless they are consumed: if not `rolled_back`, the broker is asked."""
 
 
 def checked_input(consumer: TransactionalConsumer[M], *, awaits: bool) -> TransactionInput[M]:

@@ -14,8 +14,7 @@ from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.check_back import CheckThreads
-from minimq.sending.transactions.transactional_core import HalfTransaction, TransactionalCore
+from minimq.sending.transactions.transactional_core import CheckThreads, HalfTransaction, TransactionalCore
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
 from minimq_common.model import Message, MessageQueue

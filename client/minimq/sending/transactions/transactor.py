@@ -1,4 +1,4 @@
-"""Commits the transactions of a producer: one atomic append each, tried until its outcome is known."""
+"""Commits the transactions of a producer: one atomic append each, tried until its outcome is known; and its streams."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from minimq.connection.at_master import RoutedMaster, at_master
+from minimq.connection.at_master import RoutedMaster, answer_of, at_master
+from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import LoopStep, Steps
-from minimq.sending.batch_encoder import Batcher, Part
+from minimq.connection.connection import Connection
+from minimq.connection.loop_calls import LoopStep, Turn, in_turns
+from minimq.connection.stream import CorrelatedStream
+from minimq.connection.stream import Part as AnswerPart
 from minimq.sending.chosen_queues import check_body
-from minimq.sending.pending_batch import IN_DOUBT, BatchNumber
+from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, encode_batch, new_producer_id
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
-from minimq.sending.transactions.atomic_stream import AtomicStream
+from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.placement import (
-    QueuesAt,
     TransactionMessage,
     absent_brokers,
     bound_queue,
     brokers_of,
-    healthy,
     queues_at,
 )
 from minimq.sending.transactions.transaction_input import Consumed
 from minimq_common.errors import (
     Closed,
     Fenced,
+    InternalError,
     InvalidArgument,
     MiniMQError,
     SendFailed,
@@ -44,10 +47,74 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BYTES
-from minimq_proto.v1 import broker_pb2
+from minimq_common.wire.rpc import field_head, from_failure
+from minimq_proto.v1 import broker_pb2, halves_pb2
+
+_APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
+_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
+_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
+#: Appends that wait travel together up to that many, and that many bytes.
+_MOST = 64
+_MOST_BYTES = 256 << 10
+
+
+class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
+    """Sends atomic appends to one broker. On the event loop of the connection."""
+
+    def __init__(self, connection: Connection, address: str) -> None:
+        super().__init__(connection, address, lambda stub: stub.AppendAtomic, _parts, _joined)  # type: ignore[arg-type, return-value]
+
+    async def append(
+        self, batches: Sequence[tuple[MessageQueue, bytes]], progress: broker_pb2.AtomicProgress | None
+    ) -> broker_pb2.AtomicAppendResult:
+        """Have batches stored as a whole, with what a group has consumed."""
+        result = await self._result(broker_pb2.AtomicAppend(progress=progress), batches)
+        if len(result.batches) != len(batches):
+            raise InternalError(f"broker {self.address} answered about other batches")
+        return result
+
+    async def end(self, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
+        """End a transaction with half messages; return the outcome that stands."""
+        return (await self._result(broker_pb2.AtomicAppend(end=end))).outcome
+
+    async def _result(
+        self, append: broker_pb2.AtomicAppend, batches: Sequence[tuple[MessageQueue, bytes]] = ()
+    ) -> broker_pb2.AtomicAppendResult:
+        def request(request_id: int) -> tuple[bytes, ...]:
+            append.request_id = request_id
+            pieces = [append.SerializeToString()]
+            for queue, data in batches:
+                batch = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id)
+                about = batch.SerializeToString()
+                head = field_head(_BATCH, len(data))
+                pieces += [field_head(_BATCHES, len(about) + len(head) + len(data)), about, head, data]
+            return field_head(_APPENDS, sum(map(len, pieces))), *pieces
+
+        result: broker_pb2.AtomicAppendResult = await answer_of(partial(self.request, request))
+        if result.HasField("failure"):
+            raise from_failure(result.failure)
+        return result
+
+
+def _joined(request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
+    pieces, size = [*request], sum(map(len, request))
+    for _ in range(_MOST - 1):
+        other = others[0] if others else None
+        if other is None or (size := size + sum(map(len, other))) > _MOST_BYTES:
+            break
+        others.popleft()
+        pieces += other
+    return tuple(pieces)
+
+
+def _parts(response: broker_pb2.AtomicAppendResponse) -> Iterable[AnswerPart[broker_pb2.AtomicAppendResult]]:
+    return (AnswerPart(result.request_id, result) for result in response.results)
+
 
 #: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
 _IN_DOUBT = (*IN_DOUBT, StaleSequence)
+#: To encode that much takes long.
+_LARGE_BYTES = 1 << 17
 #: Delay before name servers are asked again for brokers without a master, in seconds.
 _AGAIN_S = 0.2
 
@@ -57,23 +124,40 @@ def is_in_doubt(error: MiniMQError) -> bool:
     return not error.answered or isinstance(error, _IN_DOUBT)
 
 
-class TransactionCounters:
-    """Counts the transactions of one producer. Thread-safe."""
+class Part(NamedTuple):
+    """The messages that make one batch: their queue, message group, and indices."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._totals = NO_TRANSACTIONS
+    queue: MessageQueue
+    message_group: str | None
+    indices: list[int]
 
-    def add(self, *, committed: int = 0, rolled_back: int = 0, failed: int = 0, messages: int = 0) -> None:
-        """Count transactions that have ended."""
-        with self._lock:
-            more = (committed, rolled_back, failed, messages)
-            self._totals = TransactionTotals(*map(int.__add__, self._totals, more))
 
-    @property
-    def totals(self) -> TransactionTotals:
-        """All so far."""
-        return self._totals
+class Batcher:
+    """Makes the batches of one producer."""
+
+    def __init__(self, options: ProducerOptions) -> None:
+        self._most, self._most_bytes = options.batch_messages, options.batch_bytes
+        self.producer_id = new_producer_id()
+        self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self.producer_id)
+
+    def parts(self, items: Sequence[TransactionMessage], queues: Sequence[MessageQueue]) -> list[Part]:
+        """Return the batches of messages, each with its queue; those of a queue and message group keep their order."""
+        parts: list[Part] = []
+        filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
+        for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+            group = item.message.message_group
+            part, size = filling.get((queue, group), (None, 0))
+            if part is None or len(part.indices) >= self._most or size + item.size > self._most_bytes:
+                part, size = Part(queue, group, []), 0
+                parts.append(part)
+            part.indices.append(index)
+            filling[queue, group] = part, size + item.size
+        return parts
+
+    def encode(self, part: Part, items: Sequence[TransactionMessage], number: BatchNumber) -> bytes:
+        """Return a batch. Raises any error that a modified message can cause."""
+        chosen = [items[index] for index in part.indices]
+        return self._encode(chosen, part.message_group, number)
 
 
 class EncodedPart(NamedTuple):
@@ -106,39 +190,6 @@ class Absent(Exception):
         self.topics = topics
 
 
-class _Append:
-    """The tries of one transaction at one broker, and whether it may be stored there."""
-
-    def __init__(self, placed: PlacedMessages, source: Consumed | None, deadline: float) -> None:
-        self.placed, self.source, self.deadline = placed, source, deadline
-        self.is_sent = False
-        self._in_doubt = False
-        self._tries: list[str] = []
-
-    def again(self, address: str, error: MiniMQError) -> bool:
-        """Note a try that has failed, and tell whether there is another one. Raises `_Elsewhere`."""
-        if self.source is not None and self.is_sent:
-            self.source.answered(error)
-        if isinstance(error, Closed):
-            return False
-        self._in_doubt |= self.is_sent and is_in_doubt(error)
-        self.is_sent = False
-        placed = self.placed
-        self._tries.append(f"try {len(self._tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
-        if isinstance(error, Fenced):  # an earlier try that was stored would have been found
-            return self.source is not None and self.source.may_pass()
-        is_safe = placed.others and not self._in_doubt and time.monotonic() < self.deadline
-        if is_safe and (error.retriable or error.refresh_route):
-            raise _Elsewhere
-        return error.retriable and not isinstance(error, StaleSequence)
-
-    def outcome(self, error: MiniMQError) -> MiniMQError:
-        """Return the error of the transaction."""
-        if isinstance(error, Closed | Fenced) or not (error.retriable or self._in_doubt):
-            return error
-        return _failed(error, self._tries, in_doubt=self._in_doubt)
-
-
 class Transactor:
     """Commits the transactions of one producer. Thread-safe."""
 
@@ -146,34 +197,34 @@ class Transactor:
         self,
         client: ClusterClient,
         options: ProducerOptions,
-        find: Callable[..., TopicRoute],
+        finder: TopicFinder,
         choose: Callable[[TopicRoute, Message, MessageQueue | None, Selector | None], MessageQueue | None],
     ) -> None:
         self._client = client
         self._options = options
-        self._find = find
+        self._finder = finder
         self._choose = choose
-        self.counters = TransactionCounters()
+        self.totals = NO_TRANSACTIONS
         self._batcher = Batcher(options)
         self.producer_id = self._batcher.producer_id
-        self._lock = threading.Lock()  # protects the numbers
+        self._lock = threading.Lock()  # protects the totals and the numbers
         self._next = 0
         #: The first number of each transaction whose outcome is not known, ascending.
         self._open: dict[int, None] = {}
         self._turn = random.randrange(1 << 16)
-        #: By topic, and of which route.
-        self._known_queues: dict[str, tuple[TopicRoute, QueuesAt]] = {}
         #: By address; on the event loop of the connection.
         self._streams: dict[str, AtomicStream] = {}
 
+    def count(self, *, committed: int = 0, rolled_back: int = 0, failed: int = 0, messages: int = 0) -> None:
+        """Count transactions that have ended."""
+        with self._lock:
+            more = (committed, rolled_back, failed, messages)
+            self.totals = TransactionTotals(*map(int.__add__, self.totals, more))
+
     # ---- by the caller ------------------------------------------------------------------------------
 
-    def knows(self, topic: str) -> bool:
-        """Tell whether the route of a topic is known."""
-        return self._client.routes.known(topic) is not None
-
-    def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> Steps[list[SendReceipt]]:
-        """Commit a transaction: yield what event loops are to run, and return the receipts."""
+    async def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> list[SendReceipt]:
+        """Commit a transaction, and return the receipts; its steps run on the event loop of the connection."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
             return []
@@ -181,38 +232,35 @@ class Transactor:
         avoid: set[str] = set()
         while True:
             try:
-                placed = self.place(messages, consumed, avoid)
+                placed = await self.place(messages, consumed, avoid)
             except Absent as absent:
                 if time.monotonic() >= deadline:
                     raise _failed(absent.error, (), in_doubt=False) from None
-                yield LoopStep(self._client, partial(self._look_again, absent.topics))
+                await LoopStep(self._client, partial(self._look_again, absent.topics))
                 continue
             try:
                 _check_size(placed.parts)
-                append = _Append(placed, source if consumed is not None else None, deadline)
-                answers = yield LoopStep(self._client, partial(self._append, append))
+                append = partial(self._append, placed, source if consumed is not None else None, deadline)
+                answers = await LoopStep(self._client, append)
                 return _receipts(messages, placed, answers, self.producer_id)
             except _Elsewhere:
                 avoid.add(placed.broker_name)
             finally:
                 self.settled(placed)
 
-    def place(
+    async def place(
         self,
         messages: Sequence[TransactionMessage],
         at: MessageQueue | None,
         avoid: Collection[str],
         others: Collection[str] = (),
     ) -> PlacedMessages:
-        """Choose the broker of messages, and encode them: that of a queue if given, or one that has other topics, too.
-
-        Raises `TopicNotFound` when there is none, and `Absent`; `settled` follows.
-        """
+        """Choose the broker of messages, which has all topics, and encode them; `settled` follows."""
         fifo = {item.message.topic for item in messages if item.message.message_group is not None}
         wanted = dict.fromkeys([*(item.message.topic for item in messages), *others])
-        routes = {topic: self._find(topic, make=topic not in fifo) for topic in wanted}
-        topics = {topic: self._queues_at(route) for topic, route in routes.items()}
-        fixed = [self._fixed(routes[item.message.topic], item) for item in messages]
+        routes = {topic: await self._route(topic, make=topic not in fifo) for topic in wanted}
+        topics = {topic: queues_at(route) for topic, route in routes.items()}
+        fixed = [self._fixed(routes[item.message.topic], item) async for item in in_turns(messages)]
         bound = bound_queue(fixed)
         try:
             names = brokers_of(topics, bound, at)
@@ -221,9 +269,9 @@ class Transactor:
                 raise Absent(absent, routes) from None
             raise
         topic = next(iter(routes), "")
-        chosen = names
+        chosen: Sequence[str] = names
         if len(names) > 1:
-            chosen = healthy(names, partial(self._is_silent, routes[topic]), avoid) or names
+            chosen = self._best(routes[topic], [name for name in names if name not in avoid]) or names
         with self._lock:
             self._turn += 1
             turn = self._turn
@@ -231,15 +279,13 @@ class Transactor:
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         places = [place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True)]
-        parts = self._encoded(self._batcher.parts(messages, places), messages)
+        parts = await self._encoded(self._batcher.parts(messages, places), messages)
         has_others = len(names) > 1 and len({*names} - {*avoid}) > 1
         return PlacedMessages(name, topic or (at.topic if at else ""), parts, has_others)
 
-    def _queues_at(self, route: TopicRoute) -> QueuesAt:
-        known = self._known_queues.get(route.topic)
-        if known is None or known[0] is not route:
-            known = self._known_queues[route.topic] = route, queues_at(route)
-        return known[1]
+    async def _route(self, topic: str, *, make: bool) -> TopicRoute:
+        find = partial(self._finder.find, topic, make=make)
+        return self._finder.known(topic) or await LoopStep(self._client, find)
 
     def _fixed(self, route: TopicRoute, item: TransactionMessage) -> MessageQueue | None:
         message = item.message
@@ -249,11 +295,17 @@ class Transactor:
             return item.queue
         return self._choose(route, message, item.queue, item.selector)
 
-    def _is_silent(self, route: TopicRoute, broker_name: str) -> bool:
-        address = route.master_of(broker_name)
-        return address is None or self._client.connection.health.is_silent(address)
+    def _best(self, route: TopicRoute, names: Sequence[str]) -> Sequence[str]:
+        health, now = self._client.connection.health, time.monotonic()
+        addresses = {name: route.master_of(name) or "" for name in names}
+        return choose_brokers(
+            names,
+            lambda name: health.trouble(addresses[name], now) is not None,
+            lambda name: not addresses[name] or health.is_silent(addresses[name]),
+            None,
+        )
 
-    def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
+    async def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
         with self._lock:
             first = self._next
             self._next += len(parts)
@@ -261,10 +313,13 @@ class Transactor:
                 self._open[first] = None
             oldest = next(iter(self._open), first)
         try:
-            return [
-                EncodedPart(part, self._batcher.encode(part, messages, BatchNumber(number, number - oldest)), number)
-                for number, part in enumerate(parts, first)
-            ]
+            encoded = []
+            for number, part in enumerate(parts, first):
+                data = self._batcher.encode(part, messages, BatchNumber(number, number - oldest))
+                encoded.append(EncodedPart(part, data, number))
+                if len(data) > _LARGE_BYTES:
+                    await Turn()
+            return encoded
         except BaseException:
             self._forget(first)
             raise
@@ -280,25 +335,47 @@ class Transactor:
 
     # ---- on the event loop of the connection -----------------------------------------------------------
 
-    async def _append(self, append: _Append) -> Sequence[broker_pb2.AppendResult]:
-        placed, source = append.placed, append.source
+    async def _append(
+        self, placed: PlacedMessages, source: Consumed | None, deadline: float
+    ) -> Sequence[broker_pb2.AppendResult]:
         batches = [(each.part.queue, each.data) for each in placed.parts]
+        tries: list[str] = []
+        is_sent = in_doubt = False
 
         async def attempt(address: str) -> Sequence[broker_pb2.AppendResult]:
-            append.is_sent = False
+            nonlocal is_sent
+            is_sent = False
             progress = source.progress() if source is not None else None
             stream = await self.stream(address)
-            append.is_sent = True
+            is_sent = True
             result = await stream.append(batches, progress)
             if source is not None:
                 source.answered(None)
             return result.batches
 
+        def again(address: str, error: MiniMQError) -> bool:
+            nonlocal is_sent, in_doubt
+            if source is not None and is_sent:
+                source.answered(error)
+            if isinstance(error, Closed):
+                return False
+            in_doubt |= is_sent and is_in_doubt(error)
+            is_sent = False
+            tries.append(f"try {len(tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
+            if isinstance(error, Fenced):  # an earlier try that was stored would have been found
+                return source is not None and source.may_pass()
+            is_safe = placed.others and not in_doubt and time.monotonic() < deadline
+            if is_safe and (error.retriable or error.refresh_route):
+                raise _Elsewhere
+            return error.retriable and not isinstance(error, StaleSequence)
+
         master = RoutedMaster(self._client, placed.topic, placed.broker_name)
         try:
-            return await at_master(master, attempt, append.deadline - time.monotonic(), again=append.again)
+            return await at_master(master, attempt, deadline - time.monotonic(), again=again)
         except MiniMQError as error:
-            raise append.outcome(error) from None
+            if isinstance(error, Closed | Fenced) or not (error.retriable or in_doubt):
+                raise
+            raise _failed(error, tries, in_doubt=in_doubt) from None
 
     async def stream(self, address: str) -> AtomicStream:
         """Return the stream to a broker, once that is known to answer."""

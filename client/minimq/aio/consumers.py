@@ -1,0 +1,277 @@
+"""The consumers for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from minimq.arguments import waiting_s
+from minimq.connection.loop_calls import await_steps
+from minimq.receiving.consumer import Found
+from minimq.receiving.interceptor import Operation
+from minimq.receiving.listening.listener import AsyncListener
+from minimq.receiving.listening.push_consumer import PushFace
+from minimq.receiving.listening.redelivery import REJECTED
+from minimq.receiving.pull_consumer import PullFace
+from minimq.receiving.received import ReceivedMessage
+from minimq.receiving.transaction_inputs import PoppedInput, PullInput
+from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
+from minimq.receiving.work_queues.settler import DONE, Settlement
+from minimq.receiving.work_queues.simple_consumer import SimpleFace
+from minimq.receiving.work_queues.simple_reader import Reception
+from minimq.transport.start_position import Start
+from minimq_common.errors import MiniMQError
+from minimq_common.model import MessageQueue, QueueData
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class PullConsumer(PullFace):
+    """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
+
+    It runs on the user's event loop, and so do the callbacks. Calls wait for the one before them. A cancelled `poll`
+    ends at once and loses nothing: the next one returns the same messages. A commit that has begun continues if its
+    call is cancelled. `close` ends a `poll` that runs with `Closed`. One loop uses it.
+    """
+
+    _make_turn = asyncio.Lock
+    _closing: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Close. Log, rather than raise, a commit of queues that were lost, and an error that follows another one."""
+        try:
+            await self.close()
+        except MiniMQError as failure:
+            self._end_block(failure, error)
+
+    # ---- what to read ---------------------------------------------------------------------------
+
+    async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
+        """Read exactly these queues; see `minimq.PullConsumer.assign`."""
+        async with self._turn:
+            await await_steps(self._reader.assign(queues))
+
+    async def seek(self, queue: MessageQueue, offset: Start) -> None:
+        """Continue at another offset; see `minimq.PullConsumer.seek`."""
+        async with self._turn:
+            await await_steps(self._reader.seek(queue, offset))
+
+    async def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand nothing out of these queues until `resume`."""
+        async with self._turn:
+            await await_steps(self._reader.pause(queues, paused=True))
+
+    async def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand messages of these queues out again."""
+        async with self._turn:
+            await await_steps(self._reader.pause(queues, paused=False))
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    async def poll(self, timeout: float = 1.0, max_messages: int = 4096) -> list[ReceivedMessage]:
+        """Return messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
+        found = await self._poll(timeout, max_messages)
+        if found is None:
+            return []
+        found.handed.given = found.given
+        return found.messages
+
+    async def poll_arrow(
+        self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
+    ) -> pa.Table:
+        """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
+        from minimq.receiving.arrow.columns import PolledColumns  # needs pyarrow
+
+        made = PolledColumns(columns)
+        return made.table(await self.poll(timeout, max_messages))
+
+    async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
+        """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
+        while True:
+            if (found := await self._poll(1.0, 4096)) is not None:
+                for message in found.one_by_one(self._reader):
+                    yield message
+
+    async def _poll(self, timeout: float, max_messages: int) -> Found | None:
+        async with self._turn:
+            await asyncio.sleep(0)  # before anything is taken: others have their turn, however much there is to read
+            return await await_steps(self._reader.poll(timeout, max_messages))
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Record how far the group is, and wait until it is on disk, as `minimq.PullConsumer.commit`."""
+        async with self._turn:
+            await await_steps(self._reader.commit(offsets))
+
+    def transaction_input(self) -> PullInput:
+        """Return what one transaction takes from this consumer, for `Producer.transaction`.
+
+        Raises:
+            InvalidArgument: it commits automatically, or has no group.
+        """
+        return self._reader.transaction_input(self.poll)
+
+    async def close(self) -> None:
+        """Commit finished messages, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
+
+        If it is cancelled, it continues all the same; another call waits for its end.
+        """
+        if self._reader.is_forked:
+            return
+        if self._closing is None:
+            self._when_dropped.closed()
+            self._reader.halt()  # which ends a running poll
+            self._closing = asyncio.ensure_future(self._close())
+            self._closing.add_done_callback(_take_note)
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        async with self._turn:
+            try:
+                await await_steps(self._reader.close())
+            finally:
+                with ThreadPoolExecutor(1, "minimq-aio-closing") as thread:  # which is gone when this returns
+                    await asyncio.get_running_loop().run_in_executor(thread, self._reader.drop)
+
+
+def _take_note(closing: asyncio.Future[None]) -> None:
+    if not closing.cancelled():
+        closing.exception()
+
+
+class PushConsumer(PushFace):
+    """Awaits a listener on one event loop for the messages of the queues that its group gives it.
+
+    Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
+    listener. Each is a task on that loop, or reuses the task of one that has returned.
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self, listener: AsyncListener) -> None:
+        """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`.
+
+        Raises:
+            InvalidArgument: also when the listener is no coroutine function.
+        """
+        await self._dispatcher.start_on(asyncio.get_running_loop(), self._adapter(listener, awaited=True))
+        self._when_dropped.closed()  # it keeps running without references to this object
+
+    async def close(self, timeout: float = 30.0) -> None:
+        """Let running calls of the listener end, commit, leave the group; see `minimq.PushConsumer.close`."""
+        self._dispatcher.check_may_close()
+        self._when_dropped.closed()
+        await asyncio.to_thread(self._dispatcher.close, waiting_s(timeout))
+
+
+T = TypeVar("T")
+
+
+class SimpleConsumer(SimpleFace):
+    """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
+
+    The work is done on the event loop of the connection, and nothing blocks that of the caller. Any number of tasks may
+    receive and settle concurrently. Messages that a cancelled `receive` would have returned go to others.
+    """
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def receive(
+        self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
+    ) -> list[PoppedMessage]:
+        """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
+        found = Reception()
+        try:
+            if self._interceptors:
+                with self._interceptors.receive() as call:
+                    await self._receive(max_messages, invisible_s, timeout, found)
+                    call.found(found)
+            else:
+                await self._receive(max_messages, invisible_s, timeout, found)
+        except BaseException:  # such as a cancellation, which may come when the messages are here
+            self._reader.abandon(found)
+            raise
+        return found
+
+    async def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: Reception) -> None:
+        if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
+            await asyncio.sleep(0)  # other tasks have their turn
+        else:
+            await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
+
+    async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
+        """Yield messages forever, each received by itself."""
+        while True:
+            for message in await self.receive(1):
+                yield message
+
+    async def ack(self, messages: Receivables) -> None:
+        """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
+        await self._settle("ack", messages, DONE)
+
+    async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
+        """Acknowledge messages without waiting; return a future that raises what `ack` would."""
+        if self._interceptors:
+            later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settler.ack_soon)
+            return asyncio.wrap_future(later)
+        return asyncio.wrap_future(self._reader.settler.ack_soon(messages))
+
+    async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
+        """Release failed messages; see `minimq.SimpleConsumer.release`."""
+        await self._settle("release", messages, self._reader.freed(delay_s))
+
+    async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
+        """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
+        await self._settle("extend", messages, self._reader.extended(invisible_s))
+
+    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
+        """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
+        given = [*each_of(messages)]
+        with self._interceptors.settle("reject", given):
+            await self._run(lambda: self._reader.reject(given, reason))
+
+    def transaction_input(self) -> PoppedInput:
+        """Return what one transaction takes from this consumer, for `Producer.transaction`."""
+        self._reader.check_open()
+
+        def receive(timeout: float, max_messages: int) -> Coroutine[Any, Any, list[PoppedMessage]]:
+            return self.receive(max_messages, timeout=timeout)
+
+        return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
+
+    async def close(self) -> None:
+        """Leave the group, and end; see `minimq.SimpleConsumer.close`. Idempotent."""
+        self._when_dropped.closed()
+        await asyncio.to_thread(self._reader.end)
+
+    async def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
+        if not self._interceptors:
+            await self._reader.settler.settle_elsewhere(messages, how)
+            return
+        given = [*each_of(messages)]
+        with self._interceptors.settle(operation, given):
+            await self._reader.settler.settle_elsewhere(given, how)
+
+    async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._reader.client.check_open()
+        return await self._reader.client.result(make, cancels=True)

@@ -1,0 +1,129 @@
+"""Finds the topics of a producer; brokers that are allowed to make a missing one are asked to."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from functools import partial
+
+from minimq.administration.failures import raise_failures
+from minimq.administration.masters import Masters
+from minimq.connection.client import ClusterClient
+from minimq.connection.connection import RECONNECT_S
+from minimq.sending.chosen_queues import ChosenQueues
+from minimq.transport.home_process import check_no_signal
+from minimq_common.errors import DeadlineExceeded, MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.model import TopicRoute
+from minimq_common.names import check_topic
+from minimq_proto.v1 import broker_pb2
+
+#: Seconds for which a refusal of brokers to create a topic is remembered.
+_REFUSED_S = 1.0
+
+
+class TopicFinder:
+    """Finds routes on the event loop of the connection; `known` and `wait_for` are for any thread.
+
+    Those who need the same missing topic at the same time share one request. A refusal is remembered for a second, so
+    that sends to a misspelt topic do not burden the brokers.
+    """
+
+    def __init__(self, client: ClusterClient, chosen: ChosenQueues, timeout_s: float) -> None:
+        self._client = client
+        self._routes = client.routes
+        self._chosen = chosen
+        self._timeout_s = timeout_s
+        self._masters = Masters(client)
+        self._under_way: dict[str, asyncio.Task[bool]] = {}
+        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # each with its expiry time
+
+    def known(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic if it is known, and of a compacted one all queues are."""
+        try:
+            route = self._routes.known(topic)
+        except TypeError:  # it is a list, or another thing that cannot be looked up
+            return None
+        return route if route is not None and self._chosen.are_complete(route) else None
+
+    def wait_for(self, topic: str, *, make: bool = True) -> TopicRoute:
+        """Return the route of a topic; waits as `find`, and raises as that."""
+        known = self.known(topic)
+        if known is not None:
+            return known
+        check_no_signal()  # what it has interrupted may be about to find the topic
+        check_topic(topic)
+        return self._client.wait(lambda: self.find(topic, make=make))
+
+    async def find(self, topic: str, *, make: bool = True, timeout_s: float = math.inf) -> TopicRoute:
+        """Return the route of a topic; without `make` it has to be there.
+
+        Absent servers are waited for, for as long as a message may be tried, and no longer than `timeout_s`.
+        """
+        known = self.known(topic)
+        if known is not None:
+            return known
+        attempt = partial(self._find_or_make, check_topic(topic), make)
+        return await self._routes.with_retries(attempt, min(timeout_s, self._timeout_s))
+
+    async def _find_or_make(self, topic: str, make: bool, timeout_s: float) -> TopicRoute:
+        try:
+            return self._chosen.check_complete(await self._routes.find(topic, timeout_s))
+        except (TopicNotFound, TopicUnavailable) as error:
+            if not make:  # FIFO topics are never made by themselves
+                if error.retriable:
+                    raise
+                raise TopicNotFound(
+                    f"topic {topic!r} does not exist, and the message has a message group: create it with "
+                    f"`minimq topic create {topic} --fifo`"
+                ) from None
+            absent = error
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.create(topic)
+        except TopicNotFound as refusal:
+            raise (absent if absent.retriable else refusal) from None
+        except TimeoutError:
+            raise DeadlineExceeded(f"topic {topic!r} was not made automatically in {timeout_s:.1f} s") from None
+        return await self._routes.find(topic, timeout_s)
+
+    async def create(self, topic: str) -> bool:
+        """Request the topic from all masters in parallel; return when the name servers show it, whether it was made.
+
+        Each broker decides by itself, with its own number of queues: some may create the topic while others do not.
+        """
+        until, refusal = self._refusals.get(check_topic(topic), (0.0, None))
+        if refusal is not None and time.monotonic() < until:
+            raise refusal.with_message(refusal.message)
+        is_first = topic not in self._under_way
+        if is_first:
+            self._under_way[topic] = asyncio.create_task(self._ask(topic))
+            self._under_way[topic].add_done_callback(partial(self._end, topic))
+        try:
+            return await asyncio.shield(self._under_way[topic]) and is_first
+        except MiniMQError as error:
+            raise error.with_message(error.message) from None  # each gets its own: a traceback keeps frames alive
+
+    async def _ask(self, topic: str) -> bool:
+        request = broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic=topic), if_not_exists=True, automatic=True)
+        masters = await self._masters.look(to_change=True)
+        answers, failures = await self._client.connection.brokers.call_all(
+            masters, lambda stub: stub.CreateTopic, dict.fromkeys(masters, request), self._client.timeout_s, RECONNECT_S
+        )
+        if not answers:
+            texts = {error.message if isinstance(error, TopicNotFound) else "" for error in failures.values()}
+            if len(failures) == len(masters) and len(texts) == 1 and all(texts):
+                raise TopicNotFound(*texts)
+            # A broker that failed may have the option: its error comes before refusals.
+            what = f"topic {topic} was not made automatically"
+            raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
+        await self._masters.show({broker: answer.data_version for broker, answer in answers.items()})
+        return any(answer.created for answer in answers.values())
+
+    def _end(self, topic: str, asked: asyncio.Task[bool]) -> None:
+        del self._under_way[topic]
+        now = time.monotonic()
+        self._refusals = {name: refusal for name, refusal in self._refusals.items() if refusal[0] > now}
+        error = None if asked.cancelled() else asked.exception()
+        if isinstance(error, TopicNotFound):
+            self._refusals[topic] = now + _REFUSED_S, error
