@@ -1,4 +1,4 @@
-"""What name servers say of brokers, those that are away, and words for these."""
+"""The brokers as name servers report them, those that are away, and words for these."""
 
 from __future__ import annotations
 

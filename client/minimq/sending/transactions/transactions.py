@@ -1,4 +1,4 @@
-"""What connectors send with: prepared batches, and transactions over several brokers, whose calls are patient."""
+"""Sending for connectors: prepared batches, and transactions over several brokers, whose calls are patient."""
 
 from __future__ import annotations
 
