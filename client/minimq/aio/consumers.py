@@ -29,6 +29,8 @@ from minimq_common.model import MessageQueue, QueueData
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 
 class PullConsumer(PullFace):
     """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
@@ -176,9 +178,6 @@ class PushConsumer(PushFace):
         self._dispatcher.check_may_close()
         self._when_dropped.closed()
         await asyncio.to_thread(self._dispatcher.close, waiting_s(timeout))
-
-
-T = TypeVar("T")
 
 
 class SimpleConsumer(SimpleFace):

@@ -30,8 +30,21 @@ if TYPE_CHECKING:
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
+log = client_logger(__name__)
+
 #: Timeout in seconds of a probe of an unreachable broker before the next one.
 _QUESTION_S = 10.0
+
+Key = TypeVar("Key", bound=Hashable)
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+#: Picks the method of a stub.
+BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
+#: A broker that is not reached is tried again for this long, in seconds: one that has just come back needs a moment.
+RECONNECT_S = 1.5
+_PAUSE_S = 0.05
+#: Calls to one broker that are under way at once.
+_PARALLEL_CALLS = 32
 
 
 class BrokerHealth(BrokerTroubles):
@@ -73,20 +86,6 @@ class BrokerHealth(BrokerTroubles):
         except grpc.aio.AioRpcError as failure:
             return status_of(failure)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
         return True
-
-
-Key = TypeVar("Key", bound=Hashable)
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-
-#: Picks the method of a stub.
-BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
-
-#: A broker that is not reached is tried again for this long, in seconds: one that has just come back needs a moment.
-RECONNECT_S = 1.5
-_PAUSE_S = 0.05
-#: Calls to one broker that are under way at once.
-_PARALLEL_CALLS = 32
 
 
 class BrokerCalls:
@@ -143,9 +142,6 @@ class BrokerCalls:
             {key: answers[key] for key in keys if key in answers},
             {key: failures[key] for key in keys if key in failures},
         )
-
-
-log = client_logger(__name__)
 
 
 class Connection(LoopThread):

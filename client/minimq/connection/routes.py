@@ -30,6 +30,8 @@ from minimq_common.wire import rpc
 from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
+log = client_logger(__name__)
+
 _NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
 
 #: Topics that are watched at most, as name servers have it; further ones are asked for at each poll.
@@ -40,6 +42,13 @@ _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
 
 _Stream = grpc.aio.StreamStreamCall[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent]
+
+#: Called with a route that is new or has changed.
+RouteCallback = Callable[[TopicRoute], None]
+#: Timeout of a refresh in the background, in seconds: of two name servers, one that hangs gets half of it.
+_REFRESH_S = 2.0
+#: Least time between two refreshes of one topic in the background, in seconds.
+_APART_S = 0.1
 
 
 class RouteWatch:
@@ -143,17 +152,6 @@ class RouteWatch:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
-
-
-log = client_logger(__name__)
-
-#: Called with a route that is new or has changed.
-RouteCallback = Callable[[TopicRoute], None]
-
-#: Timeout of a refresh in the background, in seconds: of two name servers, one that hangs gets half of it.
-_REFRESH_S = 2.0
-#: Least time between two refreshes of one topic in the background, in seconds.
-_APART_S = 0.1
 
 
 class Routes:

@@ -19,6 +19,11 @@ from minimq_common.names import DEAD_LETTER_PREFIX, retry_topic
 #: The reason of a dead letter without one: anybody may send to the topic.
 UNKNOWN = "unknown"
 
+#: A message id, or the place of a dead letter.
+_ID = re.compile(r"[0-9a-f]{40}|[^:]+:[0-9]+@[0-9]+")
+#: Tells whether a dead letter is chosen.
+Wants = Callable[["DeadLetter"], bool]
+
 
 class DeadLetter:
     """A message that a group failed to process, as stored in the topic of its dead letters.
@@ -164,14 +169,6 @@ class DeadLetter:
         return (
             f"DeadLetter({self.place} of group {self.group}, topic {self.topic}, {self.reason!r}, tries {self.tries})"
         )
-
-
-#: A message id, or the place of a dead letter.
-_ID = re.compile(r"[0-9a-f]{40}|[^:]+:[0-9]+@[0-9]+")
-
-
-#: Tells whether a dead letter is chosen.
-Wants = Callable[["DeadLetter"], bool]
 
 
 class Chosen(TypedDict, total=False):

@@ -44,6 +44,12 @@ RETRY_LATER = "RETRY_LATER"
 
 Attributes = dict[str, AttributeValue]
 
+#: A message with more characters of properties is sent as it is: copies for another try get further ones.
+_MOST_PROPERTIES = MAX_METADATA // 2
+#: Most links of one span: what a collector keeps by default.
+MOST_LINKS = 128
+_NOTHING = Context()
+
 
 def operation(name: str, kind: str) -> Attributes:
     """Return the attributes that all spans and metrics of an operation have."""
@@ -113,14 +119,6 @@ class ClientMetrics:
     def processed(self, attributes: Attributes, duration_s: float) -> None:
         """Measure the processing of messages."""
         self._processing.record(duration_s, metric_attributes(attributes))
-
-
-#: A message with more characters of properties is sent as it is: copies for another try get further ones.
-_MOST_PROPERTIES = MAX_METADATA // 2
-#: Most links of one span: what a collector keeps by default.
-MOST_LINKS = 128
-
-_NOTHING = Context()
 
 
 def context_in(properties: Mapping[str, str], base: Context = _NOTHING) -> Context:

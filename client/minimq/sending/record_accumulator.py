@@ -22,6 +22,9 @@ from minimq.sending.statistics import ProducerStatistics, SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 
+#: How often a topic that vanished is looked for, a tenth of a second apart.
+_LOOKUPS = 5
+
 
 class _Key(NamedTuple):
     topic: str
@@ -219,10 +222,6 @@ class DestinationQueues:
             ready.pop(destination.key, None)
             if ready:
                 self.ready[destination.broker] = ready
-
-
-#: How often a topic that vanished is looked for, a tenth of a second apart.
-_LOOKUPS = 5
 
 
 class Outlet(Protocol):

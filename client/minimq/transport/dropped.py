@@ -16,6 +16,16 @@ from types import FrameType
 
 from minimq.transport.client_log import client_logger
 
+log = client_logger(__name__)
+
+#: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.
+_left_alone: list[Callable[[], None]] = []
+#: Clients that have something on its way, and that nobody has closed: name, place, flush and process.
+_unclosed: dict[int, tuple[str, str, Callable[[float], object], int]] = {}
+_numbers = itertools.count()
+#: The end of the process waits for what they have on its way, so long in all, in seconds: somebody may sit there.
+_FLUSH_S = 2.0
+
 
 class Closing:
     """Closes a client once. Thread-safe."""
@@ -39,19 +49,6 @@ class Closing:
             close()
         finally:
             self._is_over.set()
-
-
-log = client_logger(__name__)
-
-#: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.
-_left_alone: list[Callable[[], None]] = []
-
-
-#: Clients that have something on its way, and that nobody has closed: name, place, flush and process.
-_unclosed: dict[int, tuple[str, str, Callable[[float], object], int]] = {}
-_numbers = itertools.count()
-#: The end of the process waits for what they have on its way, so long in all, in seconds: somebody may sit there.
-_FLUSH_S = 2.0
 
 
 class WhenDropped:

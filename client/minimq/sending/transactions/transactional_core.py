@@ -48,6 +48,8 @@ from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_SEQUENCES
 from minimq_proto.v1 import attend_pb2, broker_pb2, halves_pb2
 
+log = client_logger(__name__)
+
 #: How often it is looked for new brokers, in seconds.
 _LOOK_S = 5.0
 #: Checks that run at the same time.
@@ -57,6 +59,11 @@ _THREADS = 4
 AskUser = Callable[[Message], Awaitable[Any]]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
 EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
+
+_NAMES = {
+    halves_pb2.HALF_OUTCOME_COMMITTED: "was committed",
+    halves_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back",
+}
 
 
 class CheckBack:
@@ -206,14 +213,6 @@ def first_message(topic: str, data: bytes) -> Message:
     properties = records.properties(0)
     group = properties.pop(MESSAGE_GROUP, None)
     return Message(topic, records.bodies()[0], records.tags()[0], records.keys(0), properties, group)
-
-
-log = client_logger(__name__)
-
-_NAMES = {
-    halves_pb2.HALF_OUTCOME_COMMITTED: "was committed",
-    halves_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back",
-}
 
 
 @dataclass(slots=True)

@@ -42,6 +42,13 @@ from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.convert import from_wire, to_wire
 from minimq_proto.v1 import broker_pb2
 
+log = client_logger(__name__)
+
+#: Delay before a retry, in seconds.
+_AGAIN_S = 0.1
+#: Timeout of an optional broker, in seconds.
+_OTHERS_S = 1.0
+
 
 class RecordsSender:
     """Sends prepared batches. Thread-safe; a context manager; lives as long as its process, and not in a fork of it."""
@@ -81,14 +88,6 @@ class RecordsSender:
         """Take nothing in any more, wait for what is on its way, and end; raises `SendFailed`. Idempotent."""
         self._when_dropped.closed()
         self._core.close(timeout_s)
-
-
-log = client_logger(__name__)
-
-#: Delay before a retry, in seconds.
-_AGAIN_S = 0.1
-#: Timeout of an optional broker, in seconds.
-_OTHERS_S = 1.0
 
 
 class TransactionCommitter:

@@ -57,6 +57,13 @@ _BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
 _MOST = 64
 _MOST_BYTES = 256 << 10
 
+#: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
+_IN_DOUBT = (*IN_DOUBT, StaleSequence)
+#: To encode that much takes long.
+_LARGE_BYTES = 1 << 17
+#: Delay before name servers are asked again for brokers without a master, in seconds.
+_AGAIN_S = 0.2
+
 
 class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
     """Sends atomic appends to one broker. On the event loop of the connection."""
@@ -109,14 +116,6 @@ def _joined(request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None])
 
 def _parts(response: broker_pb2.AtomicAppendResponse) -> Iterable[AnswerPart[broker_pb2.AtomicAppendResult]]:
     return (AnswerPart(result.request_id, result) for result in response.results)
-
-
-#: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
-_IN_DOUBT = (*IN_DOUBT, StaleSequence)
-#: To encode that much takes long.
-_LARGE_BYTES = 1 << 17
-#: Delay before name servers are asked again for brokers without a master, in seconds.
-_AGAIN_S = 0.2
 
 
 def is_in_doubt(error: MiniMQError) -> bool:
