@@ -20,9 +20,9 @@ from minimq.filtering.tag_filter import TagFilter
 from minimq.receiving.queue_finder import QueueFinder
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedBatch
-from minimq.sending.key_hash import java_hash
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
+from minimq.sending.selectors import java_hash
 from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
 from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section

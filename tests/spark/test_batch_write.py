@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster, ReceivedMessage
 from minimq.kafka import bytes_of, headers_of
-from minimq.sending.key_hash import java_hash
+from minimq.sending.selectors import java_hash
 from support.failing_sink import AFTER_COMMIT, AFTER_WRITE, BEFORE_COMMIT, FailingDataSource, Faults
 from support.reading import read_all
 

@@ -263,7 +263,7 @@ class LetterOperations(Operations):
     def _open_letters(
         self, group: str, wants: Wants, progress: Progress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
-        from minimq.dead_letters.letter_reader import LetterReader  # as above
+        from minimq.dead_letters.letter_settler import LetterReader  # as above
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)

@@ -9,7 +9,7 @@ from enum import Enum
 
 from minimq.administration.masters import Masters
 from minimq.connection.read_places import ReadPlaces
-from minimq.dead_letters.letter_reader import LetterReader
+from minimq.dead_letters.letter_settler import LetterReader
 from minimq.operations.delayed import DelayedMessages, delayed_batches
 from minimq.operations.message_search import (
     Criterion,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minimq import MessageQueue
 from minimq.sending.arrow.destinations import Destination, Destinations, key_hashes
-from minimq.sending.key_hash import java_hash
+from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 
 COUNTS = {"broker-a": 3, "broker-b": 2}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minimq.sending.key_hash import consistent_hash, java_hash
+from minimq.sending.selectors import consistent_hash, java_hash
 from minimq_common.errors import InvalidArgument
 
 

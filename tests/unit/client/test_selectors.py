@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.key_hash import consistent_hash
-from minimq.sending.selectors import Selector, by_consistent_hash, by_hash, by_random
+from minimq.sending.selectors import Selector, by_consistent_hash, by_hash, by_random, consistent_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import machine_room_of

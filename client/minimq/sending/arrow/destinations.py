@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minimq.sending.arrow.row_columns import checked_text, refused, renamed
-from minimq.sending.key_hash import java_hash
+from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_broker
@@ -183,7 +183,7 @@ def _taken(rows: pa.RecordBatch | pa.Array, places: pa.Array | None) -> pa.Recor
     return rows if places is None else rows.take(places)
 
 
-# ---- the hash that spreads keys over queues, for a whole column; see `key_hash.py` ---------------------
+# ---- the hash that spreads keys over queues, for a whole column; see `selectors.py` --------------------
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
