@@ -42,6 +42,10 @@ class Admin(
     Thread-safe; a context manager. A change is applied on every master of the cluster that the name servers know. If a
     change fails half-way, repeat it to complete it.
 
+    Each method raises `InvalidArgument` for an argument that breaks a rule, `AccessDenied` for a right that the user
+    lacks, `Unavailable` if no name server or broker is reached, and another `MiniMQError` if a broker fails: the text
+    names it. Methods list the errors that they have besides.
+
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
         timeout_s: timeout in seconds of each call to a server, of waiting for a new master of a broker that is to be

@@ -62,11 +62,7 @@ class ConsoleOptions:
         return allowed_hosts(self.host, self.allowed_hosts)
 
     def check(self, *, asks_for_keys: bool) -> None:
-        """Raise `InvalidArgument` if it would be unsafe.
-
-        Args:
-            asks_for_keys: visitors sign in with the key of a user.
-        """
+        """Raise `InvalidArgument` if it would be unsafe."""
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidArgument("--tls-certificate and --tls-key go together: give both of them, or none")
         if is_loopback(self.host):

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated
 
 from msgspec import structs
 
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.administration.descriptions import TopicDescription
-from minimq.operations.operation import Form, Given, Operation, Param
+from minimq.operations.operation import Form, Given, Operation, Param, right
 from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, listing
 from minimq.sending.due_times import MAX_DELAY_S
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_topic
 from minimq_common.properties import check_message_group
-from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of, seconds_of
 from minimq_console.bodies import preview
 from minimq_console.parameters import address
@@ -36,10 +34,6 @@ def _delay(what: str, text: str) -> float:
     if found is None or not 0 < found <= MAX_DELAY_S:
         raise InvalidArgument(f"{what} is {text!r}: give a time such as 30s or 2h, at most {MAX_DELAY_S:,} s")
     return found
-
-
-def _write_topic(given: Given) -> Sequence[Need]:
-    return (Need(Verb.WRITE, Resource.TOPIC, check_topic(given.topic)),)
 
 
 def _described(admin: Admin, given: Given) -> TopicDescription:
@@ -132,16 +126,15 @@ class Sender(Admin):
     @Operation(
         "message send",
         example="message send orders",
-        needs=_write_topic,
+        needs=right("write topic topic"),
         plan=_plan,
         view=_view,
         forms=[
             Form(
-                action="produce",
-                path="/topics/{topic}/produce",
-                page="/topics/{topic}",
-                title="Send a message to topic {topic}",
-                label="Send a message",
+                "produce",
+                "/topics/{topic}",
+                "Send a message to topic {topic}",
+                "Send a message",
                 fields={
                     "body": "Body",
                     "form": "The body is",

@@ -51,10 +51,7 @@ class Masters:
         return self.calls.wait(lambda: self._nameservers.route(topic, self._timeout_s))
 
     def brokers(self, *, settled: bool = False) -> list[BrokerData]:
-        """Return the brokers that the name servers know together, sorted. Raises `Unavailable` when none answers.
-
-        With `settled` it waits for a name server that has just started, and may raise `SystemBusy`.
-        """
+        """Return the brokers that the name servers know, sorted; `settled` waits for one that has just started."""
         return self.calls.wait(lambda: self._brokers(settled=settled))
 
     async def _brokers(self, *, settled: bool) -> list[BrokerData]:
@@ -152,10 +149,7 @@ class Masters:
             raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
 
     def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
-        """Return a function that returns the departed brokers that carry a topic, sorted by name.
-
-        Which brokers there are is looked up once; the topics, one by one, only if some have gone.
-        """
+        """Return a function that returns the departed brokers that carry a topic, sorted; looked up once."""
         gone = {away.broker_name for away in self.all_away()}
 
         @functools.cache
@@ -173,10 +167,7 @@ class Masters:
     def with_retries(
         self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
     ) -> Result:
-        """Return what an attempt returns.
-
-        While a broker may get another master, one that fails for that is repeated.
-        """
+        """Return the result of an attempt; repeat it while a broker that it failed at may get another master."""
 
         def may_move(error: MiniMQError) -> bool:
             return isinstance(error, _MOVING) and self._have_replicas(concerned())

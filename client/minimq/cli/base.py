@@ -54,15 +54,7 @@ class Option(click.Option):
 
 
 def confirm(question: Callable[[], str], *, yes: bool) -> None:
-    """Ask for confirmation of something that loses data if stdin is a terminal; do not ask scripts.
-
-    Args:
-        question: makes the text if it is needed; an empty text asks nothing.
-        yes: the answer was given by an option.
-
-    Raises:
-        click.Abort: the answer is no.
-    """
+    """Ask for confirmation on a terminal, never in scripts; an empty question asks nothing. Raises `click.Abort`."""
     if yes or not sys.stdin.isatty():
         return
     text = question()
@@ -99,22 +91,9 @@ def check_allowed(
     option_name: str = "",
     wait: Callable[[float], object] | None = None,
 ) -> TopicRoute | None:
-    """Return the route of a topic that is readable or writable on one of its brokers.
+    """Return the route of a topic that is readable or writable on one of its brokers. Raises `MiniMQError`.
 
-    A missing topic that is to be written is no error, and has no route: brokers may create it, or come back.
-
-    Args:
-        nameserver: where the name servers are.
-        topic: its name.
-        wanted: the permission that the command needs.
-        patience_s: seconds to wait for absent servers.
-        option_name: the option that sets this time, for the error.
-        wait: waits that many seconds instead of `time.sleep`; an exception of it ends the wait.
-
-    Raises:
-        Unavailable: no name server answers.
-        NoPermission: it is not readable or not writable on any of its brokers.
-        TopicNotFound, TopicUnavailable: it cannot be read, since it does not exist or its brokers are away.
+    A missing topic that is to be written has no route: brokers may create it. `wait` stands in for `time.sleep`.
     """
     from minimq.admin import Admin
     from minimq.connection.at_master import with_retries
@@ -192,13 +171,7 @@ def interrupt_later() -> Iterator[None]:
 
 
 def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:
-    """Print rows as wide as the terminal; a pipe gets each row on one line.
-
-    Args:
-        table: which columns there are.
-        rows: by the keys of the columns; other keys are ignored. An empty table is reported on stderr.
-        without: keys of columns without information about these rows.
-    """
+    """Print rows as wide as the terminal; a pipe gets each row on one line. An empty table is reported on stderr."""
     if not rows:
         click.echo(table.empty, err=True)
         return
@@ -209,13 +182,7 @@ def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = 
 
 
 def lines_of(headings: Mapping[str, str], rows: Sequence[Row], width: int | None) -> list[str]:
-    """Return the lines that show rows within a width, without blanks at their ends.
-
-    Args:
-        headings: of the columns, by the keys of the rows.
-        rows: at least one.
-        width: of a line, in characters; None if it has no limit. Only a single word can be longer.
-    """
+    """Return the lines that show rows within a width; only a single word can be longer."""
     cells = [[_to_text(row[key]) for key in headings] for row in rows]
     names = list(headings.values())
     limit = _UNLIMITED if width is None else width

@@ -130,19 +130,7 @@ def serving_console(
     credentials: CredentialsArgument | None = None,
     **options: Any,
 ) -> Iterator[ConsoleServer]:
-    """Serve the console of a cluster within the block.
-
-    Args:
-        nameserver: the name servers.
-        host: name or IP address to listen on.
-        port: its port; 0 chooses a free one.
-        credentials: of a secured cluster: whom to trust; visitors sign in. None for those of the environment.
-        **options: others of `ConsoleOptions`.
-
-    Raises:
-        InvalidArgument: an argument breaks a rule or is unsafe, or the libraries of the console are missing.
-        CannotListen: the address cannot be listened on.
-    """
+    """Serve the console of a cluster within the block, with other options of `ConsoleOptions`. Raises `MiniMQError`."""
     try:
         from minimq_console.app import open_console
         from minimq_console.console_options import ConsoleOptions

@@ -220,11 +220,7 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
 
 
 class BrokerWaits:
-    """The absent brokers to wait for, each for the same time. Pure; times are seconds of a monotonic clock.
-
-    Args:
-        patience_s: how long to wait for each of them, from when it was first seen to be away.
-    """
+    """The absent brokers to wait for, each for the same time from when it was first seen to be away. Pure."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -244,15 +240,7 @@ class BrokerWaits:
 class StoredEnds:
     """The ends that the queues of a topic had at the start, and whether the group has reached them.
 
-    Also where nothing is left to read, the end is not reached before the group has the consumer as a member: a group
-    that refuses it says so, and not that there are no messages.
-
-    Args:
-        nameserver: where the name servers are.
-        topic: the topic that the group reads.
-        group: the consumer group.
-        consumer: the member of the group that runs here.
-        patience_s: how long to wait for a broker that disappears before the group has reached its ends.
+    Even if nothing is left to read, the consumer has to join the group first: a group that refuses it says so.
     """
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:

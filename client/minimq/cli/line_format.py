@@ -56,19 +56,7 @@ _NO_DELAY: Final = LineDelay()
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """Converts lines to messages.
-
-    Attributes:
-        topic: of the messages.
-        key_field: the field of a JSON object whose value is the key.
-        tag_field: the field whose value is the tag.
-        tag: of messages without a tag of their own.
-        properties: of all messages; those of a message take precedence.
-        message_group: of messages without one of their own, for a FIFO topic.
-        group_field: the field whose value is the message group.
-        delay: of messages without one of their own.
-        is_json: whether lines are whole messages.
-    """
+    """Converts lines to messages, with what all of them have in common."""
 
     topic: str
     key_field: str | None
@@ -87,17 +75,7 @@ class LineFormat:
         return self.is_json or any(name is not None for name in (self.key_field, self.tag_field, self.group_field))
 
     def messages(self, lines: Sequence[bytes], first: int) -> list[tuple[int, Message]]:
-        """Return the messages of lines, without the empty ones, each with the number of its line.
-
-        A line of JSON is empty when it is blank, and the first one may begin with a byte order mark.
-
-        Args:
-            lines: without their ends.
-            first: number of the first one.
-
-        Raises:
-            InvalidArgument: a line is not a valid message; the text has its number.
-        """
+        """Return the messages of lines with their numbers; leave out empty lines. Raises `InvalidArgument`."""
         if not self.is_decoded:
             return [(number, self._of_body(line)) for number, line in enumerate(lines, first) if line]
         if first == 1 and lines:

@@ -79,15 +79,9 @@ class _WrittenMessages(NamedTuple):
 
 
 class MessageOutput:
-    """Writes messages to a file descriptor, a line each, and tracks which of them were not written.
+    """Writes messages to a file descriptor, a line each, and counts them without those that were not written.
 
-    Args:
-        fd: the file descriptor.
-        line_of: converts a message to a line.
-        told: set when the command has to end: then a reader that does not read is given only a few seconds.
-
-    Attributes:
-        count: messages passed to it, without those that were taken back.
+    Once `told` is set, a reader that does not read is given only a few seconds.
     """
 
     def __init__(self, fd: int, line_of: LineOf, told: threading.Event) -> None:
@@ -107,10 +101,7 @@ class MessageOutput:
     def write(self, messages: list[ReceivedMessage]) -> None:
         """Write messages, possibly none. After a failure, `take_back` returns those that were not written.
 
-        Raises:
-            BrokenPipeError: the reader has exited; this is detected even when there is nothing to write.
-            OutputFailed: writing failed for another reason.
-            OutputHalted: the reader does not read, and the command has to end.
+        Raises `BrokenPipeError` when the reader has exited, `OutputHalted`, or `OutputFailed`.
         """
         if messages:
             self._parts.append(_WrittenMessages(messages, self._bytes))
@@ -166,11 +157,7 @@ class MessageOutput:
             raise OutputFailed(f"cannot write to stdout: {error.strerror}") from None
 
     def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
-        """Return the first message of each queue that was not completely written; uncount it and all later ones.
-
-        Args:
-            reader_left: the content of the pipe will not be read.
-        """
+        """Return the first message of each queue that was not completely written; uncount it and all later ones."""
         out = self._bytes - (_bytes_in_pipe(self._fd) if reader_left else 0)
         first: dict[MessageQueue, ReceivedMessage] = {}
         for messages, start in self._parts:

@@ -187,14 +187,7 @@ class Order(Enum):
 
 @dataclass
 class View:
-    """The choices of the user.
-
-    Attributes:
-        order: of topics and groups.
-        first: number of the first row of topics and groups.
-        is_paused: nothing new is read.
-        has_keys: there is a user who may press keys.
-    """
+    """The choices of the user."""
 
     order: Order = Order.BUSIEST
     first: int = 0
@@ -203,15 +196,7 @@ class View:
 
 
 def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: View, height: int) -> RenderableType:
-    """Return what is shown.
-
-    Args:
-        cluster: addresses of the name servers.
-        activity: what was read last; None before the first time.
-        trouble: why it could not be read anew; empty if it could.
-        view: what the user has chosen.
-        height: lines of the terminal.
-    """
+    """Return what is shown on a terminal; `trouble` says why nothing new could be read."""
     parts: list[RenderableType] = [_title(cluster, activity, view)]
     if trouble:
         parts.append(Text(printable(trouble), style="bold red"))

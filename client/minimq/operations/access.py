@@ -235,8 +235,6 @@ class AccessOperations(Operations):
 
         Raises:
             InvalidArgument: the cluster has no access control.
-            AccessDenied: you are not an administrator.
-            Unavailable: there is no master.
         """
         return self._read(self._master())
 
@@ -249,9 +247,7 @@ class AccessOperations(Operations):
 
         Raises:
             InvalidArgument: the change cannot be made, or the cluster has no access control.
-            AccessDenied: you are not an administrator.
             DeadlineExceeded: it is not yet in force at a server. It is in force at the others, and will be there.
-            Unavailable: there is no master.
         """
         give_up = time.monotonic() + self._masters.calls.timeout_s
         while True:
@@ -285,9 +281,6 @@ class AccessOperations(Operations):
             verb: such as "read".
             resource: "topic", "group", "transaction" or "cluster".
             name: of the resource; empty for the cluster.
-
-        Raises:
-            MiniMQError: as of `access`.
         """
         need = need_of(verb, resource, name)
         return Policy(self.access()).answer(user, need, time.time_ns() // 1_000_000)
@@ -304,7 +297,6 @@ class AccessOperations(Operations):
         Raises:
             InvalidArgument: there are too many rights.
             NotAuthenticated: the key is not in force.
-            Unavailable: no name server answers.
         """
         calls, asked = self._masters.calls, list(dict.fromkeys(needs))
         return calls.wait(lambda: calls.nameservers.rights(asked, calls.timeout_s))
@@ -360,9 +352,6 @@ class AccessOperations(Operations):
         """Show the version of users and rules in force at each server, name servers first.
 
         The exit status is 1 if a server does not answer, has none, or differs from the others.
-
-        Raises:
-            Unavailable: no name server answers.
         """
         calls = self._masters.calls
         replicas = {

@@ -86,10 +86,7 @@ class CounterRates:
         self._last: dict[Hashable, dict[str, tuple[float, int]]] = {}
 
     def rate(self, key: Hashable, values: Mapping[str, int], at: float) -> float | None:
-        """Return how much a counter has grown in a second since the last call; None if that is not known.
-
-        Rates of brokers are added up: one that is missing for a while adds nothing, and no jump when it comes back.
-        """
+        """Return the growth per second since the last call, summed over brokers; None if it is not known."""
         known = self._last.setdefault(key, {})
         rates = []
         for broker, value in values.items():

@@ -12,7 +12,7 @@ from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_about_disk
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
@@ -20,7 +20,6 @@ from minimq.operations.words import duration_of, say_permission, size_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker
-from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from minimq.administration.descriptions import ReplicationReport
     from minimq.connection.away import ConflictReport
 
+_MANAGE_CLUSTER = right("manage cluster")
 #: Time limit of a promotion in seconds: a long lease.
 _PROMOTION_S = 60.0
 
@@ -51,10 +51,6 @@ _CONFLICTS = Table(
         last_at="Last seen",
     ),
 )
-
-
-def _manage_cluster(_given: Given) -> Sequence[Need]:
-    return (Need(Verb.MANAGE, Resource.CLUSTER),)
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
@@ -244,10 +240,6 @@ class BrokerOperations(Operations):
         "Replica" is the number with which a replica was started (--id), and which a promotion takes; "Route id" is its
         id in routes, where the master has 0. Name servers remember a departed broker for a while, until they restart.
         Brokers that do not answer are listed with the reason.
-
-        Raises:
-            AccessDenied: you may not describe the cluster.
-            Unavailable: no name server answers.
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address
@@ -299,7 +291,7 @@ class BrokerOperations(Operations):
     @Operation(
         "cluster forget",
         example="cluster forget broker-b",
-        needs=_manage_cluster,
+        needs=_MANAGE_CLUSTER,
         plan=lambda _admin, given: Plan(
             sentences=[
                 f"The name servers forget broker {given.broker_name}. Nothing is deleted: if it starts, it is back."
@@ -343,19 +335,19 @@ class BrokerOperations(Operations):
     @Operation(
         "cluster permission",
         example="cluster permission broker-a read",
-        needs=_manage_cluster,
+        needs=_MANAGE_CLUSTER,
         plan=_plan_permission,
         view=_view_permission,
         forms=[
             Form(
-                action="pause-broker",
+                "pause-broker",
+                "/",
+                "Pause sending to broker {broker_name}, or reading",
+                "Pause",
                 path="/brokers/{broker_name}/pause",
-                page="/",
-                title="Pause sending to broker {broker_name}, or reading",
-                label="Pause",
                 fields={"permission": "Paused"},
-                choices=lambda *_: values.PAUSES,
                 defaults=lambda admin, given: {"permission": permission_name(_master(admin, given).permission)},
+                choices=lambda *_: values.PAUSES,
             )
         ],
         short="Set what clients may do with all topics of a BROKER.",
@@ -392,21 +384,21 @@ class BrokerOperations(Operations):
     @Operation(
         "cluster promote",
         example="cluster promote broker-a --to 1",
-        needs=_manage_cluster,
+        needs=_MANAGE_CLUSTER,
         plan=_plan_promotion,
         view=_view_promotion,
         is_destructive=True,
         plans_first=True,
         forms=[
             Form(
-                action="promote",
+                "promote",
+                "/",
+                "Promote a replica of {broker_name}",
+                "Promote",
                 path="/brokers/{broker_name}/promote",
-                page="/",
-                title="Promote a replica of {broker_name}",
-                label="Promote",
                 fields={"replica_id": "The replica that becomes the master"},
-                choices=_replica_choices,
                 typed="broker_name",
+                choices=_replica_choices,
             )
         ],
     )

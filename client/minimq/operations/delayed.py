@@ -14,7 +14,7 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
-from minimq.operations.operation import Form, Given, Operation, Operations, Param
+from minimq.operations.operation import Form, Given, Operation, Operations, Param, right
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import duration_of, size_of
@@ -22,7 +22,7 @@ from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, To
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
-from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.security.access_rule import Need
 from minimq_proto.v1 import delay_pb2
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _handle(given: Given) -> RecallHandle:
 
 
 def _write_topic(given: Given) -> Sequence[Need]:
-    topic = getattr(given, "topic", None) or _handle(given).topic
-    return (Need(Verb.WRITE, Resource.TOPIC, check_topic(topic)),)
+    return right("write topic topic")(Given(topic=getattr(given, "topic", None) or _handle(given).topic))
 
 
 def _plan_recall(_admin: Admin, given: Given) -> Plan:
@@ -173,8 +172,6 @@ class DelayedOperations(Operations):
 
         Raises:
             TopicNotFound: no broker carries the topic.
-            InvalidArgument: a time is none.
-            MiniMQError: a broker failed; the text says which.
         """
         now = time.time()
         from_ms, before_ms = (
@@ -232,11 +229,10 @@ class DelayedOperations(Operations):
         view=_view_recall,
         forms=[
             Form(
-                action="recall",
-                path="/delayed/{topic}/recall",
-                page="/delayed/{topic}",
-                title="Recall a delayed message of {topic}",
-                label="Recall",
+                "recall",
+                "/delayed/{topic}",
+                "Recall a delayed message of {topic}",
+                "Recall",
                 fields={"handle": "Recall handle"},
             )
         ],
@@ -249,9 +245,6 @@ class DelayedOperations(Operations):
 
         Returns:
             Whether it was recalled; false if the message was due before that.
-
-        Raises:
-            InvalidArgument: it is no handle, or the message was not sent as recallable.
         """
         from minimq.administration.recalls import recall
 
@@ -260,10 +253,7 @@ class DelayedOperations(Operations):
 
 
 def delayed_batches(masters: Masters, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
-    """Yield what waits for a topic, or was recalled, with the batches themselves; broker by broker.
-
-    Raises as `DelayedOperations.delayed_messages`.
-    """
+    """Yield what waits for a topic, or was recalled, with the batches themselves; broker by broker."""
     request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
     for broker in _carrying(masters, topic):
         yield from _of_broker(masters, broker, request)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from minimq.administration.failures import raise_failures
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.rows import away_rows
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import left_out, listing
@@ -25,7 +25,7 @@ from minimq_common.errors import (
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.moments import LEAST_MS, Time
 from minimq_common.names import check_group, check_topic, dead_letter_topic
-from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.security.access_rule import Need
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
@@ -37,14 +37,10 @@ _RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _PAGE: Final = "/groups/{group}"
+_MANAGE_GROUP: Final = right("manage group group")
 
 #: Queues that a plan lists, and members and queues that an error does.
 _MOST_QUEUES, _NAMED = 20, 5
-
-
-def manage_group(given: Given) -> Sequence[Need]:
-    """Return the right to manage the group that is named."""
-    return (Need(Verb.MANAGE, Resource.GROUP, check_group(given.group)),)
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
@@ -83,8 +79,7 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
 
 
 def _reset_needs(given: Given) -> Sequence[Need]:
-    read = (Need(Verb.READ, Resource.TOPIC, check_topic(given.topic)),) if given.topic else ()
-    return (*manage_group(given), *read)
+    return (*_MANAGE_GROUP(given), *(right("read topic topic")(given) if given.topic else ()))
 
 
 def _topic_choices(admin: Admin, given: Given) -> Mapping[str, Sequence[tuple[str, str]]]:
@@ -200,20 +195,19 @@ class GroupChanges(Operations):
         flags=[flag("new", "Accept a group that does not exist yet, or has not read the topic so far.")],
         forms=[
             Form(
-                action="reset-offsets",
-                path="/groups/{group}/reset",
-                page=_PAGE,
-                title="Reset the offsets of group {group}",
-                label="Reset offsets",
+                "reset-offsets",
+                _PAGE,
+                "Reset the offsets of group {group}",
+                "Reset offsets",
                 fields={
                     "topic": "Topic",
                     "to": "Go on at",
                     "queues": "Only these queues",
                     "force": "Also while members are connected",
                 },
-                choices=_topic_choices,
-                defaults=lambda *_: {"to": "earliest"},
                 typed="group",
+                defaults=lambda *_: {"to": "earliest"},
+                choices=_topic_choices,
             )
         ],
         short="Move a group to other offsets in a topic.",
@@ -251,7 +245,6 @@ class GroupChanges(Operations):
             GroupConflict: members are connected, or queues are held for some; the text names them.
             TopicNotFound, QueueNotFound: there is no such topic or queue.
             OffsetOutOfRange: one of the queues does not store the offset.
-            InvalidArgument: an argument is invalid.
             Unavailable: a broker that carries the topic is away or has no master now; the text names it, and nothing
                 was changed.
             SystemBusy: the name servers have just started, and do not know all brokers yet.
@@ -333,18 +326,17 @@ class GroupChanges(Operations):
     @Operation(
         "group delete",
         example="group delete billing --yes",
-        needs=manage_group,
+        needs=_MANAGE_GROUP,
         plan=_plan_deletion,
         view=_view_deletion,
         is_destructive=True,
         forms=[
             Form(
-                action="delete-group",
-                path="/groups/{group}/delete",
-                page=_PAGE,
+                "delete-group",
+                _PAGE,
+                "Delete group {group}",
+                "Delete",
                 to="/groups",
-                title="Delete group {group}",
-                label="Delete",
                 fields={"dead_letters": "Delete its dead letters as well"},
                 typed="group",
             )

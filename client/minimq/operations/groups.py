@@ -271,9 +271,6 @@ class GroupOperations(GroupChanges):
         """Return the names of all consumer groups that have members or committed offsets, sorted.
 
         A broker that does not answer is logged, and its groups are missing unless another broker knows them.
-
-        Raises:
-            MiniMQError: not one master answered.
         """
         names, failures = self._names(self._masters.find_readable())
         for broker, error in failures.items():
@@ -290,9 +287,6 @@ class GroupOperations(GroupChanges):
         progress for monitoring. "Dead letters" counts the messages that failed too often; `minimq group describe` shows
         how to read them. A group that nobody uses expires: "Expires in" shows the last two days. If a broker does not
         answer, its part is missing.
-
-        Raises:
-            MiniMQError: not one master answered.
         """
         masters = self._masters.find_readable()
         names, _ = self._names(masters)
@@ -334,11 +328,7 @@ class GroupOperations(GroupChanges):
         return answers.description(group, datetime.now(UTC), self._masters.away_lookup())
 
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
-        """Return the committed offsets of a consumer group, sorted by queue; by default of all topics.
-
-        Raises:
-            MiniMQError: a broker failed; the text says which.
-        """
+        """Return the committed offsets of a consumer group, sorted by queue; by default of all topics."""
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
         asked = self._masters.find_readable()
         answers, failures = self._masters.call_all(asked, lambda stub: stub.GetCommitted, request)

@@ -124,9 +124,6 @@ class IssuerOperations(AccessOperations):
             name: of the issuer here; its users are "NAME:USER".
             issuer: what servers take from its tokens.
             replaces: change the issuer of this name; its users keep their rules.
-
-        Raises:
-            MiniMQError: as of `change_access`.
         """
 
         def edit(document: AccessDocument) -> AccessDocument:
@@ -170,9 +167,6 @@ class IssuerOperations(AccessOperations):
 
         Args:
             document: the new one, in TOML.
-
-        Raises:
-            MiniMQError: as of `change_access`.
         """
         later = from_toml(document.encode())
 

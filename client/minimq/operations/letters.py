@@ -13,7 +13,7 @@ from minimq.connection.away import by_broker
 from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import listing, missing
@@ -72,6 +72,7 @@ CHOICE: Final = {
     "ids": Param(flag="--id", metavar="ID|BROKER:QUEUE@OFFSET"),
 }
 _ALL = flag("everything", "All open dead letters of the group.", "--all")
+_READ_GROUP: Final = right("read group group")
 _PAGE: Final = "/dead-letters/{group}"
 _FIELDS: Final = {
     "ids": "Only these",
@@ -85,13 +86,9 @@ _MOST_TOPICS = 20
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
 
 
-def _read_group(given: Given) -> Sequence[Need]:
-    return (Need(Verb.READ, Resource.GROUP, check_group(given.group)),)
-
-
 def _resend_needs(given: Given) -> Sequence[Need]:
-    topic = given.to or given.topic
-    return (*_read_group(given), *((Need(Verb.WRITE, Resource.TOPIC, check_topic(topic)),) if topic else ()))
+    topic = "to" if given.to else "topic"
+    return (*_READ_GROUP(given), *(right(f"write topic {topic}")(given) if given.to or given.topic else ()))
 
 
 def chosen_of(given: Given) -> Chosen:
@@ -252,7 +249,6 @@ class LetterOperations(Operations):
             **chosen: which of them; see `Chosen`.
 
         Raises:
-            InvalidArgument: an argument breaks a rule.
             TopicUnavailable, Unavailable: brokers that have them are away.
             DamagedMessages: a batch is damaged, and `on_damage` is not given.
             MiniMQError: another failure of a broker; the text names it.
@@ -289,9 +285,6 @@ class LetterOperations(Operations):
             group: its name; of all groups if it is left out.
             progress: called with the number of examined dead letters of a group, and their total number.
             on_damage: as of `dead_letters`.
-
-        Raises:
-            MiniMQError: as of `dead_letters`.
         """
         if group is not None:
             return self._counts(check_group(group), progress, on_damage)
@@ -330,13 +323,7 @@ class LetterOperations(Operations):
         flags=[_ALL],
         forms=[
             Form(
-                action="resend-letters",
-                path="/dead-letters/{group}/resend",
-                title="Resend dead letters of {group}",
-                label="Resend",
-                page=_PAGE,
-                fields=_FIELDS,
-                otherwise=_ALL.name,
+                "resend-letters", _PAGE, "Resend dead letters of {group}", "Resend", fields=_FIELDS, otherwise=_ALL.name
             )
         ],
         short="Resend dead letters to their topic, each once.",
@@ -375,8 +362,7 @@ class LetterOperations(Operations):
         Raises:
             OffsetOutOfRange: with `only_group`, some cannot be delivered again; all others were resent. The text names
                 the first of them.
-            MiniMQError: as of `dead_letters`; or a topic does not exist, or is not writable. The text has the number of
-                resent ones. Repeat the call for the others.
+            MiniMQError: the text has the number of resent ones. Repeat the call for the others.
         """
         if to is not None and check_topic(to).startswith("%"):
             raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
@@ -390,7 +376,7 @@ class LetterOperations(Operations):
     @Operation(
         "dlq drop",
         example="dlq drop billing --until -30d --yes",
-        needs=_read_group,
+        needs=_READ_GROUP,
         plan=_plan_drop,
         view=_view_settled("dropped"),
         check=_check_some,
@@ -399,14 +385,13 @@ class LetterOperations(Operations):
         is_destructive=True,
         forms=[
             Form(
-                action="drop-letters",
-                path="/dead-letters/{group}/drop",
-                title="Drop dead letters of {group}",
-                label="Drop",
-                page=_PAGE,
+                "drop-letters",
+                _PAGE,
+                "Drop dead letters of {group}",
+                "Drop",
                 fields=_FIELDS,
-                otherwise=_ALL.name,
                 typed="group",
+                otherwise=_ALL.name,
             )
         ],
         short="Drop dead letters: they are no longer shown or resent.",
@@ -432,10 +417,7 @@ class LetterOperations(Operations):
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
-            How many were dropped by this call.
-
-        Raises:
-            MiniMQError: as of `dead_letters`. The text has the number of dropped ones; repeat the call for the others.
+            How many were dropped by this call; after a failure the error says it. Repeat the call for the others.
         """
         return self._settle(
             check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, dry_run=dry_run

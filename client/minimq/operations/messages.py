@@ -242,11 +242,9 @@ class MessageOperations(Operations):
             address: such as "orders/broker-a/3@10423".
 
         Raises:
-            InvalidArgument: it is not an address.
             OffsetOutOfRange: no message is stored there.
             DamagedMessages: its batch is damaged.
             TopicNotFound, QueueNotFound: there is no such queue.
-            MiniMQError: its broker is not known or did not answer.
         """
         from minimq.receiving.range_reader import RangeOptions, RangeReader  # as above
 
@@ -295,10 +293,8 @@ class MessageOperations(Operations):
             The messages, and what could not be looked at.
 
         Raises:
-            InvalidArgument: an argument breaks a rule.
             AccessDenied: you may not read the topic.
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
-            MiniMQError: no name server answers.
         """
         from minimq.operations.message_search import (  # as above
             MessageSearch,  # as above
@@ -340,9 +336,7 @@ class MessageOperations(Operations):
             **within: the bounds of the search for an id; see `SearchRange`.
 
         Raises:
-            InvalidArgument: it is neither an address nor an id, or another argument breaks a rule.
             OffsetOutOfRange: no message is stored at the address.
-            MiniMQError: as of `message_at` and `find_messages`.
         """
         from minimq.operations.message_search import is_id  # as above
         from minimq.operations.message_trace import Tracer  # as above

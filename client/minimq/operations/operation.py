@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get
 
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_group, check_producer_group, check_topic
+from minimq_common.security.access_rule import Need, Resource, Verb
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.masters import Masters
-    from minimq_common.security.access_rule import Need
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -32,57 +33,53 @@ Given = SimpleNamespace
 _OPERATIONS = "__operations__"
 #: The default of what has to be given.
 REQUIRED: Any = inspect.Parameter.empty
+_CHECK_NAME: Mapping[str, Callable[[str], str]] = {
+    "topic": check_topic,
+    "group": check_group,
+    "transaction": check_producer_group,
+    "cluster": str,
+}
 #: Least and largest int of a `Param` without bounds.
 _INT = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
-    """Facts about a parameter that a signature does not have.
+    """Facts about a parameter that a signature does not have."""
 
-    Attributes:
-        letter: the short option of the command, such as "-f".
-        flag: the option of the command; by default the name of the parameter.
-        metavar: stands for the value in the help of the command.
-        read: returns the value of a text, given the name of the option or field; raises `InvalidArgument`.
-        choices: the values by their texts.
-        low: least number.
-        high: largest number.
-        complete: names that a shell completes: "topics", "groups", "brokers" or "users".
-        default: in commands and forms, if it is not that of the method; read as a text.
-        is_argument: the command takes it without an option although it has a default.
-        is_option: the command takes it as an option although it is required.
-        is_required: commands and forms have to give it although it has a default.
-        is_hidden: commands and forms do not have it.
-        progress: the method calls it: "line" with a sentence, "bar" with two numbers. Faces show that.
-        parts: the fields of a dataclass that are options of their own.
-        options: options of the command that stand for the value together; `made` gets their values by name.
-        made: returns the value that the options stand for.
-        help: if the docstring says nothing about it.
-        is_local: only commands have it.
-        is_file: the command takes the name of a file that has it.
-        is_collected: the method calls it with what is wrong with a part; views find that in `given.collected`.
-    """
-
+    #: The short option of the command, such as "-f".
     letter: str = ""
+    #: The option of the command; by default the name of the parameter.
     flag: str = ""
     metavar: str = ""
+    #: Returns the value of a text, given the name of the option or field. Raises `InvalidArgument`.
     read: Callable[[str, str], object] | None = None
+    #: The values by their texts.
     choices: Mapping[str, object] = field(default_factory=dict)
     low: float | None = None
     high: float | None = None
+    #: Names that a shell completes: "topics", "groups", "brokers" or "users".
     complete: str = ""
+    #: In commands and forms, as a text, if it is not that of the method.
     default: str | None = None
+    #: The command takes it without an option although it has a default; or with one although it is required.
     is_argument: bool = False
     is_option: bool = False
+    #: Commands and forms have to give it although it has a default; or do not have it.
     is_required: bool = False
     is_hidden: bool = False
+    #: The method calls it, and faces show that: "line" with a sentence, "bar" with two numbers.
     progress: str = ""
+    #: The fields of a dataclass that are options of their own.
     parts: Mapping[str, Param] = field(default_factory=dict)
+    #: The method calls it with errors; views find them in `given.collected`.
     is_collected: bool = False
+    #: Options of the command that stand for the value together; `made` gets their values by name.
     options: Sequence[Parameter] = ()
     made: Callable[..., object] | None = None
+    #: If the docstring says nothing about it.
     help: str = ""
+    #: Only commands have it; and take the name of a file with its content.
     is_local: bool = False
     is_file: bool = False
 
@@ -92,22 +89,15 @@ HIDDEN = Param(is_hidden=True)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of an operation.
-
-    Attributes:
-        name: in Python and JSON.
-        kind: bool, int, float, str, or a dataclass whose fields are options of their own.
-        is_many: it takes several values.
-        is_argument: the command takes it without an option.
-        default: `inspect.Parameter.empty` if it is required.
-        help: one or two sentences.
-        about: the rest.
-    """
+    """One parameter of an operation."""
 
     name: str
+    #: bool, int, float, str, or a dataclass whose fields are options of their own.
     kind: type
     is_many: bool
+    #: The command takes it without an option.
     is_argument: bool
+    #: `REQUIRED` if there is none.
     default: Any
     help: str
     about: Param
@@ -169,37 +159,38 @@ class Parameter:
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Form:
-    """An action of the console: some parameters of an operation at an address.
+    """An action of the console: some parameters of an operation at an address."""
 
-    Attributes:
-        action: its name.
-        path: its address; parameters in braces are part of it.
-        page: address of the page about what it changes.
-        to: address of the page that shows the effect; `page` if empty.
-        title: heading of the form.
-        label: on the link and the button.
-        fields: the label of each parameter that is filled in.
-        typed: the parameter whose value is typed to confirm it.
-        long: those of several lines, which no log shows.
-        otherwise: the flag that is set if no keyword argument of a `TypedDict` is filled in.
-        defaults: returns what the fields hold at first, by parameter; a field is left out with None.
-        choices: returns the values and texts of fields with a choice, by parameter.
-    """
-
+    #: A verb and a noun, such as "delete-topic".
     action: str
-    path: str
+    #: Address of the page about the thing that it changes, with parameters in braces.
     page: str
     title: str
+    #: On the link and the button.
     label: str
+    _: KW_ONLY
+    #: Address of the form, if it is not the verb below the page.
+    path: str = ""
+    #: Address of the page that shows the effect, if it is not `page`.
     to: str = ""
+    #: The label of each parameter that is filled in.
     fields: Mapping[str, str] = field(default_factory=dict)
+    #: The parameter whose value is typed to confirm it.
     typed: str = ""
+    #: Parameters of several lines, which no log shows.
     long: frozenset[str] = frozenset()
+    #: The flag that is set if no keyword argument of a `TypedDict` is filled in.
     otherwise: str = ""
+    #: Returns the first values of the fields, by parameter; a field is left out with None.
     defaults: Callable[[Admin, Given], Mapping[str, str | None]] | None = None
+    #: Returns the values and texts of fields with a choice, by parameter.
     choices: Callable[[Admin, Given], Mapping[str, Sequence[tuple[str, str]]]] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            object.__setattr__(self, "path", f"{self.page}/{self.action.partition('-')[0]}")
 
 
 class Operations:
@@ -211,43 +202,35 @@ class Operations:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: a decorator that declares a method of `Admin`, from which all faces derive.
+    """An operation: a decorator that declares a method of `Admin`, from which all faces derive."""
 
-    Attributes:
-        name: of the command: a noun and a verb.
-        example: a command without `minimq`, if that is more than the name.
-        view: returns the result for people and programs.
-        needs: returns the rights that it takes.
-        plan: returns what it would change; every operation that changes something has one. Faces call `planned`.
-        is_destructive: a command asks before it is done.
-        plans_first: a command always plans before it does it, and tells the warnings.
-        forms: actions of the console.
-        flags: options for the plan and the view alone; see `flag`.
-        check: raises `InvalidArgument` for arguments that do not go together; no face plans or does it then.
-        abouts: facts about the fields of a `TypedDict` that are its keyword arguments.
-        fixed: arguments that it always has: a method may be several operations.
-        can_watch: a command can repeat it until Ctrl-C.
-        has_folder: a command can do it in a folder of secrets, where no server need run.
-        text: the help, if it is not that of the docstring.
-        short: one sentence for lists of commands, if the first line of the docstring is too long.
-        function: the method.
-    """
-
+    #: Of the command: a noun and a verb.
     name: str
     _: KW_ONLY
     view: Callable[[Admin, Given, Any, Plan | None], View]
+    #: A command without `minimq`, if it is more than the name.
     example: str = ""
     needs: Callable[[Given], Sequence[Need]] | None = None
+    #: Returns what would change; every operation that changes something has one. Faces call `planned`.
     plan: Callable[[Admin, Given], Plan] | None = None
+    #: A command asks before it does it.
     is_destructive: bool = False
+    #: A command always plans first, and prints the warnings.
     plans_first: bool = False
     forms: Sequence[Form] = ()
+    #: Options for the plan and the view alone; see `flag`.
     flags: Sequence[Parameter] = ()
+    #: Raises `InvalidArgument` for arguments that do not go together.
     check: Callable[[Given], None] = lambda _given: None
+    #: Facts about the keyword arguments of a `TypedDict`.
     abouts: Mapping[str, Param] = field(default_factory=dict)
+    #: Arguments that it always has: a method may be several operations.
     fixed: Mapping[str, object] = field(default_factory=dict)
+    #: A command can repeat it until Ctrl-C.
     can_watch: bool = False
+    #: A command can do it in a folder of secrets, without a server.
     has_folder: bool = False
+    #: The help, if it is not that of the docstring; and one sentence, if its first line is too long.
     text: str = ""
     short: str = ""
     function: Callable[..., Any] = len
@@ -323,6 +306,19 @@ class Operation:
         return getattr(admin, self.function.__name__)(
             **{name: value for name, value in values.items() if name not in absent}
         )
+
+
+def right(text: str) -> Callable[[Given], Sequence[Need]]:
+    """Return `Operation.needs` for "manage topic name": the last word is a parameter, and needs nothing while empty."""
+
+    def needs(given: Given) -> Sequence[Need]:
+        verb, resource, *parameter = text.split()
+        names = [vars(given).get(each) for each in parameter]
+        if None in names:
+            return ()
+        return (Need(Verb(verb), Resource(resource), *map(_CHECK_NAME[resource], names)),)
+
+    return needs
 
 
 def flag(name: str, text: str, option: str = "") -> Parameter:

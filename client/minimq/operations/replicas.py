@@ -23,12 +23,7 @@ _SILENT_S = 3.0
 
 
 def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
-    """Return the replication status of a broker, by the keys of the JSON output.
-
-    Args:
-        status: of the broker.
-        masters: of all masters; a master reports the lag of its slaves.
-    """
+    """Return the replication status of a broker, by the keys of the JSON output; masters report the lag of slaves."""
     problem = "; ".join(broker_problems(status.report)) or None if status.report is not None else None
     if status.report is None or status.report.replication.role == "alone":
         return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}

@@ -29,8 +29,7 @@ class Counts(NamedTuple):
 def next_counts(now: Counts, queues: int) -> Counts | None:
     """Return the counts after the next step towards a number of queues, None when it is reached.
 
-    Consumers come first when queues are added, and last when they are taken away, so that what is sent is read. Each
-    step is made when all name servers show the one before.
+    Consumers see added queues first and removed ones last, so that they read all that is sent.
     """
     if now.read < queues:
         return Counts(queues, min(now.write, queues))

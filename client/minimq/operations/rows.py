@@ -21,10 +21,7 @@ _NAMES = {
 
 
 def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: object) -> dict[str, Any]:
-    """Return the fields of a dataclass, all or some, and some properties, by their names in rows.
-
-    A queue is three of them.
-    """
+    """Return fields and properties of a dataclass by their names in rows; a queue is three of them."""
     row: dict[str, Any] = {}
     for name in (*(keep or [each.name for each in dataclasses.fields(item)]), *properties):
         value = getattr(item, name)

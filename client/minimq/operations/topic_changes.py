@@ -11,7 +11,7 @@ from minimq.arguments import check_permission
 from minimq.connection.away import check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, right
 from minimq.operations.rows import away_rows
 from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
@@ -28,7 +28,6 @@ from minimq.operations.topic_creation import (
     TopicCreation,
     check_queue_counts,
     check_retention_bytes,
-    manage_topic,
     retention_to_wire,
     say_retention,
     settings_lines,
@@ -150,38 +149,35 @@ class TopicChanges(TopicCreation):
     @Operation(
         "topic update",
         example="topic update orders --queues 32",
-        needs=manage_topic,
+        needs=right("manage topic name"),
         plan=_plan_update,
         view=_view_update,
         is_destructive=True,
         plans_first=True,
         forms=[
             Form(
-                action="resize-topic",
-                path="/topics/{name}/resize",
-                title="Resize topic {name}",
-                label="Resize",
+                "resize-topic",
+                _PAGE,
+                "Resize topic {name}",
+                "Resize",
                 fields={"queues": "Queues on each broker"},
                 defaults=_settings_now,
-                page=_PAGE,
             ),
             Form(
-                action="pause-topic",
-                path="/topics/{name}/pause",
-                title="Pause sending to topic {name}, or reading",
-                label="Pause",
+                "pause-topic",
+                _PAGE,
+                "Pause sending to topic {name}, or reading",
+                "Pause",
                 fields={"permission": "Paused"},
                 defaults=_settings_now,
                 choices=lambda *_: values.PAUSES,
-                page=_PAGE,
             ),
             Form(
-                action="change-topic",
-                path="/topics/{name}/change",
-                title="Change topic {name}",
-                label="Change retention",
+                "change-topic",
+                _PAGE,
+                "Change topic {name}",
+                "Change retention",
                 fields={"retention_s": "Keep messages for", "retention_bytes": "Keep at most, on each broker"},
-                page=_PAGE,
             ),
         ],
     )
@@ -241,7 +237,6 @@ class TopicChanges(TopicCreation):
             TopicUnavailable: all brokers that carry it are away.
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
             InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
-            MiniMQError: as for `create_topic`.
         """
         check_topic(name)
         check_queue_counts(read_queues=read_queues, write_queues=write_queues)
@@ -298,7 +293,6 @@ class TopicChanges(TopicCreation):
         Raises:
             NotDrained: a group had not read the queues in time. The text names groups and queues, the counts as they
                 are now, and how to go on or back.
-            MiniMQError: as for `update_topic`.
         """
         check_topic(name)
         check_queue_counts(queues=queues)

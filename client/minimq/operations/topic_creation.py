@@ -9,14 +9,13 @@ from minimq.administration.compaction import Compaction, check_compaction, compa
 from minimq.administration.failures import raise_failures
 from minimq.arguments import check_permission
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.operations.rows import away_rows
 from minimq.operations.views import Plan, View
 from minimq.operations.words import duration_of, left_out, listing, size_of
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
 from minimq_common.names import check_topic
-from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.wire.convert import permission_from_wire
 from minimq_common.wire.protocol_bounds import MAX_NUMBER, MAX_RETENTION_MS
 from minimq_common.words import count_of, kind_of
@@ -51,11 +50,6 @@ class _WithTopic(Protocol):
 
     @property
     def topic(self) -> broker_pb2.Topic: ...
-
-
-def manage_topic(given: Given) -> Sequence[Need]:
-    """Return the right to manage the topic that is named; none before there is a name."""
-    return (Need(Verb.MANAGE, Resource.TOPIC, check_topic(given.name)),) if given.name is not None else ()
 
 
 def say_retention(seconds: float | None, size: int | None) -> list[str]:
@@ -122,17 +116,17 @@ class TopicCreation(Operations):
     @Operation(
         "topic create",
         example="topic create orders --queues 16",
-        needs=manage_topic,
+        needs=right("manage topic name"),
         plan=_plan_creation,
         view=_view_creation,
         forms=[
             Form(
-                action="create-topic",
+                "create-topic",
+                "/topics",
+                "Create a topic",
+                "Create a topic",
                 path="/create-topic",
-                page="/topics",
                 to="/topics/{name}",
-                title="Create a topic",
-                label="Create a topic",
                 fields={
                     "name": "Name",
                     "queues": "Queues on each broker",
@@ -195,8 +189,6 @@ class TopicCreation(Operations):
         Raises:
             TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
                 Not raised with `if_not_exists`, unless `same_settings` is given too.
-            InvalidArgument: a name or number breaks a rule, or there is no such cluster or broker.
-            Unavailable: no name server or no master is reached.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
             MiniMQError: a master failed; the text says which, and the class is that of one that will last.
         """

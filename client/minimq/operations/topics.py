@@ -11,7 +11,7 @@ from minimq.connection.away import by_broker, check_route
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag, right
 from minimq.operations.rows import away_rows, plain, row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import left_out, listing, missing
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
 
 from minimq.operations.topic_changes import TopicChanges
-from minimq.operations.topic_creation import manage_topic, versions_of
+from minimq.operations.topic_creation import versions_of
 
 _TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 
@@ -194,9 +194,6 @@ class TopicOperations(TopicChanges):
 
         Returns:
             The routes of the topics, sorted.
-
-        Raises:
-            Unavailable: no name server answers.
         """
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
@@ -269,28 +266,17 @@ class TopicOperations(TopicChanges):
         Raises:
             TopicNotFound: no broker carries it.
             TopicUnavailable: all brokers that carry it are away.
-            Unavailable: no name server answers.
         """
         return self._masters.route(check_topic(topic))
 
     @Operation(
         "topic delete",
         example="topic delete orders",
-        needs=manage_topic,
+        needs=right("manage topic name"),
         plan=_plan_deletion,
         view=_view_deletion,
         is_destructive=True,
-        forms=[
-            Form(
-                action="delete-topic",
-                path="/topics/{name}/delete",
-                page="/topics/{name}",
-                to="/topics",
-                title="Delete topic {name}",
-                label="Delete",
-                typed="name",
-            )
-        ],
+        forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
         short="Delete a topic with all its messages.",
     )
     def delete_topic(
@@ -322,7 +308,6 @@ class TopicOperations(TopicChanges):
         Raises:
             TopicNotFound: no master carries it, or not all of `brokers` do.
             Unavailable: a broker that carries it is away; the text says since when.
-            MiniMQError: as for `create_topic`.
         """
         check_topic(name)
         request = broker_pb2.DeleteTopicRequest(topic=name)

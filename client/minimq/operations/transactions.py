@@ -12,13 +12,12 @@ from minimq.administration.failures import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
 from minimq.operations.asynchronous import AsyncOperations, asynchronous
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.operations.rows import row_of
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq.operations.words import duration_of, listing
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
-from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.wire.convert import from_wire
 from minimq_common.words import count_of
 from minimq_proto.v1 import halves_pb2
@@ -83,10 +82,6 @@ _OPEN = Table(
 )
 
 
-def _write_transactions(given: Given) -> Sequence[Need]:
-    return (Need(Verb.WRITE, Resource.TRANSACTION, check_producer_group(given.group)),)
-
-
 def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Plan | None) -> View:
     rows = [
         row_of(
@@ -140,17 +135,17 @@ def _ending(verb: str, resolution: TransactionResolution, short: str) -> Operati
     return Operation(
         f"transaction {verb}",
         example=f"transaction {verb} shop 4611686018427387904",
-        needs=_write_transactions,
+        needs=right("write transaction group"),
         plan=_plan_end,
         view=_view_end,
         fixed={"resolution": resolution},
         forms=[
             Form(
-                action=f"{verb}-transaction",
+                f"{verb}-transaction",
+                "/transactions",
+                f"{label} transaction {{number}} of {{group}}",
+                label,
                 path=f"/transactions/{{group}}/{{number}}/{verb}",
-                page="/transactions",
-                title=f"{label} transaction {{number}} of {{group}}",
-                label=label,
             )
         ],
         short=short,
@@ -188,7 +183,6 @@ class TransactionOperations(Operations):
                 returned then. By default the error is raised.
 
         Raises:
-            InvalidArgument: the group cannot be one.
             Unavailable: a broker does not answer, or has no master.
         """
         if not 1 <= most <= _MOST:

@@ -144,9 +144,6 @@ class UserOperations(IssuerOperations):
 
         Returns:
             The text of the credentials.
-
-        Raises:
-            MiniMQError: as of `change_access`.
         """
         added = _added(rules)
 
@@ -260,9 +257,6 @@ class UserOperations(IssuerOperations):
 
         Returns:
             The text of the credentials.
-
-        Raises:
-            MiniMQError: as of `change_access`.
         """
 
         def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
@@ -326,9 +320,6 @@ class UserOperations(IssuerOperations):
             name: of the user.
             in_bytes_per_s: bytes sent in a second, such as 10MiB; 0 for any number.
             out_bytes_per_s: bytes read in a second; 0 for any number.
-
-        Raises:
-            MiniMQError: as of `change_access`.
         """
         given = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
         rates = {name: rate for name, rate in given.items() if rate is not None}

@@ -11,13 +11,9 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table.
+    """The columns of a table."""
 
-    Attributes:
-        empty: printed instead of a table without rows: "no topics".
-        headings: of the columns, by the keys of the rows.
-    """
-
+    #: Printed instead of a table without rows: "no topics".
     empty: str
     headings: Mapping[str, str]
 
@@ -38,41 +34,31 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The effect of an operation, told before it is done.
-
-    Attributes:
-        sentences: what will happen.
-        warnings: what one may not want.
-        question: that a command asks on a terminal; nothing if it is empty.
-        rows: what will be, for `--dry-run --output json`.
-        table: shows the rows to people; None shows the sentences alone.
-        is_complete: False if a part could not be looked at: a dry run ends with status 1.
-        carried: values that a form carries from the plan to the end, by `Parameter.key`.
-    """
+    """The effect of an operation, told before it is done."""
 
     sentences: Sequence[str]
     warnings: Sequence[str] = ()
+    #: A command asks it on a terminal.
     question: str = ""
+    #: For `--dry-run --output json`; shown to people as well if there is a table.
     rows: Sequence[Mapping[str, object]] = ()
     table: Table | None = None
+    #: False if a part could not be looked at: a dry run ends with status 1.
     is_complete: bool = True
+    #: Values that a form carries from the plan to the end, by `Parameter.key`.
     carried: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The result of an operation for people and programs.
+    """The result of an operation for people and programs."""
 
-    Attributes:
-        json: printed by `--output json`; `--output jsonl` prints each item of a list on a line.
-        lines: sentences and tables for people.
-        notes: what is missing, on stderr.
-        is_complete: False if the command ends with status 1 although something was done.
-        to: address of the page that shows the effect, if it is not that of the form.
-    """
-
+    #: `--output jsonl` prints each item of a list on a line.
     json: object
     lines: Sequence[str | Rows] = ()
+    #: Printed on stderr.
     notes: Sequence[str] = ()
+    #: False if the command ends with status 1 although something was done.
     is_complete: bool = True
+    #: Address of the page that shows the effect, if it is not that of the form.
     to: str = ""

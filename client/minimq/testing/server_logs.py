@@ -11,11 +11,7 @@ _MOST_BYTES = 16 << 10
 
 
 class ServerLogs:
-    """The logs of the servers of a cluster. Not thread-safe.
-
-    Args:
-        cluster: whose servers log to files.
-    """
+    """The logs of the servers of a cluster. Not thread-safe."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._paths = {server.name: server.log_path for server in (*cluster.nameservers, *cluster.brokers)}

@@ -159,6 +159,6 @@ def test_fields_become_the_arguments_of_the_operation() -> None:
 
 
 def test_a_name_in_the_path_is_not_replaced_by_the_query() -> None:
-    form = Form(action="change", path="/things/{text}", page="/", title="", label="", fields={"number": "Number"})
+    form = Form("change", "/", "", "", path="/things/{text}", fields={"number": "Number"})
     given = Action(OPERATION, form).given(Parameters([("number", "7"), ("text", "b")], {"text": "a"}))
     assert (given.number, given.text) == (7, "a")
