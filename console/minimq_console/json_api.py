@@ -10,9 +10,9 @@ import asyncio
 import functools
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -36,7 +36,6 @@ _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed to do it: it may lose data.")
 #: All operations.
 OPERATIONS = operations_of(Admin)
-_TYPES = {bool: "boolean", int: "integer", float: "number"}
 
 
 class JsonApi:
@@ -70,9 +69,9 @@ class JsonApi:
         return answer
 
     async def _answered(self, operation: Operation, request: Request, log: ActionLog) -> object:
-        body = await _object_of(operation, request)
-        log.given = {name: json.dumps(value) for name, value in body.items()}
-        values = _values(operation, body)
+        body = await _body_of(operation, request)
+        log.given = {name: json.dumps(value) for name, value in msgspec.to_builtins(body).items()}
+        values = _values(_parameters(operation), body)
         dry_run, yes = values.pop(_DRY_RUN.name, False), values.pop(_YES.name, False)
         visitor, given = request.state.visitor, operation.given(**values)
         loop, shared = asyncio.get_running_loop(), self._console
@@ -114,49 +113,30 @@ def _result(operation: Operation, admin: Admin, given: Given) -> object:
     return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
 
 
-async def _object_of(operation: Operation, request: Request) -> Mapping[str, Any]:
+async def _body_of(operation: Operation, request: Request) -> msgspec.Struct:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise InvalidArgument("send the parameters as JSON, with Content-Type: application/json")
     sent = await body_of(request)
     try:
-        body = msgspec.json.decode(sent or b"{}")
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise InvalidArgument("the body is not a JSON object")
-    if unknown := sorted(body.keys() - _parameters(operation).keys()):
-        known = ", ".join(_parameters(operation))
-        raise InvalidArgument(f"{operation.name} has no parameter {unknown[0][:60]!r}: it has {known}")
-    for name, value in body.items():
-        parameter = _parameters(operation)[name]
-        if _depth(value) > 1 + bool(parameter.parts and not parameter.is_many):
-            raise InvalidArgument(f"{name} has lists or objects in it: it is not nested so deep")
-    return body
+        return msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name])
+    except (msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{operation.name}: {error}") from None
 
 
-def _depth(value: object) -> int:
-    """Return how deep lists and objects are nested, up to three."""
-    depth, level = 0, [value]
-    while depth < 3 and (level := [each for each in level if isinstance(each, dict | list)]):
-        depth += 1
-        level = [part for each in level for part in (each.values() if isinstance(each, dict) else each)]
-    return depth
+def _values(parameters: Iterable[Parameter], body: msgspec.Struct) -> dict[str, Any]:
+    found = {each.name: (each, getattr(body, each.name)) for each in parameters}
+    return {name: _value(each, given) for name, (each, given) in found.items() if given not in (msgspec.UNSET, None)}
 
 
-def _values(operation: Operation, body: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = _parameters(operation)
-    if lacking := [each.name for each in parameters.values() if each.is_required and each.name not in body]:
-        raise InvalidArgument(f"{operation.name} takes {', '.join(lacking)}")
-    return {
-        name: _value(parameters[name], value)
-        for name, value in body.items()
-        if value is not None or parameters[name].default is not None
-    }
-
-
-def _parameters(operation: Operation) -> dict[str, Parameter]:
-    switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.is_destructive else ()))
-    return {each.name: each for each in (*operation.shown, *switches) if not each.about.is_local}
+def _value(parameter: Parameter, given: Any) -> Any:
+    if isinstance(given, list):
+        return tuple(parameter.read(parameter.name, each) for each in given)
+    if isinstance(given, msgspec.Struct):
+        return parameter.kind(**_values(parameter.parts, given))
+    if parameter.parts:
+        return parameter.kind() if given else None
+    is_text = isinstance(given, str) or (parameter.kind is str and parameter.about.read is not None)
+    return parameter.read(parameter.name, str(given)) if is_text else given
 
 
 @asynccontextmanager
@@ -167,36 +147,6 @@ async def _place_of(places: asyncio.Semaphore, most: int) -> AsyncIterator[None]
         yield
 
 
-def _value(parameter: Parameter, value: Any) -> Any:
-    name = parameter.name
-    if parameter.is_many:
-        if not isinstance(value, list):
-            raise InvalidArgument(f"{name} is not a list")
-        return tuple(parameter.read(name, _text(name, each)) for each in value)
-    if parameter.parts:
-        fields = value if isinstance(value, dict) else {} if value is True else None
-        if fields is None or not fields.keys() <= {each.name for each in parameter.parts}:
-            raise InvalidArgument(f"{name} is not an object of {', '.join(each.name for each in parameter.parts)}")
-        try:
-            return msgspec.convert(fields, parameter.kind)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"{name}: {error}") from None
-    if parameter.kind is bool or isinstance(value, bool):
-        if parameter.kind is not bool or not isinstance(value, bool):
-            wanted = "true or false" if parameter.kind is bool else _TYPES.get(parameter.kind, "string")
-            raise InvalidArgument(f"{name} is {json.dumps(value)[:60]}: it must be {wanted}")
-        return value
-    if isinstance(value, int | float) and parameter.about.read is not None and parameter.kind in (int, float):
-        return value  # a number of the unit in the name
-    return parameter.read(name, _text(name, value))
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str | int | float) or isinstance(value, bool):
-        raise InvalidArgument(f"{name} is no text and no number")
-    return str(value)
-
-
 def _json(value: object, status: int = 200) -> Response:
     return Response(json.dumps(value, default=json_text), status, HEADERS, "application/json")
 
@@ -205,25 +155,67 @@ def _path(operation: Operation) -> str:
     return f"/api/{operation.name.replace(' ', '/')}"
 
 
-# ---- OpenAPI ----------------------------------------------------------------------------------------
+# ---- Types of bodies, and OpenAPI -------------------------------------------------------------------
+
+
+def _parameters(operation: Operation) -> list[Parameter]:
+    switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.is_destructive else ()))
+    return [each for each in (*operation.shown, *switches) if not each.about.is_local]
+
+
+def _struct_of(name: str, parameters: Iterable[Parameter]) -> type[msgspec.Struct]:
+    fields: list[tuple[str, Any, Any]] = [
+        (
+            each.name,
+            Annotated[
+                _type_of(each) if each.is_required else _type_of(each) | msgspec.UnsetType,
+                msgspec.Meta(description=each.help),
+            ],
+            msgspec.NODEFAULT if each.is_required else msgspec.UNSET,
+        )
+        for each in parameters
+    ]
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
+
+
+def _type_of(parameter: Parameter) -> Any:
+    about, kind = parameter.about, Any
+    if parameter.kind in (bool, dict):
+        kind = bool if parameter.kind is bool else dict[str, str]
+    elif parameter.parts and not parameter.is_many:
+        kind = _struct_of(parameter.kind.__name__, parameter.parts)
+        kind = kind if parameter.is_required else kind | bool
+    elif about.choices:
+        kind = Literal[tuple(about.choices)]
+    elif parameter.kind in (int, float):
+        kind = Annotated[parameter.kind, msgspec.Meta(ge=about.low, le=about.high)]
+        kind = kind if about.read is None else kind | str
+    else:
+        kind = str if about.read is None else str | int | float
+    if parameter.is_many and parameter.kind is not dict:
+        kind = list[kind]
+    return kind | None if parameter.default is None else kind
+
+
+#: The type of the body of each operation.
+_BODIES = {each.name: _struct_of(_path(each), _parameters(each)) for each in OPERATIONS}
 
 
 def openapi() -> dict[str, object]:
     """Return the OpenAPI document of all operations."""
+    found, schemas = msgspec.json.schema_components(_BODIES.values(), ref_template="#/components/schemas/{name}")
+    own = [schemas.pop(each["$ref"].rpartition("/")[2]) for each in found]
     return {
         "openapi": "3.1.0",
         "info": {"title": "minimq", "version": __version__},
-        "paths": {_path(each): {"post": _described(each)} for each in OPERATIONS},
+        "paths": {
+            _path(each): {"post": _described(each, schema)} for each, schema in zip(OPERATIONS, own, strict=True)
+        },
+        "components": {"schemas": schemas},
     }
 
 
-def _described(operation: Operation) -> dict[str, object]:
-    schema = {
-        "type": "object",
-        "properties": {name: _schema(each) for name, each in _parameters(operation).items()},
-        "required": [each.name for each in operation.shown if each.is_required],
-        "additionalProperties": False,
-    }
+def _described(operation: Operation, schema: Mapping[str, object]) -> dict[str, object]:
     return {
         "operationId": operation.function.__name__.lstrip("_"),
         "summary": operation.summary,
@@ -231,21 +223,3 @@ def _described(operation: Operation) -> dict[str, object]:
         "requestBody": {"content": {"application/json": {"schema": schema}}},
         "responses": {"200": {"description": "The result, or the plan of a dry run."}},
     }
-
-
-def _schema(parameter: Parameter) -> dict[str, object]:
-    about = parameter.about
-    schema: dict[str, object] = {"type": _TYPES.get(parameter.kind, "string")}
-    if parameter.kind is dict:
-        return {"type": "object", "additionalProperties": schema, "description": parameter.help}
-    if parameter.parts and not parameter.is_many:
-        required = [each.name for each in parameter.parts if each.is_required]
-        schema = {"type": "object", "properties": {each.name: _schema(each) for each in parameter.parts}}
-        schema |= {"required": required, "additionalProperties": False}
-    elif about.read is not None and parameter.kind in (int, float):
-        schema = {"type": [_TYPES[parameter.kind], "string"]}
-    bounds = {"enum": list(about.choices) or None, "minimum": about.low, "maximum": about.high}
-    schema |= {name: bound for name, bound in bounds.items() if bound is not None}
-    if parameter.is_many:
-        schema = {"type": "array", "items": schema}
-    return {**schema, "description": parameter.help}

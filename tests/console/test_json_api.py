@@ -79,19 +79,19 @@ def test_a_topic_from_its_creation_to_its_end(
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({}, "takes name"),
+        ({}, "missing required field `name`"),
         ({"name": "a/b"}, "illegal topic name"),
-        ({"name": 1.5, "queues": True}, "queues is true"),
-        ({"name": "x", "queues": 0}, "1 to 1024"),
-        ({"name": "x", "brokers": "broker-a"}, "not a list"),
-        ({"name": "x", "compaction": {"more": 1}}, "not an object"),
-        ({"name": "x", "permission": "all"}, "must be one of"),
-        ({"name": "x", "wait": False}, "no parameter 'wait'"),
-        ({"name": "x", "yes": True}, "no parameter 'yes'"),
-        ({"name": None}, "name is no text"),
-        ({"name": "x", "fifo": "false"}, 'fifo is "false": it must be true or false'),
-        ({"name": "x", "dry_run": 1}, "dry_run is 1: it must be true or false"),
-        ({"name": "x", "dry_run": None}, "dry_run is null: it must be true or false"),
+        ({"name": 1.5, "queues": True}, "`$.queues`"),
+        ({"name": "x", "queues": 0}, "Expected `int` >= 1 - at `$.queues`"),
+        ({"name": "x", "brokers": "broker-a"}, "Expected `array`"),
+        ({"name": "x", "compaction": {"more": 1}}, "unknown field `more`"),
+        ({"name": "x", "permission": "all"}, "Invalid enum value 'all'"),
+        ({"name": "x", "wait": False}, "unknown field `wait`"),
+        ({"name": "x", "yes": True}, "unknown field `yes`"),
+        ({"name": None}, "got `null` - at `$.name`"),
+        ({"name": "x", "fifo": "false"}, "Expected `bool`, got `str` - at `$.fifo`"),
+        ({"name": "x", "dry_run": 1}, "Expected `bool`, got `int` - at `$.dry_run`"),
+        ({"name": "x", "dry_run": None}, "Expected `bool`, got `null` - at `$.dry_run`"),
     ],
 )
 def test_wrong_parameters_are_refused(visitor: ConsoleVisitor, wrong: dict[str, Any], said: str) -> None:
@@ -106,11 +106,11 @@ def test_dead_letters_are_dropped_only_by_choice(
         ({"yes": True}, "everything is not given"),
         ({"dry_run": True}, "everything is not given"),
         ({"yes": True, "everything": True, "key": "k"}, "everything excludes"),
-        ({"yes": "false", "everything": True}, "yes is"),
-        ({"yes": 1, "everything": True}, "yes is 1: it must be true or false"),
-        ({"yes": None, "everything": True}, "yes is null"),
+        ({"yes": "false", "everything": True}, "`$.yes`"),
+        ({"yes": 1, "everything": True}, "got `int` - at `$.yes`"),
+        ({"yes": None, "everything": True}, "got `null` - at `$.yes`"),
         ({"yes": False, "everything": True}, "may lose data"),
-        ({"yes": True, "everything": "true"}, "everything is"),
+        ({"yes": True, "everything": "true"}, "`$.everything`"),
     ):
         assert said in call(visitor, "dlq/drop", 400, group=group, **wrong)["message"], wrong
     assert "everything is not given" in call(visitor, "dlq/resend", 400, group=group)["message"]
