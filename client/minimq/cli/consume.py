@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -19,9 +19,9 @@ from minimq.cli.commands import declared
 from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
 from minimq.operations import values
 from minimq.operations.operation import Param
-from minimq.operations.words import describe_unanswered, missing
+from minimq.operations.words import missing
 from minimq.options import START_TIMEOUT_S
-from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.moments import Time
 from minimq_common.words import count_of
@@ -219,24 +219,6 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
     return True
 
 
-class BrokerWaits:
-    """The absent brokers to wait for, each for the same time from when it was first seen to be away. Pure."""
-
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._until: dict[str, float] = {}
-
-    def look(self, away: Collection[str], now: float) -> set[str]:
-        """Record which brokers are away now. Returns the new ones; the wait for a broker that is back starts over."""
-        new = {name for name in away if name not in self._until}
-        self._until = {name: self._until.get(name, now + self._patience_s) for name in away}
-        return new
-
-    def given_up(self, now: float) -> set[str]:
-        """Return the brokers whose wait is over."""
-        return {name for name, until in self._until.items() if now >= until}
-
-
 class StoredEnds:
     """The ends that the queues of a topic had at the start, and whether the group has reached them.
 
@@ -245,35 +227,28 @@ class StoredEnds:
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
         from minimq.admin import Admin
-        from minimq.connection.away import describe_away
 
         self._nameserver = nameserver
         self._topic = topic
         self._group = group
         self._consumer = consumer
         self._patience_s = patience_s
-        self._waits = BrokerWaits(patience_s)
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
-            description = admin.describe_topic(topic)
+            found = admin.describe_topic(topic)
         #: The brokers, one of which has to take the consumer into the group.
         self._brokers = {queue.broker_name for queue in readable}
-        #: Of the brokers that were away or did not answer then, so that the ends of their queues are unknown.
-        self._unknown = [
-            *describe_away(description.away, "not read"),
-            *describe_unanswered(
-                {broker: why for broker, why in description.unanswered.items() if broker in self._brokers}, "not read"
-            ),
-        ]
-        #: The brokers that are away now.
-        self._away: dict[str, AwayBroker] = {}
-        #: Why registered brokers do not answer now, and from which the consumer gets nothing either.
-        self._silent: dict[str, str] = {}
-        self._positions: dict[MessageQueue, int] = {}  # at the last look
+        unanswered = {broker: why for broker, why in found.unanswered.items() if broker in self._brokers}
+        #: About brokers that were away or did not answer at the start: the ends of their queues are unknown.
+        self._unknown = missing(found.away, unanswered, "not read")
         #: The queues with messages left to read, with their ends.
-        self._left: dict[MessageQueue, int] = {
-            item.queue: item.max_offset for item in description.queues if item.queue in readable and item.messages
-        }
+        self._left = {each.queue: each.max_offset for each in found.queues if each.queue in readable and each.messages}
+        #: Of the last look: brokers that are away, reasons of those that do not answer, and the own positions.
+        self._away: Sequence[AwayBroker] = ()
+        self._silent: Mapping[str, str] = {}
+        self._positions: dict[MessageQueue, int] = {}
+        #: The brokers to wait for, and until when; a broker that was back is waited for anew.
+        self._until: dict[str, float] = {}
         self._look_at = time.monotonic() + _LOOK_S
 
     def reached(self) -> bool:
@@ -286,21 +261,19 @@ class StoredEnds:
             self._look()
             now = time.monotonic()
             self._look_at = now + max(_LOOK_S, now - began)  # a broker that hangs must not stop the output of the rest
-        return self._waited_for() <= self._waits.given_up(time.monotonic())
+        return self._waited_for() <= self._given_up()
 
     def unread(self) -> list[str]:
         """Return a line for each broker whose queues were not read to their ends."""
-        lines = [*self._unknown, *self._describe(self._waits.given_up(time.monotonic()), "not read")]
+        lines = [*self._unknown, *self._describe(self._given_up(), "not read")]
         if not self._consumer.is_member:
             lines.append(f"group {self._group}: not joined, no broker of topic {self._topic} has answered")
         return lines
 
     def _read_to(self) -> dict[MessageQueue, int]:
-        """Return the positions of the consumer, which are those of the group in its queues."""
         positions: dict[MessageQueue, int] = {}
         for queue in self._consumer.assignment:
-            # It may belong to another member by now; then that member's progress counts.
-            with contextlib.suppress(InvalidArgument):
+            with contextlib.suppress(InvalidArgument):  # by now another member has it, whose progress counts
                 positions[queue] = self._consumer.position(queue)
         return positions
 
@@ -309,6 +282,9 @@ class StoredEnds:
         left = {queue.broker_name for queue in self._left}
         return left if self._consumer.is_member else left | self._brokers
 
+    def _given_up(self) -> set[str]:
+        return {name for name, until in self._until.items() if time.monotonic() >= until}
+
     def _look(self) -> None:
         from minimq.admin import Admin
 
@@ -316,49 +292,39 @@ class StoredEnds:
             with Admin(self._nameserver, timeout_s=min(max(self._patience_s, _LEAST_TIMEOUT_S), 5.0)) as admin:
                 self._look_for_brokers(admin)
                 if not self._left.keys() <= set(self._consumer.assignment):
-                    self._ask_about_others(admin)
+                    self._look_at_others(admin)
         except MiniMQError as error:
             # The consumer reports a deleted topic; a temporary error is retried.
             if not (error.retriable or isinstance(error, TopicNotFound)):
                 raise
 
     def _look_for_brokers(self, admin: Admin) -> None:
-        try:
-            route = admin.route(self._topic)
-            there, away = {queue.broker_name for queue in route.read_queues()}, route.away
-        except TopicUnavailable as error:
-            there, away = set(), error.away
-        self._away = {each.broker_name: each for each in away}
+        found = admin.describe_topics([self._topic])  # nothing once the topic is deleted
         before, self._positions = self._positions, self._read_to()
         moving = {queue.broker_name for queue, at in self._positions.items() if at != before.get(queue, at)}
-        self._silent = {
-            broker: why
-            for described in admin.describe_topics([self._topic] if there else [])
-            for broker, why in described.unanswered.items()
-            if broker in there - moving
-        }
-        new = self._waits.look(self._waited_for() - (there - self._silent.keys()), time.monotonic())
+        self._away = [away for each in found for away in each.away]
+        self._silent = {name: why for each in found for name, why in each.unanswered.items() if name not in moving}
+        answering = {settings.broker_name for each in found for settings in each.settings}
+        lacking = self._waited_for() - answering - moving
+        new, until = lacking - self._until.keys(), time.monotonic() + self._patience_s
+        self._until = {name: self._until.get(name, until) for name in lacking}
         for line in self._describe(new, f"left to read, waiting up to {self._patience_s:g} s"):
             click.echo(line, err=True)
 
     def _describe(self, names: Collection[str], lacking: str) -> list[str]:
-        from minimq.connection.away import describe_away
+        left = Counter(queue.broker_name for queue in self._left if queue.broker_name in names)
+        away = [replace(each, queues=left[each.broker_name]) for each in self._away if each.broker_name in left]
+        silent = {name: why for name, why in self._silent.items() if name in left}
+        forgotten = sorted(left.keys() - {each.broker_name for each in away} - silent.keys())
+        return [
+            *missing(away, silent, lacking),
+            *(
+                f"{name}: no longer has queues of {self._topic}, {count_of(left[name], 'queue')} {lacking}"
+                for name in forgotten
+            ),
+        ]
 
-        left = Counter(queue.broker_name for queue in self._left)
-        lines: list[str] = []
-        for name in sorted(left.keys() & names):
-            away = self._away.get(name)
-            if away is not None:
-                lines += describe_away([replace(away, queues=left[name])], lacking)
-            elif name in self._silent:
-                lines += describe_unanswered({name: self._silent[name]}, lacking)
-            else:  # it was forgotten, or the topic was deleted there
-                lines.append(
-                    f"{name}: no longer has queues of {self._topic}, {count_of(left[name], 'queue')} {lacking}"
-                )
-        return lines
-
-    def _ask_about_others(self, admin: Admin) -> None:
+    def _look_at_others(self, admin: Admin) -> None:
         mine = set(self._consumer.assignment)
         with contextlib.suppress(GroupNotFound):  # none has committed yet
             for queue, offset in ((at.queue, at.committed_offset) for at in admin.describe_group(self._group).queues):

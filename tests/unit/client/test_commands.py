@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from minimq.cli.console import console
-from minimq.cli.consume import BrokerWaits, _last_commit
+from minimq.cli.consume import _last_commit
 from minimq.cli.local import Restarts
 from minimq.cli.main import _COMMANDS, main
 from minimq.cli.produce import _Done
@@ -87,25 +87,6 @@ def test_an_earlier_error_says_nothing_of_it() -> None:
 )
 def test_it_counts_one_message_as_one(messages: int, seconds: float, text: str) -> None:
     assert _Done(messages, 100).report("t", seconds) == text
-
-
-def test_each_broker_is_waited_for_from_when_it_was_first_seen_to_be_away() -> None:
-    waits = BrokerWaits(30.0)
-    assert waits.look({"a"}, 100.0) == {"a"}
-    assert waits.look({"a", "b"}, 110.0) == {"b"}
-    assert waits.given_up(129.9) == set()
-    assert waits.given_up(130.0) == {"a"}
-    assert waits.given_up(140.0) == {"a", "b"}
-
-
-def test_a_broker_that_was_back_is_waited_for_anew() -> None:
-    waits = BrokerWaits(30.0)
-    waits.look({"a"}, 100.0)
-    assert waits.look((), 110.0) == set()
-    assert waits.given_up(200.0) == set()
-    assert waits.look({"a"}, 120.0) == {"a"}
-    assert waits.given_up(149.9) == set()
-    assert waits.given_up(150.0) == {"a"}
 
 
 def test_waits_grow_while_a_server_ends_soon_and_are_bounded() -> None:
