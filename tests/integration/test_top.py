@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.cli.top import Order, View, screen
+from minimq.cli.top import View, screen
 from minimq.operations.activity import ActivityReader, CounterRates
 from support.command import Minimq, environment
 from support.waiting import wait_until
@@ -157,7 +157,7 @@ def test_the_screen_is_filled_and_scrolls_to_the_last_row(own: LocalCluster) -> 
 
     def lines(first: int, height: int) -> list[str]:
         console = Console(width=80, height=height)
-        shown = screen("", activity, "", View(order=Order.NAME, first=first), height)
+        shown = screen("", activity, "", View(by_name=True, first=first), height)
         return ["".join(part.text for part in line).rstrip() for line in console.render_lines(shown)]
 
     assert 22 <= len(lines(0, 24)) <= 24  # one group needs few rows, so that there are more topics

@@ -84,10 +84,7 @@ def local(
         _console_of(cluster, console_port if console else None, allow_changes=allow_changes) as address,
     ):
         _introduce(cluster, address, is_kept=data_dir is not None)
-        if restart:
-            _watch(cluster, told)
-        else:
-            _watch_without_restarts(cluster, told, is_kept=data_dir is not None)
+        _watch(cluster, told, restart=restart, is_kept=data_dir is not None)
         click.echo("stopping")
 
 
@@ -128,29 +125,35 @@ def _introduce(cluster: LocalCluster, console: str | None, *, is_kept: bool) -> 
     click.echo("\nCtrl-C ends the cluster.")
 
 
-def _watch(cluster: LocalCluster, told: threading.Event) -> None:
-    """Restart servers that end unexpectedly, until the stop event."""
-    servers = (*cluster.nameservers, *cluster.brokers)
-    restarts = {server.name: Restarts() for server in servers}
+def _watch(cluster: LocalCluster, told: threading.Event, *, restart: bool, is_kept: bool) -> None:
+    """Report and restart servers that end unexpectedly, until the stop event. Raises `Unavailable` if none is left."""
+    left = [*cluster.nameservers, *cluster.brokers]
+    restarts = {server.name: Restarts() for server in left}
     due: dict[str, float] = {}
-    while not told.wait(_LOOK_S):
-        for server in servers:
-            if server.running or told.is_set():
+    while left and not told.wait(_LOOK_S):
+        for server in [server for server in left if not server.running]:
+            if told.is_set():
+                return
+            if not restart:
+                left.remove(server)
+                click.echo(f"{_end_report(server)} {_remedy(server, left, is_kept=is_kept)}", err=True)
                 continue
             if server.name not in due:
                 report = _end_report(server)
-            elif time.monotonic() >= due[server.name]:
-                del due[server.name]
+            elif time.monotonic() < due[server.name]:
+                continue
+            else:
                 failure = _start_again(server, told)
                 restarts[server.name].started(time.monotonic())
                 if failure is None or told.is_set():
+                    del due[server.name]
                     continue
                 report = f"error: {failure.message}\n{server.name} does not run."
-            else:
-                continue
             wait_s = restarts[server.name].ended(time.monotonic())
             due[server.name] = time.monotonic() + wait_s
             click.echo(f"{report} It will be restarted in {wait_s:g} s.", err=True)
+    if not left:
+        raise Unavailable("no server is left")
 
 
 def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | None:
@@ -162,19 +165,6 @@ def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | 
         return error
     click.echo(f"{server.name} runs again, pid {server.pid}", err=True)
     return None
-
-
-def _watch_without_restarts(cluster: LocalCluster, told: threading.Event, *, is_kept: bool) -> None:
-    """Report servers that end unexpectedly, until the stop event. Raises `Unavailable` when none is left."""
-    left = [*cluster.nameservers, *cluster.brokers]
-    while left and not told.wait(_LOOK_S):
-        for server in [server for server in left if not server.running]:
-            if told.is_set():
-                return
-            left.remove(server)
-            click.echo(f"{_end_report(server)} {_remedy(server, left, is_kept=is_kept)}", err=True)
-    if not left:
-        raise Unavailable("no server is left")
 
 
 def _end_report(server: ServerProcess) -> str:

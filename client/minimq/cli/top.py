@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import click
@@ -25,6 +24,7 @@ from rich.text import Text
 
 from minimq.cli.commands import declared
 from minimq.operations.operation import Param
+from minimq.operations.rows import row_of
 from minimq.operations.words import duration_of, printable, size_of
 from minimq_common.errors import MiniMQError
 
@@ -119,7 +119,7 @@ def _press(view: View, key: str, activity: ClusterActivity | None) -> None:
         case "p":
             view.is_paused = not view.is_paused
         case "r" | "n":
-            view.order, view.first = Order.BUSIEST if key == "r" else Order.NAME, 0
+            view.by_name, view.first = key == "n", 0
         case _ if key in (_UP, _DOWN):
             view.first = max(min(view.first + (1 if key == _DOWN else -1), rows - 1), 0)
 
@@ -148,50 +148,31 @@ def _single_keys() -> Iterator[None]:
 
 
 def _to_json(activity: ClusterActivity) -> dict[str, object]:
+    of_broker, of_group = ("broker_name", "broker_id", "address", "error"), ("group", "lag", "lag_s")
     return {
         "problems": [each.text for each in activity.problems],
         "brokers": [
-            {
-                "broker": each.status.broker_name,
-                "id": each.status.broker_id,
-                "address": each.status.address,
-                "error": each.status.error,
-                "in_per_s": each.in_per_s,
-                "out_per_s": each.out_per_s,
-            }
+            row_of(each.status, keep=of_broker, in_per_s=each.in_per_s, out_per_s=each.out_per_s)
             for each in activity.brokers
         ],
         "topic_count": activity.topic_count,
-        "topics": [
-            {"topic": each.topic, "messages": each.messages, "in_per_s": each.in_per_s} for each in activity.topics
-        ],
+        "topics": [row_of(each) for each in activity.topics],
         "groups": [
-            {
-                "group": each.group.group,
-                "members": len(each.group.members),
-                "lag": each.group.lag,
-                "lag_s": each.group.lag_s,
-                "out_per_s": each.out_per_s,
-            }
+            row_of(each.group, keep=of_group, members=len(each.group.members), out_per_s=each.out_per_s)
             for each in activity.groups
         ],
     }
-
-
-class Order(Enum):
-    """The order of topics and groups."""
-
-    BUSIEST = "rate"
-    NAME = "name"
 
 
 @dataclass
 class View:
     """The choices of the user."""
 
-    order: Order = Order.BUSIEST
+    by_name: bool = False
+    #: Number of the first row of topics and groups.
     first: int = 0
     is_paused: bool = False
+    #: There is a user who may press keys.
     has_keys: bool = True
 
 
@@ -214,7 +195,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
     topic_rows = max(left - group_rows, 1)
     topics: Sequence[TopicActivity] = activity.topics
     groups: Sequence[GroupActivity] = activity.groups
-    if view.order is Order.NAME:
+    if view.by_name:
         topics = sorted(topics, key=lambda item: item.topic)
         groups = sorted(groups, key=lambda item: item.group.group)
     parts += [
