@@ -30,7 +30,7 @@ from pop_journals import GRACE_S, INVISIBLE_S, Verdict, judge, work
 from shifted_clocks import ShiftedClock
 
 from minimq import Admin, LocalCluster, Message, MiniMQError, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 
 TOPIC = "jobs"
 WORKERS = 4

@@ -13,7 +13,7 @@ from spark_driver import DriverGone, SparkDriver
 from transaction_watch import Checkpoint, TransactionWatch
 
 from minimq import LocalCluster
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 
 #: A moment that takes longer to come does not come: something is stuck.
 _MOMENT_S = 240.0

@@ -14,8 +14,7 @@ from typing import Self, TypeVar
 from network import Network
 
 from minimq.administration.descriptions import ReplicationReport
-from minimq.local.broker_process import BrokerProcess
-from minimq.local.server_process import ServerProcess, flags_from
+from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
 
 BROKER = "broker-a"
 #: Name of the node of the name server, which is the controller as well.

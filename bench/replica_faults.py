@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from replica_cluster import CONTROLLER, ReplicaCluster
 
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 
 #: Faults by name, with how often each comes. Every second one is a kill; the others are cuts, or pauses where there is
 #: no network that can be cut.

@@ -31,7 +31,7 @@ import click
 from group_run import started, wait_until
 
 from minimq import Admin, LocalCluster, Message, MiniMQError, Producer, PullConsumer, SimpleConsumer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 
 SOURCE, LEFT, RIGHT = "source", "left", "right"
 GROUP = "pipeline"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from pyspark_minimq.write_options import name_of_query

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from minimq import Admin, __version__
 from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of
-from minimq.operations.rows import json_text
+from minimq.operations.views import json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
@@ -179,7 +179,8 @@ def _struct_of(name: str, parameters: Iterable[Parameter]) -> type[msgspec.Struc
 
 
 def _type_of(parameter: Parameter) -> Any:
-    about, kind = parameter.about, Any
+    about = parameter.about
+    kind: Any
     if parameter.kind in (bool, dict):
         kind = bool if parameter.kind is bool else dict[str, str]
     elif parameter.parts and not parameter.is_many:
@@ -193,7 +194,7 @@ def _type_of(parameter: Parameter) -> Any:
     else:
         kind = str if about.read is None else str | int | float
     if parameter.is_many and parameter.kind is not dict:
-        kind = list[kind]
+        kind = list[kind]  # type: ignore[valid-type]
     return kind | None if parameter.default is None else kind
 
 

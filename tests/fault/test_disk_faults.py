@@ -14,7 +14,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_broker.replication.copying import take_snapshot
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories

@@ -17,7 +17,7 @@ import pytest
 
 from minimq import COMMIT, ROLLBACK, UNKNOWN, Admin, LocalCluster, Message, TransactionalProducer, TransactionResolution
 from minimq.errors import TransactionEnded
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from support import half_seller
 from support.chance import SEED, rounds
 from support.command import environment

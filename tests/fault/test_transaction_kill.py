@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import MiniMQError
 from support.chance import SEED, rounds
 from support.raw_transactions import RawTransactions, decision

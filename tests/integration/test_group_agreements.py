@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PushConsumer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import GroupConflict
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember

@@ -11,7 +11,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Permission
 from minimq.connectors import Transaction
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter, TaskCommit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.replicas import PATIENCE_S, wait_for_master, wait_in_sync

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from minimq import Admin, LocalCluster, MessageQueue
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
 from support.waiting import wait_until

@@ -16,7 +16,7 @@ import pytest
 import minimq
 from minimq import Admin, LocalCluster
 from minimq.cli import main as client
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_broker import __main__ as broker
 from minimq_nameserver import __main__ as nameserver
 from support.pages import ROOT, blocks_of, text_of

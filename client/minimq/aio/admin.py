@@ -9,12 +9,12 @@ from typing import Self, Unpack
 
 from minimq.admin import Admin as SyncAdmin
 from minimq.connection.cluster import Cluster
-from minimq.operations.asynchronous import asynchronous
 from minimq.operations.brokers import AsyncBrokerOperations
 from minimq.operations.delayed import AsyncDelayedOperations
 from minimq.operations.groups import AsyncGroupOperations
 from minimq.operations.letters import AsyncLetterOperations
 from minimq.operations.messages import AsyncMessageOperations
+from minimq.operations.operation import asynchronous
 from minimq.operations.topics import AsyncTopicOperations
 from minimq.operations.transactions import AsyncTransactionOperations
 from minimq.operations.users import AsyncUserOperations

@@ -18,8 +18,7 @@ from typing import Any
 
 import click
 
-from minimq.operations.rows import json_text
-from minimq.operations.views import Row, Table
+from minimq.operations.views import Row, Table, json_text
 from minimq.operations.words import printable
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute

@@ -16,8 +16,7 @@ import click
 
 from minimq.cli.base import Option, confirm, show_json, show_table, tell
 from minimq.operations.operation import Operation, Param, Parameter, operations_of
-from minimq.operations.rows import json_text
-from minimq.operations.views import Plan, Rows, View
+from minimq.operations.views import Plan, Rows, View, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:

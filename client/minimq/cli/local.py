@@ -176,7 +176,7 @@ def _end_report(server: ServerProcess) -> str:
 
 def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bool) -> str:
     """Describe the effect on the other servers, and how to restart the server."""
-    from minimq.local.broker_process import BrokerProcess
+    from minimq.local.server_process import BrokerProcess
 
     name = server.broker_name if isinstance(server, BrokerProcess) else None
     if any(isinstance(other, BrokerProcess) and other.broker_name == name for other in left):

@@ -24,7 +24,7 @@ from rich.text import Text
 
 from minimq.cli.commands import declared
 from minimq.operations.operation import Param
-from minimq.operations.rows import row_of
+from minimq.operations.views import row_of
 from minimq.operations.words import duration_of, printable, size_of
 from minimq_common.errors import MiniMQError
 

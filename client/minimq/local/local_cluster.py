@@ -16,9 +16,8 @@ from typing import Self, Unpack
 
 from minimq.arguments import check_between
 from minimq.connection.client import ClusterClient
-from minimq.local.broker_process import BrokerProcess
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq.local.server_process import ServerProcess, flags_from
+from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
 from minimq.options import NoOthers, refuse_others
 from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
 from minimq_common.names import check_cluster

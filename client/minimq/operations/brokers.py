@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.administration.descriptions import BrokerReport, BrokerStatus, report_from_wire
 from minimq.connection.away import state_of
 from minimq.operations import values
-from minimq.operations.activity import say_about_disk
-from minimq.operations.asynchronous import AsyncOperations, asynchronous
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.replicas import in_short, masters_of, replication_of, say_without_master
-from minimq.operations.rows import row_of
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.operations.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    Form,
+    Given,
+    Operation,
+    Operations,
+    Param,
+    asynchronous,
+    right,
+)
+from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, say_permission, size_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name

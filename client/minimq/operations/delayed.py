@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 from minimq.administration.failures import raise_failures
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
-from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
-from minimq.operations.operation import Form, Given, Operation, Operations, Param, right
-from minimq.operations.rows import row_of
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.operations.operation import (
+    AsyncOperations,
+    Form,
+    Given,
+    Operation,
+    Operations,
+    Param,
+    asynchronous,
+    listed,
+    right,
+)
+from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, size_of
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue

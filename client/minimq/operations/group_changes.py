@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from minimq.administration.failures import raise_failures
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
-from minimq.operations.rows import away_rows
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns
 from minimq.operations.words import left_out, listing
 from minimq.transport.start_position import offset_or_start
 from minimq_common.errors import (

@@ -11,11 +11,9 @@ from minimq.administration.group_descriptions import GroupDescription, GroupQueu
 from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
-from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.group_changes import GroupChanges, group_not_found
-from minimq.operations.operation import Given, Operation, flag
-from minimq.operations.rows import row_of
-from minimq.operations.views import Plan, Row, Rows, Table, View, columns
+from minimq.operations.operation import AsyncOperations, Given, Operation, asynchronous, flag
+from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, listing, missing
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError

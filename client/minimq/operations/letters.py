@@ -12,10 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 from minimq.connection.away import by_broker
 from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
-from minimq.operations.asynchronous import AsyncOperations, asynchronous, listed
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
-from minimq.operations.rows import row_of
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    Form,
+    Given,
+    Operation,
+    Operations,
+    Param,
+    asynchronous,
+    flag,
+    listed,
+    right,
+)
+from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.operations.words import listing, missing
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable

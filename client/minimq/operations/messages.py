@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.operations import values
-from minimq.operations.asynchronous import AsyncOperations, asynchronous
-from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
+from minimq.operations.operation import HIDDEN, AsyncOperations, Given, Operation, Operations, Param, asynchronous
 from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns
 from minimq.operations.words import missing, printable

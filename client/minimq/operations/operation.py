@@ -6,14 +6,15 @@ docstring. `Annotated[..., Param(...)]` says what a signature cannot. Commands a
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
@@ -316,7 +317,7 @@ def right(text: str) -> Callable[[Given], Sequence[Need]]:
         names = [vars(given).get(each) for each in parameter]
         if None in names:
             return ()
-        return (Need(Verb(verb), Resource(resource), *map(_CHECK_NAME[resource], names)),)
+        return (Need(Verb(verb), Resource(resource), *(_CHECK_NAME[resource](str(name)) for name in names)),)
 
     return needs
 
@@ -395,3 +396,38 @@ def _parse(doc: str) -> tuple[str, str, Mapping[str, str]]:
             helps[name] += f" {line.strip()}"
     more = re.split(r"(?m)^(?:Returns|Raises|Yields):", more)[0]
     return " ".join(summary.split()), more.strip(), helps
+
+
+# ---- For asyncio --------------------------------------------------------------------------------------
+
+
+class AsyncOperations:
+    """A part of `minimq.aio.Admin`: the same methods, each run by a thread."""
+
+    _admin: Admin
+
+
+def asynchronous(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, T]]:
+    """Return the method for `minimq.aio.Admin`, with the same parameters."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncOperations, /, *args: P.args, **named: P.kwargs) -> T:
+        import asyncio
+
+        return await asyncio.to_thread(method, self._admin, *args, **named)
+
+    return call
+
+
+def listed(
+    method: Callable[Concatenate[Any, P], Iterator[T]],
+) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, list[T]]]:
+    """Do as `asynchronous` does, for a method that returns an iterator: it returns a list of all."""
+
+    @functools.wraps(method)
+    def all_of(self: Any, /, *args: P.args, **named: P.kwargs) -> list[T]:
+        return list(method(self, *args, **named))
+
+    return asynchronous(all_of)

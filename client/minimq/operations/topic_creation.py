@@ -10,8 +10,7 @@ from minimq.administration.failures import raise_failures
 from minimq.arguments import check_permission
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.rows import away_rows
-from minimq.operations.views import Plan, View
+from minimq.operations.views import Plan, View, away_rows
 from minimq.operations.words import duration_of, left_out, listing, size_of
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name

@@ -9,11 +9,9 @@ from minimq.administration.descriptions import TopicDescription, topic_from_wire
 from minimq.administration.failures import raise_failures
 from minimq.connection.away import by_broker, check_route
 from minimq.operations import values
-from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag, right
-from minimq.operations.rows import away_rows, plain, row_of
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.operations.operation import HIDDEN, AsyncOperations, Form, Given, Operation, asynchronous, flag, right
+from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns, plain, row_of
 from minimq.operations.words import left_out, listing, missing
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker, TopicRoute, permission_name

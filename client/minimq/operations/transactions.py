@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 from minimq.administration.failures import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
-from minimq.operations.asynchronous import AsyncOperations, asynchronous
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.rows import row_of
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.operations.operation import (
+    HIDDEN,
+    AsyncOperations,
+    Form,
+    Given,
+    Operation,
+    Operations,
+    Param,
+    asynchronous,
+    right,
+)
+from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, listing
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group

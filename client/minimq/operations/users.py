@@ -11,9 +11,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from minimq.operations.access import AccessChange, AccessEdit, edited, said
-from minimq.operations.asynchronous import AsyncOperations, asynchronous
 from minimq.operations.issuers import NO_ISSUER, IssuerOperations
-from minimq.operations.operation import Given, Param, text_option
+from minimq.operations.operation import AsyncOperations, Given, Param, asynchronous, text_option
 from minimq.operations.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User

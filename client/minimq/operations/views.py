@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from minimq_common.model import AwayBroker, MessageQueue, Permission, permission_name
 
 #: A row of a table, by its keys in JSON.
 Row = Mapping[str, object]
@@ -62,3 +68,66 @@ class View:
     is_complete: bool = True
     #: Address of the page that shows the effect, if it is not that of the form.
     to: str = ""
+
+
+# ---- Results as rows ----------------------------------------------------------------------------------
+
+#: The names of fields in rows.
+_NAMES = {
+    "broker_name": "broker",
+    "broker_id": "id",
+    "queue_id": "queue",
+    "is_published": "published",
+    "replica_id": "replica",
+}
+
+
+def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: object) -> dict[str, Any]:
+    """Return fields and properties of a dataclass by their names in rows; a queue is three of them."""
+    row: dict[str, Any] = {}
+    for name in (*(keep or [each.name for each in dataclasses.fields(item)]), *properties):
+        value = getattr(item, name)
+        if isinstance(value, MessageQueue):
+            row |= {"topic": value.topic, "broker": value.broker_name, "queue": value.queue_id}
+        else:
+            row[name_in_rows(name)] = plain(value)
+    return {**row, **changes}
+
+
+def name_in_rows(name: str) -> str:
+    """Return the name of a field in rows."""
+    return _NAMES.get(name, name)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as rows have it."""
+    for kind, convert in _CONVERT:
+        if isinstance(value, kind):
+            return convert(value)
+    return row_of(value) if dataclasses.is_dataclass(value) else value
+
+
+_CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (Permission, permission_name),
+    (AwayBroker, lambda away: row_of(away, keep=("broker_name", "since", "stopped", "queues"))),
+    (MessageQueue, str),
+    (Enum, lambda value: value.value),
+    (bytes, lambda value: value.decode(errors="replace")),
+    (Mapping, lambda values: {str(name): plain(each) for name, each in values.items()}),
+    ((tuple, list, set, frozenset), lambda values: [plain(each) for each in values]),
+)
+
+
+def away_rows(away: Iterable[AwayBroker]) -> list[dict[str, Any]]:
+    """Return brokers that are away, with the number of queues of each."""
+    return [plain(each) for each in away]
+
+
+def json_text(value: object) -> object:
+    """Return what JSON has no type for; a hook of `json.dumps`."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    found = plain(value)
+    if found is value:
+        raise TypeError(f"no JSON for {value!r}")
+    return found

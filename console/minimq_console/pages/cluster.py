@@ -6,9 +6,8 @@ from datetime import datetime
 
 import msgspec
 
-from minimq.operations.activity import ActivityProblem, BrokerActivity
-from minimq.operations.replicas import say_without_master
-from minimq.operations.rows import row_of
+from minimq.operations.activity import ActivityProblem, BrokerActivity, say_without_master
+from minimq.operations.views import row_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MASTER_ID
 from minimq_common.security.access_document import User

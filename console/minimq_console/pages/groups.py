@@ -8,7 +8,7 @@ from typing import Any
 
 from minimq.administration.group_descriptions import GroupDescription
 from minimq.operations.activity import GroupActivity
-from minimq.operations.rows import row_of
+from minimq.operations.views import row_of
 from minimq_console.actions import ACTIONS
 from minimq_console.page import Data, Page, Visit
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq.operations.rows import row_of
+from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
 from minimq_console.actions import ACTIONS
 from minimq_console.bodies import preview

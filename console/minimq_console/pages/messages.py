@@ -17,14 +17,13 @@ from minimq import ReceivedMessage
 from minimq.administration.descriptions import QueueDescription
 from minimq.aio import PullConsumer
 from minimq.operations.places import MessageAddress, parse_address
-from minimq.operations.rows import row_of
+from minimq.operations.views import row_of
 from minimq_common.errors import CorruptBatch, MiniMQError
 from minimq_console.answers import failure_answer, failure_of, parameters_of
 from minimq_console.bodies import SHOWN_BYTES, WAYS, shown, visible
 from minimq_console.console import Console
-from minimq_console.message_search import message_row
 from minimq_console.page import Data, Page, Visit
-from minimq_console.pages.topics import chosen_queues, describe
+from minimq_console.pages.topics import chosen_queues, describe, message_row
 from minimq_console.parameters import Parameters
 
 #: Seconds for which new messages are gathered before they are shown, and how many are shown of them.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, Message, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.etcd_cluster import EtcdCluster

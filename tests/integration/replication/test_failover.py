@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
 from minimq_common.wire.rpc import from_failure
 from support.fake_broker import registered

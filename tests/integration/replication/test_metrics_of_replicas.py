@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from support.raw_sender import RawSender
 from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
 from support.scraping import Scrape, metrics_address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import DeadlineExceeded, NotMaster
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink

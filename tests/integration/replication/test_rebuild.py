@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from minimq import LocalCluster, Message, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_broker.__main__ import main
 from minimq_broker.store.data_dir import Owner
 from minimq_common.errors import MiniMQError

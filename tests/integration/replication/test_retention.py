@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.names import dead_letter_topic
 from support.reading import read_all
 from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync

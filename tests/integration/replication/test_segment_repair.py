@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minimq import LocalCluster, Message, Producer
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.jobs import AppendJob

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import LocalCluster
-from minimq.local.broker_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import NotMaster
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
