@@ -194,7 +194,7 @@ def _type_of(parameter: Parameter) -> Any:
     else:
         kind = str if about.read is None else str | int | float
     if parameter.is_many and parameter.kind is not dict:
-        kind = list[kind]  # type: ignore[valid-type]
+        kind = list[kind]
     return kind | None if parameter.default is None else kind
 
 
