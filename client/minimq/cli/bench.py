@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +21,7 @@ from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.receiving.received import ReceivedMessage
 
 _RATE = Table(
     "nothing was measured",
@@ -71,8 +72,7 @@ def bench_produce(
 
     Example: minimq bench produce --count 1000000 --size 100
     """
-    _refuse_unforced(topic, count, force=force)
-    with _topic(nameserver, topic, queues) as name:
+    with _topic(nameserver, topic, queues, sends=0 if force else count) as name:
         _show_rate(output, "produce", count, size, *_fill(nameserver, name, count, size, batch))
 
 
@@ -106,12 +106,10 @@ def bench_consume(
             for item in description.queues:
                 consumer.seek(item.queue, item.min_offset)
             received = read_bytes = 0
-            heard_at = began
             while received < count:
-                messages = consumer.poll(_POLL_S, min(100_000, count - received))
+                messages = _received(consumer, min(100_000, count - received), f"{received:,} of {count:,}")
                 received += len(messages)
                 read_bytes += sum(len(message.body) for message in messages)
-                heard_at = _patient(heard_at, f"{received:,} of {count:,}", news=bool(messages))
             seconds, cpu = time.monotonic() - began, time.process_time() - cpu
         _show_rate(output, "consume", received, read_bytes / max(received, 1), seconds, cpu)
 
@@ -135,11 +133,10 @@ def bench_latency(
     from minimq.receiving.pull_consumer import PullConsumer
     from minimq.sending.producer import Producer
 
-    _refuse_unforced(topic, count, force=force)
     acknowledged: list[float] = []
     delivered: list[float] = []
     with (
-        _topic(nameserver, topic, queues) as name,
+        _topic(nameserver, topic, queues, sends=0 if force else count) as name,
         Producer(nameserver) as producer,
         PullConsumer(nameserver, group="minimq-bench", start="latest", auto_commit=False) as consumer,
         Admin(nameserver) as admin,
@@ -150,12 +147,12 @@ def bench_latency(
             consumer.seek(queue, offset)
         message = Message(name, bytes(size))
         producer.send(message)  # connected, and the route is known
-        _receive(consumer, "the first message")
+        _received(consumer, 1, "the first message")
         for number in range(count):
             began = time.perf_counter()
             producer.send(message)
             acknowledged.append(time.perf_counter() - began)
-            _receive(consumer, f"{number:,} of {count:,}")
+            _received(consumer, 1, f"{number:,} of {count:,}")
             delivered.append(time.perf_counter() - began)
     rows = [_percentiles("acknowledged", acknowledged), _percentiles("delivered", delivered)]
     show(output, _LATENCY, rows)
@@ -169,22 +166,18 @@ bench = click.Group(
 )
 
 
-def _refuse_unforced(topic: str | None, count: int, *, force: bool) -> None:
-    """Raise `InvalidArgument` before sending to a topic that others may use."""
-    if topic is not None and not force:
-        raise InvalidArgument(
-            f"--topic {topic}: the {count_of(count, 'message')} would stay in it, for all its readers; leave --topic "
-            "out to use a new topic, which is deleted at the end, or add --force"
-        )
-
-
 @contextmanager
-def _topic(nameserver: str, given: str | None, queues: int) -> Iterator[str]:
-    """Provide the given topic, or a new one within the block."""
+def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -> Iterator[str]:
+    """Provide a new topic within the block, or the given one. Raises `InvalidArgument` before it sends to that one."""
     from secrets import token_hex
 
     from minimq.admin import Admin
 
+    if given is not None and sends:
+        raise InvalidArgument(
+            f"--topic {given}: the {count_of(sends, 'message')} would stay in it, for all its readers; leave --topic "
+            "out to use a new topic, which is deleted at the end, or add --force"
+        )
     if given is not None:
         yield given
         return
@@ -197,11 +190,13 @@ def _topic(nameserver: str, given: str | None, queues: int) -> Iterator[str]:
             admin.delete_topic(name)
 
 
-def _receive(consumer: PullConsumer, progress: str) -> None:
-    """Wait for one message."""
-    heard_at = time.monotonic()
-    while not consumer.poll(_POLL_S):
-        _patient(heard_at, progress, news=False)
+def _received(consumer: PullConsumer, most: int, progress: str) -> Sequence[ReceivedMessage]:
+    """Wait for messages. Raises `DeadlineExceeded` if none arrives for too long."""
+    give_up = time.monotonic() + _PATIENCE_S
+    while not (messages := consumer.poll(_POLL_S, most)):
+        if time.monotonic() > give_up:
+            raise DeadlineExceeded(f"no message arrived for {_PATIENCE_S} s, after {progress}")
+    return messages
 
 
 def _fill(nameserver: str, topic: str, count: int, size: int, batch: int) -> tuple[float, float]:
@@ -237,13 +232,3 @@ def _percentiles(what: str, seconds: list[float]) -> Row:
 
     mean = round(statistics.fmean(ordered), 3)
     return {"what": what, "mean": mean, "p50": at(0.5), "p90": at(0.9), "p99": at(0.99), "max": at(1)}
-
-
-def _patient(heard_at: float, progress: str, *, news: bool) -> float:
-    """Wait for the last message. Raises `DeadlineExceeded` if none arrives for too long."""
-    now = time.monotonic()
-    if news:
-        return now
-    if now - heard_at > _PATIENCE_S:
-        raise DeadlineExceeded(f"no message arrived for {_PATIENCE_S} s, after {progress}")
-    return heard_at
