@@ -17,11 +17,11 @@ class Compaction:
     Of each key the latest message is kept, and older ones are removed in the background.
 
     Attributes:
-        min_lag_s: messages that were stored less than so many seconds ago stay.
-        tombstone_s: seconds for which a tombstone stays after it was compacted first. A reader that needs no longer
-            from the first message of the topic to the last misses no deletion.
-        dirty_ratio: part of what is stored that was not compacted yet, above 0 to 1, at which compaction begins: a
-            smaller one takes more of the broker's time, and less disk.
+        min_lag_s: seconds for which new messages are not compacted.
+        tombstone_s: seconds for which a tombstone stays after its first compaction. A reader that reads the whole topic
+            within this time misses no deletion.
+        dirty_ratio: compaction begins when this share of the stored data is not compacted yet, 0.01 to 1. A smaller
+            share saves disk and costs CPU time.
 
     Raises:
         InvalidArgument: a number is out of range.

@@ -96,14 +96,12 @@ def _params(operation: Operation) -> list[click.Parameter]:
     if operation.is_destructive:
         params.append(Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
     if operation.can_watch:
-        params.append(Option(["--watch"], is_flag=True, help="Show it again and again, until Ctrl-C."))
+        params.append(Option(["--watch"], is_flag=True, help="Refresh the output until Ctrl-C."))
         interval = click.FloatRange(0.2, 3600)
-        text = "Seconds between two looks of --watch."
+        text = "Seconds between two refreshes."
         params.append(Option(["--interval"], type=interval, default=2.0, show_default=True, help=text))
     if operation.has_folder:
-        text = (
-            "Work on access.toml in this folder of `minimq secure init`, without a server; by default on the cluster."
-        )
+        text = "Change access.toml in this folder of `minimq secure init`, without a server, in place of the cluster."
         folder = click.Path(path_type=Path, file_okay=False)
         params.append(Option(["--secrets"], type=folder, metavar="DIR", help=text))
     choice = click.Choice(_FORMATS)

@@ -24,30 +24,30 @@ DEFAULT_PORT = 8088
 _LOOK_S = 0.5
 
 _PORT = Param(metavar="PORT", help="Port to listen on; 0 chooses a free port.")
-_INTERVAL = Param(flag="--interval", low=0.2, high=3600, help="Seconds between two looks at the whole cluster.")
+_INTERVAL = Param(flag="--interval", low=0.2, high=3600, help="Seconds between two refreshes of the figures.")
 _HOSTS = Param(
     flag="--allowed-host",
     metavar="HOST",
-    help="Name by which browsers call the console, besides --host and localhost; repeatable. Others are refused.",
+    help="Further name of the console, besides --host and localhost; repeatable. Other names are refused.",
 )
 _CHANGES = Param(
     help="Offer actions that change the cluster, such as resetting offsets; otherwise the console only reads."
 )
-_ANYONE = Param(help="With --allow-changes and another --host: also if the cluster asks nobody for a key.")
-_CERTIFICATE = Param(
-    metavar="FILE", help="Serve HTTPS with this certificate, in PEM, and those that lead to its authority."
+_ANYONE = Param(
+    help="Permit --allow-changes on a --host that others reach, although the cluster asks nobody for a key."
 )
+_CERTIFICATE = Param(metavar="FILE", help="Serve HTTPS with this certificate chain, in PEM.")
 _KEY = Param(metavar="FILE", help="The private key of --tls-certificate, in PEM.")
-_ROOT = Param(metavar="PATH", help="Path of the console at a reverse proxy in front of it, such as /console.")
+_ROOT = Param(metavar="PATH", help="Path prefix of the console at a reverse proxy, such as /console.")
 _PROXIES = Param(
     flag="--trusted-proxy",
     metavar="ADDRESS",
-    help="IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix count; repeatable.",
+    help="IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix are trusted; repeatable.",
 )
 _REGISTRY = Param(
     metavar="URL",
-    help="Schema registry by which Avro, Protobuf and JSON bodies are decoded. Give a user and a password, "
-    "http://USER:PASSWORD@HOST:PORT, in the variable, where others do not see them.",
+    help="Schema registry that decodes Avro, Protobuf and JSON bodies. Set a URL with a password, "
+    "http://USER:PASSWORD@HOST:PORT, by the variable: other users see the options of a process.",
 )
 
 
@@ -67,16 +67,16 @@ def console(  # noqa: PLR0913 - the options of the command
     trusted_proxies: Annotated[Sequence[str], _PROXIES] = (),
     registry: Annotated[str, _REGISTRY] = "",
 ) -> None:
-    """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and what is wrong.
+    """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and problems.
 
-    It keeps the figures of the last hour in memory, and stores nothing. Every page is also there as JSON, with
+    It keeps the figures of the last hour in memory, and stores nothing. Every page is also available as JSON, with
     `?format=json` or `Accept: application/json`. It needs `pip install 'minimq[console]'`.
 
-    With --registry the page of a message shows its body decoded, which needs `pip install 'minimq[schemas]'`.
+    With --registry, the page of a message shows its decoded body, which needs `pip install 'minimq[schemas]'`.
 
-    With --credentials the cluster is a secured one: those say where it is and whom to trust, and each visitor signs in
-    with the name and the key of a user, or with a token. With --allow-changes visitors may change what their rights
-    allow; each change is a line on stderr, as is each sign-in.
+    On a secured cluster, give --credentials: each visitor then signs in with the name and key of a user, or with a
+    token. With --allow-changes, visitors may change what their rights allow; stderr gets a line for each change and
+    each sign-in.
 
     \b
     Examples:

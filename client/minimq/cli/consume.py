@@ -46,24 +46,22 @@ _FROM = Param(
     "-90m, -7d; or 1769846400000ms since 1970.",
 )
 _AT_END = Param(
-    help="End after the messages that were stored at the start; with status 1 if it could not read the queues of a "
-    "broker that was away at the start or has left since.",
+    help="End after the messages that were stored at the start; with status 1 if the queues of a broker could not be "
+    "read because it was or went away.",
 )
 _WAIT = Param(
     low=0,
     metavar="SECONDS",
-    help="Time that --exit-at-end waits for a broker that disappears or stops answering meanwhile.",
+    help="Seconds that --exit-at-end waits for a broker that goes away or stops answering.",
 )
 _START = Param(
-    low=0, metavar="SECONDS", help="Time to wait at the start for a name server and the brokers of the topic."
+    low=0, metavar="SECONDS", help="Timeout of waiting at the start for a name server and the brokers of the topic."
 )
-_SLAVES = Param(
-    help="Read from a slave while a broker has no master that answers; the same for all members of the group."
-)
+_SLAVES = Param(help="Read from a slave while no master of a broker answers; give all members of a group the same.")
 _TAGS = Param(metavar="EXPRESSION", help='Only these tags: "paid || refunded", or --tags paid --tags refunded.')
 _WHERE = Param(
     metavar="EXPRESSION",
-    help="Only messages with such properties, tag (TAGS) or keys (KEYS): \"region = 'eu' AND amount > 10\".",
+    help="Only messages whose properties, tag (TAGS) or keys (KEYS) match: \"region = 'eu' AND amount > 10\".",
 )
 #: Interval of checks of the brokers and of the progress of other members.
 _LOOK_S = 0.5
@@ -104,11 +102,11 @@ def consume(  # noqa: PLR0913 - the options of the command
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
     It commits the messages that it has written every 5 seconds and when it ends: the next run continues after them.
-    Ctrl-C is the normal end, with exit status 0. If it cannot reach a broker then, it exits with status 1. Messages
-    that were not committed when it or a broker stopped are redelivered, even after a clean stop of a broker.
+    Ctrl-C is the normal end, with exit status 0, or 1 if a broker cannot be reached for the last commit. Messages that
+    were not committed when it or a broker stopped are redelivered, even after a clean stop of a broker.
 
-    Messages that the reader of a pipe has not read are not committed. A reader such as head reads more than it shows,
-    except for the first 20 lines, which are written one by one; --max N is exact.
+    Messages that the reader of a pipe has not read are not committed. The first 20 lines are written one by one, so
+    that `head` reads no more of them than it shows; for more lines, use --max N.
 
     Several runs in one group share the queues. At the end, it prints the number of filtered messages on stderr.
 

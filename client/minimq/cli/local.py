@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 _NAMESERVER_PORT = 9876
 
-_SYNC = Param(help="Acknowledge a message once the in-sync slaves have it, too (sync-master).")
+_SYNC = Param(help="Acknowledge messages only when the in-sync slaves have them (sync-master).")
 _PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
-_RESTART = Param(help="Restart a server that has died, after a second, and after a longer pause if it dies again soon.")
+_RESTART = Param(help="Restart servers that end by themselves, after a second, or later if they end again soon.")
 _SECURE = Param(help="Use TLS and user keys: clients need the credentials file that the command prints.")
-_CONSOLE = Param(help="Serve the console of the cluster, too: see `minimq console`.")
+_CONSOLE = Param(help="Also serve the console of the cluster: see `minimq console`.")
 _ALLOW = Param(help="With --console: offer actions that change the cluster.")
 
 
@@ -66,8 +66,8 @@ def local(
     If a server ends by itself, the command prints its exit status and the end of its log, and starts it again with its
     data, unless --no-restart is given.
 
-    With slaves, the name server is the controller, which promotes a slave when its master fails. --sync determines the
-    guarantee of a receipt; see docs/replication.md.
+    With slaves, the name server is the controller, which promotes a slave when its master fails. With --sync, a receipt
+    means that the slaves have the message, too; see docs/replication.md.
 
     Example: minimq local --brokers 3 --slaves 1 --data-dir ./minimq-data
     """

@@ -24,13 +24,13 @@ _NOUNS = {
         "users:UserOperations",
         "Add users, grant rights, and rotate or revoke keys.\n\nThe commands change a running cluster, with the "
         "credentials of an administrator, and return when the change is in force at all servers. With --secrets DIR "
-        "they change access.toml in a folder of `minimq secure init` instead; servers that are started with that "
-        "folder follow within a second, if its version is larger than that of the cluster.",
+        "they change access.toml in a folder of `minimq secure init` instead; servers that were started with that "
+        "folder follow within a second if its version is larger than that of the cluster.",
     ),
     "access": ("users:UserOperations", "Show or replace the document of users and rules."),
     "access issuer": (
         "users:UserOperations",
-        "Manage the identity providers whose tokens are taken.\n\nThey are JWT, and taken in place of keys.",
+        "Manage the identity providers whose tokens are accepted.\n\nTokens are JWT, and replace keys.",
     ),
     "delayed": (
         "delayed:DelayedOperations",
@@ -38,7 +38,7 @@ _NOUNS = {
     ),
     "message": (
         "messages:MessageOperations",
-        "Show, find and trace single messages.\n\nThey need no group, and leave no trace.",
+        "Show, find and trace single messages.\n\nThese commands need no group, and leave no trace.",
     ),
     "dlq": (
         "letters:LetterOperations",

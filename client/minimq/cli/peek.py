@@ -55,9 +55,8 @@ def peek(
     """Write messages of a topic to stdout, one on a line, and leave no trace.
 
     It needs no group and commits nothing, so no consumer misses a message. The bodies are written as they are, for
-    pipes and scripts; `message tail` and `message view` show messages to people. Unless --follow is
-    given, it stops at the ends that the queues had at its start. The exit status is 1 if queues are missing because
-    their broker is away.
+    pipes and scripts; `message tail` and `message view` show messages to people. Without --follow, it ends
+    where the queues ended when it started. The exit status is 1 if queues are missing because their broker is away.
 
     \b
     Examples:
@@ -73,7 +72,7 @@ def peek(
         offset: begin at this offset, which each queue must have.
         start: begin at this time. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or
             1769846400000ms since 1970.
-        last: the last N messages of all these queues, in the order of their store time; 10 unless a start is given.
+        last: the last N messages of all these queues together, by their store time; 10 unless a start is given.
         limit: end after N messages.
         follow: wait for new messages after that, until Ctrl-C.
         shape: the body alone, or one JSON object with everything for each message.

@@ -53,25 +53,27 @@ _LIMIT = Param(
     low=1,
     high=32 << 20,
     metavar="BYTES",
-    help="Maximum size of a body; brokers have the same option and must allow it as well.",
+    help="Maximum size of a body; the same option of the brokers must allow it, too.",
 )
 _GROUP = Param(metavar="NAME", help="Message group, for a FIFO topic.")
 _GROUP_FIELD = Param(
     metavar="FIELD",
-    help="Lines are JSON objects; the value of this field is the message group, before that of --message-group.",
+    help="Lines are JSON objects; the value of this field is the message group, and overrides --message-group.",
 )
 _AT = Param(
     metavar="TIME",
     read=lambda what, text: moment_of(text, what),
     help="Deliver the messages at this time, for example 2026-12-24T18:00Z.",
 )
-_RECALLABLE = Param(help="The messages can be recalled until then; `minimq delayed list` shows their handles.")
+_RECALLABLE = Param(
+    help="With --after or --at: the messages can be recalled until then by the handles in `minimq delayed list`."
+)
 _BY_KEY = Param(help="Send all lines of one key to one queue, in their order; needs --key-field.")
 _TIMEOUT = Param(
     low=0.001,
     metavar="SECONDS",
-    help="Time for all tries of a batch, and to wait for servers at the start. The default outlasts a fail-over; use "
-    "more to outlast a restart.",
+    help="Timeout of a batch with all retries, and of waiting for servers at the start. The default outlasts a "
+    "fail-over; use more to outlast a restart.",
 )
 
 
@@ -98,7 +100,7 @@ def _choice(names: Sequence[str], text: str, option_name: str = "") -> Param:
 _SHAPE = _choice(
     ("body", "json"), "Lines are bodies, or JSON objects as `minimq consume --format json` writes them.", "--format"
 )
-_AFTER = Param(metavar="DURATION", read=_duration, help="Deliver the messages so much later: 90s, 1h30m.")
+_AFTER = Param(metavar="DURATION", read=_duration, help="Deliver the messages after this delay: 90s, 1h30m.")
 _STATISTICS = _choice(
     ("table", "json"), "Print counters, latencies and avoided brokers at the end, even after a failure."
 )

@@ -13,7 +13,7 @@ from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
 from minimq.operations.values import TopicName
 
-_TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Time in which the reply has to come.")
+_TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Timeout of the reply.")
 _KEYS = Param(flag="--key", metavar="KEY", help="Key of the request; may be given several times.")
 _PROPERTIES = Param(
     flag="--property", metavar="NAME=VALUE", help="Property of the request; may be given several times."

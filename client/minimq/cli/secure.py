@@ -46,7 +46,7 @@ Hosts = Annotated[
     Param(
         flag="--host",
         metavar="HOST[,HOST]",
-        help="Names and addresses at which clients and servers reach the servers; localhost is always included. A "
+        help="Names and addresses of the servers for clients and other servers; localhost is always included. A "
         "name may begin with *., which stands for one label.",
     ),
 ]
@@ -104,8 +104,8 @@ def _renew(
     """Make a new certificate for the servers, for the same names and those that you add.
 
     Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
-    printed files before you take the next step, and give new ones to users whose credentials are not in DIR; on a
-    terminal, the command asks whether that is done unless --yes is given.
+    printed files before the next step, and give new ones to users whose credentials are not in DIR. On a terminal, the
+    command asks whether you have done so, unless --yes is given.
 
     Example: minimq secure renew secrets --host mq3.example.org
     """
@@ -150,8 +150,8 @@ def _issue(
 ) -> None:
     """Write the credentials of a USER, with a certificate of its own, to DIR/USER.minimq.
 
-    Give the file to the user, who needs nothing else; anyone who has it can act as the user. The name servers in it
-    are those of the former file, or of admin, unless others are given.
+    Give the file to the user, who needs nothing else; anyone who has it can act as the user. By default it names the
+    name servers of the former file, or those of admin.
 
     Example: minimq secure issue secrets alice -n mq1.example.org:9876
     """
@@ -175,7 +175,7 @@ def _issue(
 
 @declared("new-key", "Print a new key for cluster.key.")
 def _new_key(_nameserver: str) -> None:
-    """Print a new key, for another line of cluster.key: servers send the first one, and accept all of them.
+    """Print a new key, to append to cluster.key: servers send the first key in it, and accept all of them.
 
     Example: minimq secure new-key >> secrets/server/cluster.key
     """

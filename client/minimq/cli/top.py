@@ -45,8 +45,8 @@ _MOST_PROBLEMS = 4
 _HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
 
 Item = TypeVar("Item")
-_INTERVAL = Param(low=0.2, high=3600, metavar="SECONDS", help="Seconds between two looks.")
-_OUTPUT = Param(choices={"screen": "screen", "json": "json"}, help="json: a line each time.")
+_INTERVAL = Param(low=0.2, high=3600, metavar="SECONDS", help="Seconds between two refreshes.")
+_OUTPUT = Param(choices={"screen": "screen", "json": "json"}, help="One JSON object on a line for each refresh.")
 
 
 @declared("top", "Show the activity of the cluster, live.")
@@ -54,14 +54,14 @@ def top(
     nameserver: str,
     *,
     interval: Annotated[float, _INTERVAL] = 2.0,
-    once: Annotated[bool, Param(help="Look twice, print what was found, and exit.")] = False,
+    once: Annotated[bool, Param(help="Print the activity of one interval, and exit.")] = False,
     output: Annotated[str, _OUTPUT] = "screen",
 ) -> None:
-    """Show brokers, topics and groups with their rates, what is wrong first, and refresh it again and again.
+    """Show brokers, topics and groups with their rates, problems first, and refresh them until q or Ctrl-C.
 
-    The busiest topics are looked at each time, and the others in turn. A server that hangs is waited for 2 s at most.
-    Keys: q quits, p pauses, r and n sort by rate or name, the arrows scroll. Without a terminal, it prints each look
-    as it would be shown.
+    The busiest topics are refreshed each time, the others in turn. Each call to a server times out after 2 s. Keys: q
+    quits, p pauses, r and n sort by rate or name, the arrows scroll. Without a terminal, it prints each refresh below
+    the last.
 
     \b
     Examples:

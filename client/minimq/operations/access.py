@@ -273,8 +273,8 @@ class AccessOperations(Operations):
 
         The exit status is 0 for yes, 1 for no.
 
-        VERB and RESOURCE are: write, read, manage or describe and topic; read, manage or describe and group; write or
-        describe and transaction; describe, manage, backup or access and cluster, which has no NAME.
+        RESOURCE is topic (VERB: write, read, manage, describe), group (read, manage, describe), transaction (write,
+        describe), or cluster (describe, manage, backup, access), which has no NAME.
 
         Args:
             user: the name.
@@ -322,12 +322,12 @@ class AccessOperations(Operations):
         token_file: Annotated[str, Param(is_option=True, metavar="PATH")],
         nameservers: Annotated[Sequence[str], HIDDEN] = (),
     ) -> str:
-        """Write credentials for whoever has a token in a file. They are the same for all, and contain nothing secret.
+        """Write credentials that name a file with a token. They are the same for all users, and contain nothing secret.
 
-        Clients read that file again when it changes.
+        Clients read the token again when the file changes.
 
         Args:
-            token_file: the path of the token where the credentials are used.
+            token_file: path of the token on the machine that uses the credentials.
             nameservers: as of `credentials_of`.
 
         Returns:

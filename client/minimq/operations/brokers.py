@@ -244,9 +244,9 @@ class BrokerOperations(Operations):
     def broker_status(self) -> list[BrokerStatus]:
         """Show the report of every registered broker, and the brokers that are away.
 
-        "Replica" is the number with which a replica was started (--id), and which a promotion takes; "Route id" is its
-        id in routes, where the master has 0. Name servers remember a departed broker for a while, until they restart.
-        Brokers that do not answer are listed with the reason.
+        "Replica" is the --id of a replica, which `minimq cluster promote` takes. "Route id" is its id in routes, 0 for
+        the master. Name servers remember a departed broker for a day, or until they restart. Brokers that do not answer
+        are listed with the reason.
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address
@@ -311,7 +311,7 @@ class BrokerOperations(Operations):
         """Make the name servers forget a broker that is away and will not come back.
 
         Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if
-        you start the broker again, it returns unchanged. If a broker has come back without some of its topics, for
+        you start the broker again, it returns unchanged. For a broker that came back without some of its topics, for
         example with a new disk, the name servers forget these topics.
 
         Args:
@@ -333,8 +333,8 @@ class BrokerOperations(Operations):
     def conflicts(self) -> list[ConflictReport]:
         """Show brokers that claim the place of another: the same name and id, or the same address.
 
-        A name server lists such a broker until it registers, or until some minutes after its last attempt. With etcd as
-        the controller, only the log of the second of two replicas with one number reports them.
+        A name server lists such a broker until it registers, or for some minutes after its last attempt. With etcd as
+        the controller, two replicas with the same number are reported only in the log of the second.
         """
         calls = self._masters.calls
         return calls.wait(calls.nameservers.conflicts)

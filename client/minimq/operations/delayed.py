@@ -150,16 +150,16 @@ class DelayedOperations(Operations):
         due_before: Annotated[Time | None, _BEFORE] = None,
         limit: Annotated[int, Param(low=1, metavar="COUNT")] = 100,
     ) -> Sequence[DelayedMessages | DelayedTotals]:
-        """List the delayed messages of a topic in the order in which they are due; or how many each topic has.
+        """List the delayed messages of a topic in the order in which they are due, or count those of each topic.
 
-        Messages that were sent together and are due together are one line. "Recall handle" is what `minimq delayed
-        recall` takes; messages that were sent without --recallable have none.
+        Messages that were sent together and are due together share a line. `minimq delayed recall` takes the "Recall
+        handle"; messages that were sent without --recallable have none.
 
         Args:
             topic: list the messages of this topic.
-            due_from: only messages due from then on: 2026-12-24T18:00Z.
+            due_from: only messages due at or after this time, such as 2026-12-24T18:00Z.
             due_before: only messages due before that time.
-            limit: show so many lines at most: the first to become due.
+            limit: maximum number of lines: those that are due first.
         """
         if topic is not None:
             found = self.delayed_messages(topic, due_from=due_from, due_before=due_before)

@@ -223,15 +223,15 @@ class GroupChanges(Operations):
     ) -> dict[MessageQueue, int]:
         """Move a consumer group in a topic to the beginning, the end, a time or an offset.
 
-        It is refused while members of the group are connected, unless `force` is given: they then continue at the new
+        Without `force` it is refused while members of the group are connected. With it, they continue at the new
         offset, and messages in flight may be redelivered. It is also refused while a broker of the topic is away;
-        `force`, or `queues`, resets the queues of the others.
+        `force` or `queues` resets the queues of the others.
 
         Args:
             group: its name.
             topic: its name.
-            to: where the group continues: the beginning, the end, the first message stored at or after a time, or an
-                offset, which each queue must have. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h,
+            to: where the group continues: at the beginning, the end, the first message stored at or after a time, or an
+                offset that each queue must have. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h,
                 -90m, -7d; or 1769846400000ms since 1970.
             queues: only this queue; may be given several times. None for all queues of the topic.
             force: reset even while members are connected, queues are held, or a broker of the topic is away.
@@ -352,15 +352,15 @@ class GroupChanges(Operations):
     ) -> tuple[AwayBroker, ...]:
         """Delete a consumer group: its offsets, and the messages that wait for a retry.
 
-        A group that later uses this name is a new group. It is refused, unless `force` is given, while members are
-        connected or a broker is away, which would bring the group back when it starts. Brokers automatically delete a
-        group that is unused for a week (--group-expiry).
+        A group that uses the name later is a new one. Without `force` the deletion is refused while members are
+        connected, or while a broker is away: it would bring the group back when it starts. Brokers delete a group by
+        themselves when it is unused for a week (--group-expiry).
 
         Args:
             group: its name.
             dead_letters: delete its dead letters as well; by default they are kept.
-            force: delete even while members are connected, which will start over, or brokers are away, which will bring
-                the group back.
+            force: delete even while members are connected, which then start over, or brokers are away, which bring the
+                group back.
             wait: return only when no reachable name server shows the topics of the group.
 
         Returns:

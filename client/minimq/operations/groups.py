@@ -279,12 +279,11 @@ class GroupOperations(GroupChanges):
     def describe_groups(self) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 
-        "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. In compacted
-        topics, and where the group filters, "Lag" counts offsets.
-        "Members" is "published" where a Spark query publishes its
-        progress for monitoring. "Dead letters" counts the messages that failed too often; `minimq group describe` shows
-        how to read them. A group that nobody uses expires: "Expires in" shows the last two days. If a broker does not
-        answer, its part is missing.
+        "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
+        the group filters, "Lag" counts offsets. "Members" is "published" if a Spark query publishes its progress as
+        this group. "Dead letters" counts the messages that failed too often; `minimq group describe` shows how to read
+        them. Unused groups expire; "Expires in" is shown in the last two days. The figures lack brokers that do not
+        answer.
         """
         masters = self._masters.find_readable()
         names, _ = self._names(masters)
@@ -304,12 +303,11 @@ class GroupOperations(GroupChanges):
     def describe_group(self, group: values.GroupName) -> GroupDescription:
         """Show the members of a consumer group, the queues of each, and the lag.
 
-        "Lag" counts the messages that are not committed, "Behind" is the age of the oldest of them. In compacted
-        topics, and where the group filters, "Lag" counts offsets.
-        The table shows the queues that nobody reads and those that
-        are furthest behind. JSON always has all queues, with the epoch of the lease, the first offset and the end of
-        each. A "held" queue waits for its former owner to save its state, at most for the time shown. Messages that
-        wait for a retry are counted separately. The queues of brokers that are away or do not answer are missing.
+        "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
+        the group filters, "Lag" counts offsets. The table shows the queues without a reader and those that are furthest
+        behind. JSON has all queues, with the epoch of the lease, the first offset and the end of each. A "held" queue
+        is reserved, at most for the time shown, until its former owner has saved its state. Messages that wait for a
+        retry are counted separately. The queues of brokers that are away or do not answer are missing.
 
         Args:
             group: its name.

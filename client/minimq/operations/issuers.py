@@ -44,7 +44,7 @@ _ISSUER = Param(
     is_option=True,
     made=_issuer,
     options=(
-        text_option("issuer", "TEXT", "The claim iss of its tokens, mostly a URL.", REQUIRED),
+        text_option("issuer", "TEXT", "The claim iss of its tokens, usually a URL.", REQUIRED),
         text_option("audience", "TEXT", "The claim aud of tokens for this cluster, such as minimq.", REQUIRED),
         text_option(
             "jwks",
@@ -52,16 +52,16 @@ _ISSUER = Param(
             "Its public keys: an https:// URL, or the name of a file in the folder --secrets of each server.",
             REQUIRED,
         ),
-        text_option("ca", "FILE", "A file there with the CA of that URL; default: those of the system."),
+        text_option("ca", "FILE", "A file in that folder with the CA of the URL; by default the CAs of the system."),
         text_option("user_claim", "CLAIM", "The claim that names the user.", "sub"),
-        text_option("user_prefix", "TEXT", "The begin of each of these names, which is left out."),
+        text_option("user_prefix", "TEXT", "A prefix of these names, which is removed."),
         text_option("roles", "ROLE", "A role of all its users; may be given several times.", (), "--role"),
         text_option("role_claim", "CLAIM", "The claim whose values stand for roles, such as groups."),
         replaced(
             text_option(
                 "claimed_roles",
                 "VALUE=ROLE",
-                "The role that such a value stands for; may be given several times.",
+                "A value of that claim, and the role that it stands for; may be given several times.",
                 (),
                 "--claimed-role",
             ),
@@ -98,7 +98,7 @@ class IssuerOperations(AccessOperations):
 
     @Operation("access issuer list", view=_view_issuers, has_folder=True)
     def issuers(self) -> dict[str, Issuer]:
-        """List the identity providers whose tokens are taken. Raises as `access`."""
+        """List the identity providers whose tokens are accepted. Raises as `access`."""
         return dict(sorted(self.access().known_issuers.items()))
 
     @AccessChange(
@@ -106,7 +106,7 @@ class IssuerOperations(AccessOperations):
         example="access issuer add k8s --issuer https://kubernetes.default.svc.cluster.local --audience minimq "
         "--jwks jwks.json --user-prefix system:serviceaccount:",
         view=said("issuer {0}: its users are {0}:USER"),
-        short="Take the tokens of an identity provider.",
+        short="Accept the tokens of an identity provider.",
     )
     def add_issuer(
         self,
@@ -115,10 +115,10 @@ class IssuerOperations(AccessOperations):
         *,
         replaces: Annotated[bool, Param(flag="--replace")] = False,
     ) -> AccessDocument:
-        """Take the tokens of an identity provider, whose users are called NAME:USER from then on.
+        """Accept the tokens of an identity provider, whose users are then called NAME:USER.
 
-        They have no rights but those of the given roles, until `minimq user allow NAME:USER` gives some. Servers need
-        the extra secure of minimq.
+        They have only the rights of the given roles; `minimq user allow NAME:USER` grants more. Servers need
+        `minimq[secure]`.
 
         Args:
             name: of the issuer here; its users are "NAME:USER".
@@ -145,7 +145,7 @@ class IssuerOperations(AccessOperations):
         short="Remove an issuer, and the rules of its users.",
     )
     def remove_issuer(self, name: Annotated[str, Param(help="name of the issuer")]) -> AccessDocument:
-        """Take the tokens of an issuer no longer, and remove the rules of its users. Raises as `change_access`."""
+        """Stop accepting the tokens of an issuer, and remove the rules of its users. Raises as `change_access`."""
 
         def edit(document: AccessDocument) -> AccessDocument:
             if name not in document.known_issuers:
@@ -160,7 +160,7 @@ class IssuerOperations(AccessOperations):
         "access apply",
         example="access apply access.toml",
         view=_view_applied,
-        short="Replace the document by that in FILE, of a larger version.",
+        short="Replace the document by that in FILE.",
     )
     def apply_access(self, document: Annotated[str, Param(metavar="FILE", is_file=True)]) -> AccessDocument:
         """Replace the document by that in FILE; its version must be larger.

@@ -351,16 +351,17 @@ class LetterOperations(Operations):
     ) -> int:
         """Resend the messages of open dead letters of a group, as they were first sent.
 
-        Each is resent once, even if this is killed and done again; at least once if its queue is on another broker than
-        that of its dead letter, or it has more than 8 MiB. Every group that reads the topic receives the messages, or,
-        with `only_group`, this group alone, with all of its tries. They go to their original queue if it is writable.
+        Each is resent exactly once, even if you repeat the command after it was killed; at least once if its queue is
+        on another broker than the dead letter, or if it has more than 8 MiB. All groups that read the topic receive the
+        messages, or, with `only_group`, this group alone, which has all of its tries again. Messages go to their
+        original queue if it is writable.
 
         Args:
             group: its name.
             to: send them to this topic instead of their own.
-            only_group: only this group gets them, not all groups that read the topic: after the first of its
-                `retry_delays_s`, or at once what it gave up when it received messages one by one. These messages must
-                still be stored, not in a FIFO topic, and the group must still receive them one by one.
+            only_group: send them to this group alone, after the first of its `retry_delays_s`. Messages that it
+                received one by one are delivered at once: they must still be stored, not in a FIFO topic, and the group
+                must still receive messages one by one.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: as of `dead_letters`.
@@ -417,7 +418,7 @@ class LetterOperations(Operations):
     ) -> int:
         """Drop open dead letters of a group: they are no longer shown or resent.
 
-        They use disk space until brokers delete them (--dead-letter-bytes), or you delete the topic %DLQ%GROUP.
+        They use disk space until brokers delete them (--dead-letter-bytes) or you delete the topic %DLQ%GROUP.
 
         Args:
             group: its name.

@@ -277,12 +277,12 @@ class MessageOperations(Operations):
     ) -> FoundMessages:
         """Find the messages of a topic with a key or an id, in the order of their store times.
 
-        The brokers look into their stored batches, a short time for each call, and serve others meanwhile. What they
-        find is opened and compared here, so every message that is returned has the key or the id.
+        The brokers search their stored batches in short calls, so they serve others meanwhile. The client compares what
+        they find, so every message that is returned has the key or the id.
 
         Args:
             topic: its name.
-            key: messages that have this key, as a whole.
+            key: messages with exactly this key.
             message_id: the message with this id, as a receipt has it.
             progress: called with the number of offsets that were looked at, and of those in the range so far as they
                 are known.
@@ -326,11 +326,11 @@ class MessageOperations(Operations):
     ) -> MessageTrace:
         """Show where a message is stored, and what each group has done with it.
 
-        It is worked out from what the brokers know at this moment; nothing is recorded for it.
+        The brokers answer from their present state; no history is recorded.
 
         Args:
             message: its address, which is the fastest, or its id.
-            topic: in which an id is looked for; by default in all that you may read.
+            topic: search for the id in this topic; by default in all that you may read.
             progress: as of `find_messages`.
             **within: the bounds of the search for an id; see `SearchRange`.
 

@@ -82,12 +82,13 @@ class SearchRange(TypedDict, total=False):
     """The bounds of a search: arguments of `Admin.find_messages`.
 
     Attributes:
-        since: only messages stored from this time on, or "earliest"; an hour ago unless given, as the range decides how
-            long a search takes. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or
-            1769846400000ms since 1970.
+        since: only messages stored from this time on, or "earliest"; by default the last hour. A longer range takes
+            longer. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms
+            since 1970.
         until: only messages stored before this time.
-        max_messages: end after so many; 1,000 unless given.
-        verify: compare each batch with its checksum as well, which takes a multiple: damaged keys could hide a message.
+        max_messages: end after this number of messages; 1,000 by default.
+        verify: also verify the checksum of each batch: damaged keys could hide a message. This takes several times as
+            long.
     """
 
     since: Time

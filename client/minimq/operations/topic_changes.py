@@ -202,13 +202,12 @@ class TopicChanges(TopicCreation):
 
         `queues` changes the number of queues while producers and consumers run, and loses no message. Consumers see
         added queues before producers do, and finish reading queues before these are removed. If a group does not read
-        them in time, it fails, and you can repeat it. Messages in removed queues are still stored, but groups that
-        begin later, and replays, do not see them; more queues show them again. `read_queues` and `write_queues` are
-        single steps of this.
+        them in time, the command fails; repeat it to continue. Messages in removed queues stay stored, but groups that
+        begin later and replays do not see them until the queues are added again. `read_queues` and `write_queues` are
+        the single steps.
 
-        Messages that a shorter `retention_s` or `retention_bytes` passes can no longer be read once the broker has
-        looked, within seconds; their disk is freed later. A broker of the topic that is away is not changed: repeat it
-        when the broker is back.
+        A shorter `retention_s` or smaller `retention_bytes` hides expired messages within seconds; their disk space is
+        freed later. A broker that is away is not changed: repeat the command when it is back.
 
         Args:
             name: of the topic.
@@ -216,15 +215,15 @@ class TopicChanges(TopicCreation):
             read_queues: queues that consumers see on each broker, 1 to 1024.
             write_queues: queues that producers see on each broker, 1 to 1024.
             permission: what clients may do with it.
-            retention_s: time for which messages are kept, in seconds or such as 12h or 7d; 0 or default: as long as
-                others.
-            retention_bytes: size on each broker from which on the oldest messages go, such as 10GiB; 0 or default: no
-                limit of its own.
+            retention_s: how long messages are kept, such as 12h or 7d, or a number of seconds. 0 or default: as long as
+                the broker keeps others.
+            retention_bytes: maximum size on each broker, such as 10GiB: beyond it the oldest messages are deleted. 0 or
+                default: no limit of its own.
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on this broker; may be given several times.
             ignore_groups: remove queues even if this group has not read them; may be given several times.
-            force: remove queues even if they have unread messages, or nobody would read what is sent to some.
-            timeout_s: time that `queues` waits for groups to read the removed queues.
+            force: remove queues even if they have unread messages, or if producers still send to them.
+            timeout_s: seconds to wait until all groups have read the removed queues.
             wait: return only when every name server that answers shows the change.
             progress: told in one sentence what is done or waited for, each time that changes; in the calling thread.
 

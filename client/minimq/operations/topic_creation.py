@@ -158,10 +158,9 @@ class TopicCreation(Operations):
     ) -> bool:
         """Create a topic on every master of the cluster, or on some of them.
 
-        It returns when the name servers show the topic, so that producers find it at once. If a creation failed on some
-        of the brokers, repeat it to complete it; a broker that joined later gets the topic in the same way. Other
-        brokers than `brokers` are not checked: they may have other counts. A broker that is away does not get the
-        topic: repeat it when the broker is back.
+        It returns when the name servers show the topic, so that producers find it at once. Repeat it if it failed on
+        some brokers, or to create the topic on brokers that have joined since or were away. If `brokers` is given,
+        other brokers are not checked and may have other counts.
 
         Args:
             name: 1 to 127 letters, digits and the characters _ - . such as "shop.orders.v1".
@@ -169,16 +168,17 @@ class TopicCreation(Operations):
             read_queues: queues that consumers see on each broker, if not all.
             write_queues: queues that producers see on each broker, if not all.
             permission: what clients may do with it.
-            fifo: keep the order of messages of one message group, which are taken one by one. It cannot be changed
-                later.
-            compaction: keep the latest message of each key, and remove older ones. It cannot be changed later, nor can
-                the number of queues.
-            retention_s: time for which messages are kept, in seconds or such as 7d; 0 or default: as long as others.
-            retention_bytes: size on each broker from which on the oldest messages go, such as 10GiB; 0 or default: no
-                limit of its own.
+            fifo: keep the order of the messages in each message group: consumers receive them one by one. This cannot
+                be changed later.
+            compaction: keep the latest message of each key, and remove older ones. Neither this nor the number of
+                queues can be changed later.
+            retention_s: how long messages are kept, such as 7d, or a number of seconds. 0 or default: as long as the
+                broker keeps others.
+            retention_bytes: maximum size on each broker, such as 10GiB: beyond it the oldest messages are deleted. 0 or
+                default: no limit of its own.
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on this broker; may be given several times.
-            if_not_exists: succeed if the topic exists, whatever its settings, which stay as they are.
+            if_not_exists: succeed if the topic exists, and leave its settings unchanged.
             same_settings: with `if_not_exists`: fail if the existing topic has other settings.
             wait: return only when every name server that answers shows the topic on all these brokers.
 

@@ -187,8 +187,8 @@ class TopicOperations(TopicChanges):
     def routes(self) -> list[TopicRoute]:
         """List the topics.
 
-        Topics for retries (%RETRY%group) and dead letters (%DLQ%group) are those of minimq itself. A topic whose
-        brokers are all away has no queues.
+        minimq itself creates topics for retries (%RETRY%group) and dead letters (%DLQ%group). A topic whose brokers are
+        all away has no queues.
 
         Returns:
             The routes of the topics, sorted.
@@ -205,7 +205,7 @@ class TopicOperations(TopicChanges):
     def describe_topic(self, name: values.TopicName) -> TopicDescription:
         """Show the settings of a topic, and the first offset and the end of each queue.
 
-        Slaves are asked where there is no master.
+        Where there is no master, a slave answers.
 
         The queues of brokers that are away or do not answer in time are missing; `away` and `unanswered` of the result
         name these brokers.
@@ -289,15 +289,15 @@ class TopicOperations(TopicChanges):
     ) -> tuple[AwayBroker, ...]:
         """Delete a topic with all its messages, from all brokers or from some of them.
 
-        It is refused while a broker of the topic is away, since that broker would bring the topic back. With `force`,
-        or `brokers`, the topic is deleted on the others.
+        It is refused while a broker of the topic is away, since that broker would bring the topic back. `force` or
+        `brokers` deletes the topic on the others.
 
         Args:
             name: of the topic.
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on this broker; may be given several times.
             if_exists: succeed if there is no such topic.
-            force: delete even while a broker of the topic is away, which will bring the topic back when it starts.
+            force: delete even while a broker of the topic is away; that broker brings the topic back when it starts.
             wait: return only when no name server that answers shows it on these brokers any more.
 
         Returns:

@@ -179,14 +179,14 @@ class TransactionOperations(Operations):
     ) -> ListedTransactions:
         """List the transactions with half messages that have not ended, the oldest first.
 
-        One that is "open" belongs to a producer that is at work, or will be asked. "Undecided" means that the producer
-        group was asked as often as brokers do, and gave no answer: decide by hand, or the transaction expires. "Keys"
-        are those of its first message.
+        "Open": its producer is still at work, or brokers will ask the producer group how it ends. "Undecided": the
+        group has not answered any of these checks; end the transaction by hand, or it expires. "Keys" are those of the
+        first message.
 
         Args:
             group: only those of this producer group.
-            undecided: only those about which no producer is asked any more.
-            most: list so many at most: the oldest.
+            undecided: only those that brokers no longer ask about.
+            most: maximum number of transactions: the oldest.
             on_failure: called with the name of each broker that does not answer, and the error; those of the others are
                 returned then. By default the error is raised.
 
@@ -209,7 +209,7 @@ class TransactionOperations(Operations):
         number: Annotated[int, Param(low=0)],
         resolution: TransactionResolution,
     ) -> TransactionResolution:
-        """End a transaction with half messages by hand. It has one outcome forever.
+        """End a transaction with half messages by hand. This cannot be undone.
 
         Args:
             group: the producer group.

@@ -128,7 +128,7 @@ class UserOperations(IssuerOperations):
         to: Target = None,
         on_late: Late = None,
     ) -> str:
-        """Add a user, and write its credentials to stdout or to a file: anyone who has them can act as the user.
+        """Add a user, and write its credentials to stdout or to a file. Anyone who has them can act as the user.
 
         They are not stored anywhere else. A consumer needs --read for its topics and --group for its group. A pattern
         may contain ${user}, the name of the user.
@@ -313,7 +313,7 @@ class UserOperations(IssuerOperations):
     ) -> AccessDocument:
         """Limit the bytes of messages that a user sends to each broker, and reads from each, in a second.
 
-        Nothing is refused: a broker reads slower from all streams of the user together, and writes slower.
+        Brokers refuse nothing: they slow down all streams of the user together.
 
         Args:
             name: of the user.
