@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from minimq import Cluster, __version__
+from minimq_common.errors import MiniMQError
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.action_pages import ActionPages
@@ -102,7 +103,7 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
-        exception_handlers={HTTPException: on_http_error, Exception: on_error},
+        exception_handlers={HTTPException: on_http_error, MiniMQError: on_error, Exception: on_error},
         lifespan=lifespan,
     )
     # Around all of Starlette: its answers to errors have the headers of `Guard` as well.

@@ -35,28 +35,25 @@ class Faces:
 
     async def answer(self, request: Request) -> Response:
         """Return the face that the request asks for."""
-        try:
-            visitor, parameters = request.state.visitor, answers.parameters_of(request)
-            if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
-                return await self._events(request, visitor, parameters)
-            wrong: dict[str, str] = {}
-            data = None
-            while data is None:
-                try:
-                    data = await self._gather(visitor, parameters)
-                except WrongParameter as error:
-                    if answers.is_json(request) or not self._page.has_form or error.name in wrong:
-                        raise
-                    wrong[error.name] = error.message
-                    parameters = parameters.without(error.name)
-            if answers.is_json(request):
-                return answers.json_answer(data)
-            rendering = self._console.rendering
-            render = rendering.live_part if answers.is_part(request) else rendering.page
-            html = render(self._page, data, {**answers.context_of(request), "wrong": wrong})
-            return Response(html, 400 if wrong else 200, answers.HEADERS, "text/html")
-        except MiniMQError as error:
-            return answers.failure_answer(self._console, request, answers.failure_of(error))
+        visitor, parameters = request.state.visitor, answers.parameters_of(request)
+        if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
+            return await self._events(request, visitor, parameters)
+        wrong: dict[str, str] = {}
+        data = None
+        while data is None:
+            try:
+                data = await self._gather(visitor, parameters)
+            except WrongParameter as error:
+                if answers.is_json(request) or not self._page.has_form or error.name in wrong:
+                    raise
+                wrong[error.name] = error.message
+                parameters = parameters.without(error.name)
+        if answers.is_json(request):
+            return answers.json_answer(data)
+        rendering = self._console.rendering
+        render = rendering.live_part if answers.is_part(request) else rendering.page
+        html = render(self._page, data, {**answers.context_of(request), "wrong": wrong})
+        return Response(html, 400 if wrong else 200, answers.HEADERS, "text/html")
 
     async def _gather(self, visitor: Visitor, parameters: Parameters) -> Data:
         console, loop = self._console, asyncio.get_running_loop()

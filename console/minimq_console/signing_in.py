@@ -11,7 +11,7 @@ from starlette.routing import Route
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
 from minimq_common.security.tokens import has_form
 from minimq_common.serving.logs import ALWAYS_WRITTEN
-from minimq_console.answers import address_of, failure_answer, failure_of, form_of, html_answer
+from minimq_console.answers import address_of, failure_of, form_of, html_answer
 from minimq_console.console import Console
 from minimq_console.guard import SIGN_IN_PATH, begin_session, new_id
 from minimq_console.visitors import Visitors
@@ -48,12 +48,9 @@ class SigningIn:
 
     async def sign_in(self, request: Request) -> Response:
         """Let a visitor in, or show the form again, with the reason."""
-        try:
-            form = await form_of(request)
-            name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
-            key = form.text("key", most=_MOST_KEY)
-        except MiniMQError as error:
-            return failure_answer(self._console, request, failure_of(error))
+        form = await form_of(request)
+        name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
+        key = form.text("key", most=_MOST_KEY)
         if len(name) >= _LEAST_SECRET and name.lstrip().startswith(_SECRETS):  # no page and no log may show it
             return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
         host, address = request.client.host if request.client else "-", address_of(request.scope)
@@ -69,10 +66,7 @@ class SigningIn:
 
     async def sign_out(self, request: Request) -> Response:
         """Let a visitor go."""
-        try:
-            await form_of(request)
-        except MiniMQError as error:
-            return failure_answer(self._console, request, failure_of(error))
+        await form_of(request)
         user = self._visitors.sign_out(request.state.browser)
         _audit.info("console: a visitor has signed out user=%r from=%s", user, address_of(request.scope))
         begin_session(request)

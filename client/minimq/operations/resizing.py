@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from minimq.administration.failures import merge_failures
@@ -69,6 +70,7 @@ def say_undo(topic: str, before: Mapping[str, Counts]) -> str:
     return " and ".join(commands)
 
 
+@dataclass(slots=True)
 class Resize:
     """One resize of one topic. Used by one thread.
 
@@ -76,28 +78,19 @@ class Resize:
     show it, and makes the next step of each broker. So it goes on from wherever an earlier one, or a crash, left off.
     """
 
-    def __init__(
-        self,
-        masters: Masters,
-        topic: str,
-        queues: int,
-        carriers: Mapping[str, str],
-        ignored: Sequence[str],
-        *,
-        force: bool,
-        progress: Callable[[str], None] | None,
-    ) -> None:
-        self._masters = masters
-        self._topic = topic
-        self._queues = queues
-        self._carriers = dict(carriers)
-        self._ignored = ignored
-        self._force = force
-        self._progress = progress
-        self._said = ""
-        self._steps: dict[str, Counts] = {}
-        self._before: dict[str, Counts] = {}
-        self._now: dict[str, Counts] = {}
+    masters: Masters
+    topic: str
+    queues: int
+    #: Addresses of the brokers that carry the topic, by name.
+    carriers: Mapping[str, str]
+    ignored: Sequence[str]
+    _: KW_ONLY
+    force: bool
+    progress: Callable[[str], None] | None
+    _said: str = ""
+    _steps: dict[str, Counts] = field(default_factory=dict)
+    _before: dict[str, Counts] = field(default_factory=dict)
+    _now: dict[str, Counts] = field(default_factory=dict)
 
     def run(self, timeout_s: float) -> None:
         """Return when it is done. Raises as `TopicAdmin.resize_topic` does."""
@@ -120,8 +113,8 @@ class Resize:
         seen = self._look()
         self._now = {broker: Counts(it.topic.read_queues, it.topic.write_queues) for broker, it in seen.items()}
         self._before = self._before or dict(self._now)
-        steps = {broker: step for broker, now in self._now.items() if (step := next_counts(now, self._queues))}
-        self._masters.wait_until_shown({broker: it.data_version for broker, it in seen.items()})
+        steps = {broker: step for broker, now in self._now.items() if (step := next_counts(now, self.queues))}
+        self.masters.wait_until_shown({broker: it.data_version for broker, it in seen.items()})
         if not steps:
             return True
         new = {broker: step for broker, step in steps.items() if self._steps.get(broker) != step}
@@ -132,8 +125,8 @@ class Resize:
         return False
 
     def _look(self) -> dict[str, broker_pb2.DescribeTopicResponse]:
-        request = broker_pb2.DescribeTopicRequest(topic=self._topic)
-        answers, failures = self._masters.calls.call_all(self._carriers, lambda stub: stub.DescribeTopic, request)
+        request = broker_pb2.DescribeTopicRequest(topic=self.topic)
+        answers, failures = self.masters.calls.call_all(self.carriers, lambda stub: stub.DescribeTopic, request)
         if failures:
             raise merge_failures(failures)
         return answers
@@ -141,15 +134,15 @@ class Resize:
     def _make(self, steps: Mapping[str, Counts]) -> None:
         requests = {
             broker: broker_pb2.UpdateTopicRequest(
-                topic=self._topic,
+                topic=self.topic,
                 read_queues=step.read,
                 write_queues=step.write,
-                force=self._force,
-                ignored_groups=self._ignored,
+                force=self.force,
+                ignored_groups=self.ignored,
             )
             for broker, step in steps.items()
         }
-        answers, failures = self._masters.calls.call_all(self._carriers, lambda stub: stub.UpdateTopic, requests)
+        answers, failures = self.masters.calls.call_all(self.carriers, lambda stub: stub.UpdateTopic, requests)
         for broker, answer in answers.items():
             self._now[broker] = Counts(answer.topic.read_queues, answer.topic.write_queues)
         if failures:
@@ -157,17 +150,17 @@ class Resize:
 
     def _find_again(self) -> None:
         with contextlib.suppress(TransportError, SystemBusy):
-            found = self._masters.find()
-            self._carriers |= {broker: found[broker] for broker in self._carriers if broker in found}
+            found = self.masters.find()
+            self.carriers = {broker: found.get(broker, address) for broker, address in self.carriers.items()}
 
     def _say(self, sentence: str) -> None:
-        if self._progress is not None and sentence != self._said:
+        if self.progress is not None and sentence != self._said:
             self._said = sentence
-            self._progress(sentence)
+            self.progress(sentence)
 
     def _too_late(self, error: MiniMQError, timeout_s: float) -> MiniMQError:
         text = (
-            f"topic {self._topic} does not have {count_of(self._queues, 'queue')} everywhere after {timeout_s:g} s: "
+            f"topic {self.topic} does not have {count_of(self.queues, 'queue')} everywhere after {timeout_s:g} s: "
             f"{error.message}"
         )
         if self._now:
@@ -176,5 +169,5 @@ class Resize:
         if isinstance(error, NotDrained):
             text += f"; {_REMEDY}"
         if self._before:
-            text += f"; or go back with {say_undo(self._topic, self._before)}"
+            text += f"; or go back with {say_undo(self.topic, self._before)}"
         return error.with_message(text)

@@ -257,6 +257,8 @@ class TopicChanges(TopicCreation):
             if (read_queues, write_queues) != (None, None):
                 raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
             check_queue_counts(queues=queues)
+            if timeout_s <= 0:
+                raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         carriers = self._carriers(name, cluster, brokers, queues)
         changed = carriers if has_steps else {}
         answers, failures = self._masters.call_all(changed, lambda stub: stub.UpdateTopic, request)
@@ -266,7 +268,10 @@ class TopicChanges(TopicCreation):
         if wait and has_steps:
             self._masters.wait_until_shown(versions_of(answers))
         if queues is not None:
-            self._resize(name, queues, carriers, ignore_groups, force, timeout_s, progress)
+            from minimq.operations.resizing import Resize
+
+            ignored = tuple(request.ignored_groups)
+            Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
         return self._left_out(name, cluster, brokers, carriers)
 
     def resize_topic(
@@ -292,28 +297,16 @@ class TopicChanges(TopicCreation):
             NotDrained: a group had not read the queues in time. The text names groups and queues, the counts as they
                 are now, and how to go on or back.
         """
-        check_topic(name)
-        check_queue_counts(queues=queues)
-        carriers = self._carriers(name, cluster, brokers, queues)
-        self._resize(name, queues, carriers, ignore_groups, force, timeout_s, progress)
-        return self._left_out(name, cluster, brokers, carriers)
-
-    def _resize(
-        self,
-        name: str,
-        queues: int,
-        carriers: Mapping[str, str],
-        ignore_groups: Sequence[str],
-        force: bool,
-        timeout_s: float,
-        progress: Callable[[str], None] | None,
-    ) -> None:
-        from minimq.operations.resizing import Resize
-
-        if timeout_s <= 0:
-            raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
-        ignored = tuple(check_group(group) for group in ignore_groups)
-        Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
+        return self.update_topic(
+            name,
+            queues=queues,
+            cluster=cluster,
+            brokers=brokers,
+            ignore_groups=ignore_groups,
+            force=force,
+            timeout_s=timeout_s,
+            progress=progress,
+        )
 
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None

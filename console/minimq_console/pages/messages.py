@@ -18,8 +18,8 @@ from minimq.administration.descriptions import QueueDescription
 from minimq.aio import PullConsumer
 from minimq.operations.places import MessageAddress, parse_address
 from minimq.operations.views import row_of
-from minimq_common.errors import CorruptBatch, MiniMQError
-from minimq_console.answers import failure_answer, failure_of, parameters_of
+from minimq_common.errors import CorruptBatch
+from minimq_console.answers import parameters_of
 from minimq_console.bodies import SHOWN_BYTES, WAYS, shown, visible
 from minimq_console.console import Console
 from minimq_console.page import Data, Page, Visit
@@ -66,13 +66,10 @@ def gather_message(visit: Visit) -> Data:
 
 async def download(console: Console, request: Request) -> Response:
     """Return the body of the message at the address as a file, which no browser runs or shows."""
-    try:
-        visit = Visit(request.state.visitor, parameters_of(request), console)
-        place = _address_of(visit.parameters)
-        asked = visit.ask("the message", lambda: visit.admin.message_at(place))
-        message = await asyncio.get_running_loop().run_in_executor(console.gathering, asked.required)
-    except MiniMQError as error:
-        return failure_answer(console, request, failure_of(error))
+    visit = Visit(request.state.visitor, parameters_of(request), console)
+    place = _address_of(visit.parameters)
+    asked = visit.ask("the message", lambda: visit.admin.message_at(place))
+    message = await asyncio.get_running_loop().run_in_executor(console.gathering, asked.required)
     name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{place.queue.topic}-{place.queue.broker_name}")
     headers = {
         "Content-Disposition": f'attachment; filename="{name}-{place.queue.queue_id}-{place.offset}.bin"',
