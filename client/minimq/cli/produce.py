@@ -17,7 +17,7 @@ import click
 
 from minimq.cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq.cli.commands import declared, progress_bar
-from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, moment_of, properties_of
+from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, properties_of
 from minimq.operations import values
 from minimq.operations.operation import Param
 from minimq.operations.views import Row, Table, columns
@@ -26,7 +26,7 @@ from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
-from minimq_common.words import count_of, seconds_of
+from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.sending.producer import Producer
@@ -62,7 +62,7 @@ _GROUP_FIELD = Param(
 )
 _AT = Param(
     metavar="TIME",
-    read=lambda what, text: moment_of(text, what),
+    read=values.any_moment,
     help="Deliver the messages at this time, for example 2026-12-24T18:00Z.",
 )
 _RECALLABLE = Param(
@@ -86,13 +86,6 @@ def _opened(text: str) -> BinaryIO:
         raise InvalidArgument(f"cannot read {text}: {error.strerror}") from None
 
 
-def _duration(what: str, text: str) -> float:
-    seconds = seconds_of(text)
-    if seconds is None:
-        raise InvalidArgument(f"{what} {text!r} is no duration: write 30m, 90s, 1h30m or 500ms")
-    return seconds
-
-
 def _choice(names: Sequence[str], text: str, option_name: str = "") -> Param:
     return Param(flag=option_name, choices={name: name for name in names}, help=text)
 
@@ -100,7 +93,7 @@ def _choice(names: Sequence[str], text: str, option_name: str = "") -> Param:
 _SHAPE = _choice(
     ("body", "json"), "Lines are bodies, or JSON objects as `minimq consume --format json` writes them.", "--format"
 )
-_AFTER = Param(metavar="DURATION", read=_duration, help="Deliver the messages after this delay: 90s, 1h30m.")
+_AFTER = Param(metavar="DURATION", read=values.seconds, help="Deliver the messages after this delay: 90s, 1h30m.")
 _STATISTICS = _choice(
     ("table", "json"), "Print counters, latencies and avoided brokers at the end, even after a failure."
 )
@@ -244,19 +237,15 @@ def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector:
     messages = parse.messages(block)
     try:
         with interrupt_later():
-            _send(producer, messages, selector)
+            if len(messages) == 1:
+                producer.send(messages[0], selector=selector)
+            elif messages:
+                producer.send_many(messages, selector=selector)
             parse.stored()
             done.messages += len(messages)
     except MessageTooLarge as error:
         raise parse.refused(block, error) from None
     done.bytes += sum(len(message.body) for message in messages)
-
-
-def _send(producer: Producer, messages: list[Message], selector: Selector | None) -> None:
-    if len(messages) == 1:
-        producer.send(messages[0], selector=selector)
-    elif messages:
-        producer.send_many(messages, selector=selector)
 
 
 def _is_not_utf8(block: bytes) -> bool:
@@ -357,11 +346,8 @@ def _lines_of(block: bytes) -> list[bytes]:
 
 
 def _too_long(number: int, limit: int) -> MessageTooLarge:
-    return MessageTooLarge(
-        f"line {number} has more than {limit:,} bytes: make it shorter, or raise --max-body-bytes "
-        "here and at the "
-        "brokers"
-    )
+    remedy = "make it shorter, or raise --max-body-bytes here and at the brokers"
+    return MessageTooLarge(f"line {number} has more than {limit:,} bytes: {remedy}")
 
 
 def _blocks(fd: int, limit: int) -> Iterator[bytes]:
