@@ -70,7 +70,7 @@ __all__ = [
 if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin import Admin
-    from minimq.administration.compaction import Compaction
+    from minimq.administration.descriptions import Compaction
     from minimq.administration.recalls import RecallResult
     from minimq.administration.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
     from minimq.connection.cluster import Cluster
@@ -102,7 +102,7 @@ else:
         "Admin": "minimq.admin",
         "AllocationStrategy": "minimq.rebalance",
         "Cluster": "minimq.connection.cluster",
-        "Compaction": "minimq.administration.compaction",
+        "Compaction": "minimq.administration.descriptions",
         "ConsumeResult": "minimq.receiving.listening.listener",
         "ConsumerOptions": "minimq.receiving.consumer_options",
         "Credentials": "minimq_common.security.credentials",

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hmac import compare_digest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
+import jinja2
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from minimq.operations.words import duration_of, size_of
 from minimq_common import errors
 from minimq_common.errors import AccessDenied, InvalidArgument
-from minimq_console.parameters import Parameters
+from minimq_console.bodies import visible
+from minimq_console.charts import HEIGHT, WIDTH
+from minimq_console.parameters import Parameters, segment, with_query
 
 if TYPE_CHECKING:
     from minimq_console.console import Console
+    from minimq_console.page import Data, Page
 
 #: Of every answer: what was true a second ago may be wrong now, and the address alone does not say which face it is.
 HEADERS = {"Cache-Control": "no-store", "Vary": "Accept, HX-Request"}
@@ -186,3 +191,63 @@ def failure_answer(console: Console, request: Request, failure: Failure) -> Resp
         return json_answer(failure.as_json(), failure.status)
     name = "failure_part.html" if is_part(request) else "failure.html"
     return html_answer(console, request, name, {"failure": failure, "title": failure.heading}, failure.status)
+
+
+# ---- Templates ----------------------------------------------------------------------------------------
+
+
+#: Stands for what is not known.
+_UNKNOWN = "\N{EN DASH}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+#: Figures and times as pages show them; all show what is not known as a dash.
+_FIGURES: dict[str, Callable[[Any], str]] = {
+    "number": "{:,.0f}".format,
+    "rate": _rate,
+    "size": size_of,
+    "duration": duration_of,
+    "instant": "{:%Y-%m-%d %H:%M:%SZ}".format,
+    "share": lambda value: f"{value * 100:.0f} %",
+}
+
+
+class Rendering:
+    """The templates. Thread-safe.
+
+    Everything that a template inserts is escaped, and a name that does not exist is an error.
+    """
+
+    def __init__(self, shared: Mapping[str, object]) -> None:
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("minimq_console", "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        for name, show in _FIGURES.items():
+            self._templates.filters[name] = lambda value, show=show: _UNKNOWN if value is None else show(value)
+        self._templates.filters.update(segment=segment, visible=visible)
+        self._templates.globals.update(with_query=with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
+
+    def page(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
+        """Return a whole page."""
+        template = self._templates.get_template(page.template)
+        is_live = page.live_s is not None and not page.stays(data) and not context["wrong"]
+        html: str = template.render({**context, "page": data, "title": page.title, "is_live": is_live})
+        return html
+
+    def live_part(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
+        """Return the part of a page that events bring anew."""
+        template = self._templates.get_template(page.template)
+        names = template.new_context({**context, "page": data, "title": page.title, "is_live": True})
+        return "".join(template.blocks["live"](names))
+
+    def template(self, name: str, context: Mapping[str, object]) -> str:
+        """Return what a template makes of a context."""
+        html: str = self._templates.get_template(name).render(**context)
+        return html

@@ -22,7 +22,7 @@ from minimq_common.errors import MiniMQError
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.action_pages import ActionPages
-from minimq_console.answers import failure, failure_answer, failure_of
+from minimq_console.answers import Rendering, failure, failure_answer, failure_of
 from minimq_console.bodies import decoder
 from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
@@ -30,7 +30,6 @@ from minimq_console.faces import Faces
 from minimq_console.guard import Guard
 from minimq_console.json_api import JsonApi
 from minimq_console.pages import cluster, groups, held, messages, topics
-from minimq_console.rendering import Rendering
 from minimq_console.server import ConsoleServer, ProxiedApp
 from minimq_console.signing_in import SigningIn
 from minimq_console.visitors import Observer, Visitors

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 from minimq_common.errors import SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
+from minimq_console.answers import Rendering
 from minimq_console.bodies import Decode
-from minimq_console.rendering import Rendering
 
 #: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
 _GATHERING, _CALLING = 48, 96

@@ -17,7 +17,7 @@ from minimq import LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from minimq_console import answers, server
-from minimq_console.rendering import Rendering
+from minimq_console.answers import Rendering
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 

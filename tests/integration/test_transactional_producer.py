@@ -20,7 +20,7 @@ from minimq import (
     TransactionalProducer,
     TransactionResolution,
 )
-from minimq.administration.compaction import Compaction
+from minimq.administration.descriptions import Compaction
 from minimq.errors import Closed, InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
 from minimq.sending.append_stream import AppendStream
 from minimq.sending.transactions.transactional_producer import CheckedTransaction

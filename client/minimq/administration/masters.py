@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from minimq.administration.failures import raise_failures
 from minimq.connection.at_master import at_master, with_retries
 from minimq.connection.away import ClusterView, say_away
 from minimq.connection.client import ClusterClient
@@ -17,6 +16,7 @@ from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
+    NotDrained,
     NotEnoughReplicas,
     NotMaster,
     TopicNotFound,
@@ -341,3 +341,43 @@ def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: 
     masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
     log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
     client.routes.refresh(topic)
+
+
+# ---- One error for many brokers -----------------------------------------------------------------------
+
+
+def lasting_first(error: MiniMQError) -> tuple[bool, bool]:
+    """Order errors: permanent ones come first, then queues that have to be read."""
+    return error.retriable, not isinstance(error, NotDrained)
+
+
+def merge_failures(
+    failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = lasting_first
+) -> MiniMQError:
+    """Return one error for all failures, by broker, with the class and the retry delay of the first in order."""
+    ordered = sorted(failures.items(), key=lambda item: order(item[1]))
+    first = ordered[0][1]
+    if len({error.message for error in failures.values()}) == 1:
+        text = f"{', '.join(broker for broker, _ in ordered)}: {first.message}"
+    else:
+        text = "; ".join(f"{broker}: {error.message}" for broker, error in ordered)
+    return first.with_message(text)
+
+
+def raise_failures(
+    what: str,
+    failures: Mapping[str, MiniMQError],
+    asked: Mapping[str, str],
+    remedy: str,
+    order: Callable[[MiniMQError], Any] = lasting_first,
+) -> None:
+    """Raise one error for all failures, if there are any, merged as `merge_failures` does."""
+    if not failures:
+        return
+    merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()}, order)
+    texts = {error.message for error in failures.values()}
+    if len(failures) == len(asked) and len(texts) == 1:
+        text = f"{what}: {texts.pop()}"
+    else:
+        text = f"{what} on {len(failures)} of {len(asked)} brokers: {merged.message}; {remedy}"
+    raise merged.with_message(text)

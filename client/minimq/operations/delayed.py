@@ -10,7 +10,7 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from minimq.administration.failures import raise_failures
+from minimq.administration.masters import raise_failures
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
 from minimq.operations.operation import (

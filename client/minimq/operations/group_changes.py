@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
-from minimq.administration.failures import raise_failures
+from minimq.administration.masters import raise_failures
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from minimq.administration.failures import raise_failures
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
+from minimq.administration.masters import raise_failures
 from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early

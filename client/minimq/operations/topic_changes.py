@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 from minimq.administration.descriptions import TopicDescription
-from minimq.administration.failures import raise_failures
+from minimq.administration.masters import raise_failures
 from minimq.arguments import check_permission
 from minimq.connection.away import check_route
 from minimq.operations import values

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, Protocol, SupportsIndex
 
-from minimq.administration.compaction import Compaction, check_compaction, compaction_to_wire
-from minimq.administration.failures import raise_failures
+from minimq.administration.descriptions import Compaction, check_compaction, compaction_to_wire
+from minimq.administration.masters import raise_failures
 from minimq.arguments import check_permission
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
-from minimq.administration.failures import raise_failures
+from minimq.administration.masters import raise_failures
 from minimq.connection.away import by_broker, check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from minimq.administration.failures import raise_failures
+from minimq.administration.masters import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
 from minimq.operations.operation import (

@@ -7,8 +7,7 @@ import math
 import time
 from functools import partial
 
-from minimq.administration.failures import raise_failures
-from minimq.administration.masters import Masters
+from minimq.administration.masters import Masters, raise_failures
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues

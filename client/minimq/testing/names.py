@@ -11,7 +11,7 @@ from minimq_common.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:  # a run of pytest that does not use minimq imports this file
     from minimq.admin import Admin
-    from minimq.administration.compaction import Compaction
+    from minimq.administration.descriptions import Compaction
 
 _numbers = itertools.count(1)
 #: Of the name of a test; with what is added a legal name of a group, whose dead letter topic is longer still.

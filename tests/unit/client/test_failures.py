@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.administration.failures import merge_failures, raise_failures
+from minimq.administration.masters import merge_failures, raise_failures
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, SystemBusy, Unavailable
 
 BUSY = SystemBusy("the disk is slow", retry_after_s=0.5)

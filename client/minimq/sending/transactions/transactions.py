@@ -8,8 +8,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-from minimq.administration.failures import raise_failures
-from minimq.administration.masters import Masters
+from minimq.administration.masters import Masters, raise_failures
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.sending.pending_batch import Records
