@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from minimq_common.errors import GroupNotFound, TopicNotFound
@@ -18,60 +19,44 @@ _numbers = itertools.count(1)
 _MOST_CHARACTERS = 60
 
 
-class NewTopic:
-    """Makes topics for one test. Not thread-safe.
-
-        topic = minimq_new_topic(queues=1)
-
-    Args:
-        admin: of the cluster.
-        test: the name of the test, which the names begin with.
-    """
-
+class _Names:
     def __init__(self, admin: Admin, test: str) -> None:
         self._admin, self._test = admin, test
         self._made: list[str] = []
 
+    def _new_name(self) -> str:
+        self._made.append(unique_name(self._test))
+        return self._made[-1]
+
+
+class NewTopic(_Names):
+    """Makes topics for one test: `minimq_new_topic(queues=1)`. Not thread-safe."""
+
     def __call__(self, *, queues: int = 4, fifo: bool = False, compaction: Compaction | None = None) -> str:
         """Create a topic on all masters, and return its name. Raises as `Admin.create_topic` does."""
-        name = unique_name(self._test)
-        self._made.append(name)
+        name = self._new_name()
         self._admin.create_topic(name, queues=queues, fifo=fifo, compaction=compaction)
         return name
 
     def delete_all(self) -> None:
         """Delete the topics that are still there."""
         while self._made:
-            try:
+            with suppress(TopicNotFound):  # the test has deleted it
                 self._admin.delete_topic(self._made.pop())
-            except TopicNotFound:  # the test has deleted it
-                continue
 
 
-class NewGroup:
-    """Names consumer groups for one test. Not thread-safe.
-
-    Args:
-        admin: of the cluster.
-        test: the name of the test, which the names begin with.
-    """
-
-    def __init__(self, admin: Admin, test: str) -> None:
-        self._admin, self._test = admin, test
-        self._made: list[str] = []
+class NewGroup(_Names):
+    """Names consumer groups for one test. Not thread-safe."""
 
     def __call__(self) -> str:
         """Return a name that no other group has."""
-        self._made.append(unique_name(self._test))
-        return self._made[-1]
+        return self._new_name()
 
     def delete_all(self) -> None:
         """Delete what the groups have left, with their own topics, and with members that were not closed."""
         while self._made:
-            try:
+            with suppress(GroupNotFound):  # no consumer had the name
                 self._admin.delete_group(self._made.pop(), force=True, dead_letters=True)
-            except GroupNotFound:  # no consumer had the name
-                continue
 
 
 def unique_name(test: str) -> str:

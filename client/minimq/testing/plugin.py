@@ -6,6 +6,8 @@ Loaded in every run of pytest where minimq is installed, so it imports the libra
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,8 +15,9 @@ import pytest
 if TYPE_CHECKING:
     from minimq import Admin, LocalCluster
     from minimq.testing import NewGroup, NewTopic
-    from minimq.testing.server_logs import ServerLogs
 
+#: Of the log of one server in a report.
+_MOST_BYTES = 16 << 10
 _cluster_key: pytest.StashKey[LocalCluster] = pytest.StashKey()
 _logs_key: pytest.StashKey[ServerLogs] = pytest.StashKey()
 
@@ -32,10 +35,9 @@ def minimq_cluster(minimq_cluster_options: Mapping[str, object], pytestconfig: p
     A test may kill, pause and stop its servers: they run again when the next one begins.
     """
     from minimq import LocalCluster  # most runs of pytest have nothing to do with minimq
-    from minimq.testing import server_logs
 
     with LocalCluster(**minimq_cluster_options) as cluster:  # type: ignore[arg-type] # it checks them itself
-        pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key] = cluster, server_logs.ServerLogs(cluster)
+        pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key] = cluster, ServerLogs(cluster)
         yield cluster
         del pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key]
 
@@ -86,6 +88,39 @@ def minimq_new_group(minimq_admin: Admin, request: pytest.FixtureRequest) -> Ite
 def minimq_group(minimq_new_group: NewGroup) -> str:
     """The name of a consumer group that nobody else uses."""
     return minimq_new_group()
+
+
+# ---- Logs of the servers -----------------------------------------------------------------------------
+
+
+class ServerLogs:
+    """The logs of the servers of a cluster. Not thread-safe."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._paths = {server.name: server.log_path for server in (*cluster.nameservers, *cluster.brokers)}
+        self._begins: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Leave out what is logged so far."""
+        self._begins = {name: _size(path) for name, path in self._paths.items()}
+
+    def sections(self) -> list[tuple[str, str]]:
+        """Return a title and the text of each server that has logged something since; of a long one the end."""
+        found = []
+        for name, path in self._paths.items():
+            begin, end = self._begins.get(name, 0), _size(path)
+            if end > begin:
+                with suppress(OSError), path.open("rb") as log_file:  # its cluster may end meanwhile
+                    log_file.seek(max(begin, end - _MOST_BYTES))
+                    found.append((f"log of minimq {name}", log_file.read().decode(errors="replace")))
+        return found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # it was never started, or the data directory is gone
+        return 0
 
 
 # ---- Around each test -------------------------------------------------------------------------------
