@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -24,10 +24,7 @@ from minimq_common.errors import InvalidArgument, MiniMQError
 _COMMANDS = {
     "local": ("minimq.cli.local:local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM."),
     "topic": ("minimq.cli.nouns:topic", "Create, list, describe, change and delete topics."),
-    "group": (
-        "minimq.cli.nouns:group",
-        "Show, reset or delete consumer groups.",
-    ),
+    "group": ("minimq.cli.nouns:group", "Show, reset or delete consumer groups."),
     "route": ("minimq.cli.nouns:route", "Show the brokers of a topic, as clients see them."),
     "cluster": ("minimq.cli.nouns:cluster", "Show the brokers, and set what clients may do with each."),
     "top": ("minimq.cli.top:top", "Show the activity of the cluster, live."),
@@ -130,28 +127,11 @@ class _Main(click.Group):
 def _accept_everywhere(command: click.Command) -> None:
     """Let a command, and all below it, take --nameserver and --credentials as well: they may stand anywhere."""
     if not any(parameter.name == _NAMESERVER for parameter in command.params):
-        command.params.append(
-            click.Option(
-                ["-n", "--nameserver"],
-                metavar="HOST:PORT[,HOST:PORT]",
-                help="Name servers of the cluster; also accepted before the command.",
-                allow_from_autoenv=False,
-                is_eager=True,
-                expose_value=False,
-                callback=_use_nameserver,
-            )
-        )
-        command.params.append(
-            click.Option(
-                ["--credentials"],
-                metavar="FILE",
-                help="Credentials file of a user; also accepted before the command.",
-                allow_from_autoenv=False,
-                is_eager=True,
-                expose_value=False,
-                callback=_use_credentials,
-            )
-        )
+        for flags, metavar, what, use in _EVERYWHERE:
+            text = f"{what}; also accepted before the command."
+            option = click.Option(flags, metavar=metavar, help=text, is_eager=True, expose_value=False, callback=use)
+            option.allow_from_autoenv = False
+            command.params.append(option)
         if not isinstance(command, click.Group):
             command.callback = _naming_the_default(command.callback)
     for below in command.commands.values() if isinstance(command, click.Group) else ():
@@ -201,6 +181,12 @@ def _restore(variable: str, former: str | None) -> None:
         os.environ.pop(variable, None)
     else:
         os.environ[variable] = former
+
+
+_EVERYWHERE: Final = (
+    (["-n", "--nameserver"], "HOST:PORT[,HOST:PORT]", "Name servers of the cluster", _use_nameserver),
+    (["--credentials"], "FILE", "Credentials file of a user", _use_credentials),
+)
 
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -330,9 +330,6 @@ class AccessOperations(Operations):
             token_file: path of the token on the machine that uses the credentials.
             nameservers: as of `credentials_of`.
 
-        Returns:
-            The text of the credentials.
-
         Raises:
             InvalidArgument: this `Admin` has no credentials.
         """

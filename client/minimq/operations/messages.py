@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, AsyncOperations, Given, Operation, Operations, Param, asynchronous
 from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
-from minimq.operations.views import Plan, Row, Rows, Table, View, columns
+from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.operations.words import missing, printable
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
@@ -71,23 +71,24 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
 
 def message_lines(message: ReceivedMessage) -> Iterator[str]:
     """Yield a message in lines: what is known of it, an empty line, and the body. Control characters are escaped."""
-    yield f"address     {message.queue}@{message.queue_offset}"
-    yield f"id          {message.message_id}"
-    yield f"stored      {message.stored_at.isoformat()}"
-    yield f"born        {message.born_at.isoformat()}"
-    if message.due_at is not None:
-        yield f"due         {message.due_at.isoformat()}"
-    if message.tag is not None:
-        yield printable(f"tag         {message.tag}")
-    for key in message.keys:
-        yield printable(f"key         {key}")
-    if message.message_group is not None:
-        yield printable(f"group       {message.message_group}")
-    for name, value in message.properties.items():
-        yield printable(f"property    {name}={value}")
-    yield f"body        {len(message.body):,} bytes"
+    yield from _labelled(
+        ("address", f"{message.queue}@{message.queue_offset}"),
+        ("id", message.message_id),
+        ("stored", message.stored_at.isoformat()),
+        ("born", message.born_at.isoformat()),
+        ("due", message.due_at.isoformat() if message.due_at else None),
+        ("tag", message.tag),
+        *(("key", key) for key in message.keys),
+        ("group", message.message_group),
+        *(("property", f"{name}={value}") for name, value in message.properties.items()),
+        ("body", f"{len(message.body):,} bytes"),
+    )
     yield ""
     yield from map(printable, message.body.decode(errors="backslashreplace").split("\n"))
+
+
+def _labelled(*about: tuple[str, str | None]) -> Iterator[str]:
+    yield from (printable(f"{label:<12}{text}") for label, text in about if text is not None)
 
 
 def as_line(message: ReceivedMessage) -> bytes:
@@ -113,17 +114,10 @@ def trace_row(trace: MessageTrace) -> Row:
         "address": str(trace.address) if trace.address else None,
         "stored_at": stored.stored_at if stored else None,
         "born_at": stored.born_at if stored else None,
-        "groups": [_group_row(each) for each in trace.groups],
+        "groups": [row_of(each, copy=str(each.copy) if each.copy else None) for each in trace.groups],
         "due": _due_row(trace.due),
         "recalled": _due_row(trace.recalled),
-        "half": None
-        if half is None
-        else {
-            "producer_group": half.producer_group,
-            "number": half.number,
-            "checks": half.checks,
-            "undecided": half.is_undecided,
-        },
+        "half": half and row_of(half, keep=("producer_group", "number", "checks"), undecided=half.is_undecided),
         "complete": trace.is_complete,
     }
 
@@ -132,36 +126,25 @@ def _due_row(due: DelayedMessages | None) -> Row | None:
     return None if due is None else {"queue": str(due.queue), "due_at": due.due_at, "handle": due.recall_handle}
 
 
-def _group_row(trace: GroupTrace) -> Row:
-    return {
-        "group": trace.group,
-        "state": trace.state.value,
-        "client_id": trace.client_id,
-        "tries": trace.tries,
-        "until": trace.until,
-        "copy": str(trace.copy) if trace.copy else None,
-    }
-
-
 def trace_lines(trace: MessageTrace) -> Iterator[str]:
     """Yield the fate of a message in lines."""
-    yield f"id          {trace.message_id}"
-    if trace.message is not None:
-        yield f"address     {trace.address}"
-        yield f"stored      {trace.message.stored_at.isoformat()}"
-        yield f"born        {trace.message.born_at.isoformat()}"
-    if trace.due is not None:
-        recall = f", recall handle {trace.due.recall_handle}" if trace.due.recall_handle else ""
-        yield f"delayed     due at {trace.due.due_at.isoformat()}, for queue {trace.due.queue}{recall}"
-    if trace.recalled is not None:
-        yield f"recalled    was due at {trace.recalled.due_at.isoformat()}, for queue {trace.recalled.queue}"
-    if trace.half is not None:
-        asked = "undecided: decide it by hand" if trace.half.is_undecided else f"checked {trace.half.checks} times"
-        yield f"half        transaction {trace.half.number} of {trace.half.producer_group}, {asked}"
-    for each in trace.groups:
-        yield printable(f"group       {each.group}: {_said(each)}")
-    if trace.message is not None and not trace.groups:
-        yield "group       none has begun to read the topic"
+    stored, due, recalled, half = trace.message, trace.due, trace.recalled, trace.half
+    handle = f", recall handle {due.recall_handle}" if due and due.recall_handle else ""
+    none = "none has begun to read the topic" if stored and not trace.groups else None
+    asked = ""
+    if half is not None:
+        asked = "undecided: decide it by hand" if half.is_undecided else f"checked {half.checks} times"
+    yield from _labelled(
+        ("id", trace.message_id),
+        ("address", f"{trace.address}" if stored else None),
+        ("stored", stored.stored_at.isoformat() if stored else None),
+        ("born", stored.born_at.isoformat() if stored else None),
+        ("delayed", f"due at {due.due_at.isoformat()}, for queue {due.queue}{handle}" if due else None),
+        ("recalled", f"was due at {recalled.due_at.isoformat()}, for queue {recalled.queue}" if recalled else None),
+        ("half", f"transaction {half.number} of {half.producer_group}, {asked}" if half else None),
+        *(("group", f"{each.group}: {_said(each)}") for each in trace.groups),
+        ("group", none),
+    )
 
 
 def _said(trace: GroupTrace) -> str:
@@ -287,9 +270,6 @@ class MessageOperations(Operations):
             progress: called with the number of offsets that were looked at, and of those in the range so far as they
                 are known.
             **within: the bounds of the search; see `SearchRange`.
-
-        Returns:
-            The messages, and what could not be looked at.
 
         Raises:
             AccessDenied: you may not read the topic.

@@ -189,9 +189,6 @@ class TopicOperations(TopicChanges):
 
         minimq itself creates topics for retries (%RETRY%group) and dead letters (%DLQ%group). A topic whose brokers are
         all away has no queues.
-
-        Returns:
-            The routes of the topics, sorted.
         """
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))

@@ -216,9 +216,6 @@ class TransactionOperations(Operations):
             number: of the transaction.
             resolution: `COMMIT` or `ROLLBACK`.
 
-        Returns:
-            How it has ended.
-
         Raises:
             TransactionEnded: it has ended otherwise before.
             TransactionExpired: no broker knows it.

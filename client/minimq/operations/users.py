@@ -140,9 +140,6 @@ class UserOperations(IssuerOperations):
             lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
             to: write the credentials to a FILE that only you can read, instead of to stdout.
             on_late: called with the error if the change is not yet in force everywhere; by default it is raised.
-
-        Returns:
-            The text of the credentials.
         """
         added = _added(rules)
 
@@ -253,9 +250,6 @@ class UserOperations(IssuerOperations):
             lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
             to: write the credentials to a FILE that only you can read, instead of to stdout.
             on_late: as of `add_user`.
-
-        Returns:
-            The text of the credentials.
         """
 
         def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
