@@ -94,8 +94,6 @@ class Admin(
 
         Raises:
             TopicNotFound, QueueNotFound: there is no such queue.
-            Unavailable: its broker is not known, or cannot be reached.
-            InvalidArgument: the time is invalid, or has no time zone.
         """
         return self.offsets_at([queue], when)[queue]
 

@@ -231,11 +231,7 @@ class AccessOperations(Operations):
         text="Show the whole document, as `minimq access apply` takes it. It contains hashes of keys, and no key.",
     )
     def access(self) -> AccessDocument:
-        """Return the document of users and rules that is in force. It contains hashes of keys, and no key.
-
-        Raises:
-            InvalidArgument: the cluster has no access control.
-        """
+        """Return the document of users and rules that is in force. It contains hashes of keys, and no key."""
         return self._read(self._master())
 
     def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
@@ -295,7 +291,6 @@ class AccessOperations(Operations):
             needs: the rights, 1,000 at most, such as `need_of("read", "topic", "orders")`.
 
         Raises:
-            InvalidArgument: there are too many rights.
             NotAuthenticated: the key is not in force.
         """
         calls, asked = self._masters.calls, list(dict.fromkeys(needs))
@@ -329,9 +324,6 @@ class AccessOperations(Operations):
         Args:
             token_file: path of the token on the machine that uses the credentials.
             nameservers: as of `credentials_of`.
-
-        Raises:
-            InvalidArgument: this `Admin` has no credentials.
         """
         return self._written(UserToken(token_file, ""), nameservers, ABOUT_TOKEN)
 

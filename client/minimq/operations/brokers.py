@@ -378,10 +378,8 @@ class BrokerOperations(Operations):
             wait: return only when every reachable name server shows it. The broker itself applies it at once.
 
         Raises:
-            InvalidArgument: the name servers know no master of that name.
             Unavailable: the broker is away; the text names the time.
             DeadlineExceeded: a name server did not show it in time. The permission is set.
-            MiniMQError: the broker failed.
         """
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
         answer = self._masters.call(broker_name, lambda stub: stub.SetPermission, request)
@@ -430,10 +428,8 @@ class BrokerOperations(Operations):
             The term of the new master.
 
         Raises:
-            InvalidArgument: no such broker or replica is registered, or the broker has no replicas.
             NotInSync: it is not in sync, and `unclean` is not given.
             DeadlineExceeded: it took too long, and may still happen.
-            MiniMQError: another one was elected, or the replica failed.
         """
         replicas = _replicas_of(self, broker_name, replica_id)
         request = broker_pb2.PromoteRequest(unclean=unclean)

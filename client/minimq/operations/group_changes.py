@@ -246,8 +246,6 @@ class GroupChanges(Operations):
             OffsetOutOfRange: one of the queues does not store the offset.
             Unavailable: a broker that carries the topic is away or has no master now; the text names it, and nothing
                 was changed.
-            SystemBusy: the name servers have just started, and do not know all brokers yet.
-            MiniMQError: a broker failed; the text names it, and the brokers that are done.
         """
         chosen = None if queues is None else _ids_by_broker(check_topic(topic), queues)
         request = broker_pb2.ResetOffsetsRequest(group=check_group(group), topic=check_topic(topic), force=force)
@@ -369,8 +367,6 @@ class GroupChanges(Operations):
         Raises:
             GroupNotFound: no broker knows it.
             GroupConflict: members are connected, or queues are held for some; the text names them.
-            Unavailable: a broker is away or has no master now; the text names it, and nothing was changed.
-            MiniMQError: a broker failed; the text says which. Repeat the call to complete the deletion.
         """
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._masters.find_all()

@@ -261,7 +261,6 @@ class LetterOperations(Operations):
         Raises:
             TopicUnavailable, Unavailable: brokers that have them are away.
             DamagedMessages: a batch is damaged, and `on_damage` is not given.
-            MiniMQError: another failure of a broker; the text names it.
         """
         choice = choice_of(chosen)
         return self._open_letters(check_group(group), choice, None, on_damage)

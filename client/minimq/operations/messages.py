@@ -272,7 +272,6 @@ class MessageOperations(Operations):
             **within: the bounds of the search; see `SearchRange`.
 
         Raises:
-            AccessDenied: you may not read the topic.
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
         """
         from minimq.operations.message_search import (  # as above

@@ -189,7 +189,6 @@ class TopicCreation(Operations):
             TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
                 Not raised with `if_not_exists`, unless `same_settings` is given too.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
-            MiniMQError: a master failed; the text says which, and the class is that of one that will last.
         """
         check_topic(name)
         check_queue_counts(queues=queues, read_queues=read_queues, write_queues=write_queues)

@@ -213,7 +213,6 @@ class TopicOperations(TopicChanges):
         Raises:
             TopicNotFound: no broker carries it.
             TopicUnavailable: all brokers that carry it are away.
-            MiniMQError: a broker refused to answer, or none that may carry it answers; the text says which.
         """
         check_topic(name)
         masters = self._masters.find_readable()

@@ -189,9 +189,6 @@ class TransactionOperations(Operations):
             most: maximum number of transactions: the oldest.
             on_failure: called with the name of each broker that does not answer, and the error; those of the others are
                 returned then. By default the error is raised.
-
-        Raises:
-            Unavailable: a broker does not answer, or has no master.
         """
         if not 1 <= most <= _MOST:
             raise InvalidArgument(f"most is {most}: it must be 1 to {_MOST:,}")
@@ -219,7 +216,6 @@ class TransactionOperations(Operations):
         Raises:
             TransactionEnded: it has ended otherwise before.
             TransactionExpired: no broker knows it.
-            Unavailable: a broker does not answer, or has no master.
         """
         if resolution not in OUTCOMES or resolution is UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
