@@ -23,49 +23,22 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8088
 _LOOK_S = 0.5
 
-_PORT = Param(metavar="PORT", help="Port to listen on; 0 chooses a free port.")
-_INTERVAL = Param(flag="--interval", low=0.2, high=3600, help="Seconds between two refreshes of the figures.")
-_HOSTS = Param(
-    flag="--allowed-host",
-    metavar="HOST",
-    help="Further name of the console, besides --host and localhost; repeatable. Other names are refused.",
-)
-_CHANGES = Param(
-    help="Offer actions that change the cluster, such as resetting offsets; otherwise the console only reads."
-)
-_ANYONE = Param(
-    help="Permit --allow-changes on a --host that others reach, although the cluster asks nobody for a key."
-)
-_CERTIFICATE = Param(metavar="FILE", help="Serve HTTPS with this certificate chain, in PEM.")
-_KEY = Param(metavar="FILE", help="The private key of --tls-certificate, in PEM.")
-_ROOT = Param(metavar="PATH", help="Path prefix of the console at a reverse proxy, such as /console.")
-_PROXIES = Param(
-    flag="--trusted-proxy",
-    metavar="ADDRESS",
-    help="IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix are trusted; repeatable.",
-)
-_REGISTRY = Param(
-    metavar="URL",
-    help="Schema registry that decodes Avro, Protobuf and JSON bodies. Set a URL with a password, "
-    "http://USER:PASSWORD@HOST:PORT, by the variable: other users see the options of a process.",
-)
-
 
 @declared("console", "Show the cluster in a browser.")
 def console(  # noqa: PLR0913 - the options of the command
     nameserver: str,
     *,
-    host: Annotated[str, Param(metavar="HOST", help="Name or IP address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, _PORT] = DEFAULT_PORT,
-    interval_s: Annotated[float, _INTERVAL] = 2.0,
-    allowed_hosts: Annotated[Sequence[str], _HOSTS] = (),
-    allow_changes: Annotated[bool, _CHANGES] = False,
-    allow_anyone: Annotated[bool, _ANYONE] = False,
-    tls_certificate: Annotated[str, _CERTIFICATE] = "",
-    tls_key: Annotated[str, _KEY] = "",
-    root_path: Annotated[str, _ROOT] = "",
-    trusted_proxies: Annotated[Sequence[str], _PROXIES] = (),
-    registry: Annotated[str, _REGISTRY] = "",
+    host: Annotated[str, Param(metavar="HOST")] = "127.0.0.1",
+    port: Annotated[int, Param(metavar="PORT")] = DEFAULT_PORT,
+    interval_s: Annotated[float, Param(flag="--interval", low=0.2, high=3600)] = 2.0,
+    allowed_hosts: Annotated[Sequence[str], Param(flag="--allowed-host", metavar="HOST")] = (),
+    allow_changes: bool = False,
+    allow_anyone: bool = False,
+    tls_certificate: Annotated[str, Param(metavar="FILE")] = "",
+    tls_key: Annotated[str, Param(metavar="FILE")] = "",
+    root_path: Annotated[str, Param(metavar="PATH")] = "",
+    trusted_proxies: Annotated[Sequence[str], Param(flag="--trusted-proxy", metavar="ADDRESS")] = (),
+    registry: Annotated[str, Param(metavar="URL")] = "",
 ) -> None:
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and problems.
 
@@ -84,6 +57,25 @@ def console(  # noqa: PLR0913 - the options of the command
       minimq console --port 8080 --nameserver 10.0.0.1:9876,10.0.0.2:9876
       minimq --credentials admin.minimq console --allow-changes
       curl -s 'http://127.0.0.1:8088/?format=json'
+
+    Args:
+        nameserver: of the cluster.
+        host: name or IP address to listen on.
+        port: port to listen on; 0 chooses a free port.
+        interval_s: seconds between two refreshes of the figures.
+        allowed_hosts: further name of the console, besides --host and localhost; repeatable. Other names
+            are refused.
+        allow_changes: offer actions that change the cluster, such as resetting offsets; otherwise the
+            console only reads.
+        allow_anyone: permit --allow-changes on a --host that others reach, although the cluster asks nobody
+            for a key.
+        tls_certificate: serve HTTPS with this certificate chain, in PEM.
+        tls_key: the private key of --tls-certificate, in PEM.
+        root_path: path prefix of the console at a reverse proxy, such as /console.
+        trusted_proxies: IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix
+            are trusted; repeatable.
+        registry: schema registry that decodes Avro, Protobuf and JSON bodies. Set a URL with a password,
+            http://USER:PASSWORD@HOST:PORT, by the variable: other users see the options of a process.
     """
     open_more_files()
     options: dict[str, Any] = {

@@ -34,39 +34,14 @@ if TYPE_CHECKING:
     from minimq.receiving.received import ReceivedMessage
     from minimq_common.model import AwayBroker, MessageQueue
 
-_GROUP = "Consumer group, whose offsets the brokers keep.  [required]"
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
 
-_FROM = Param(
-    flag="--from",
-    metavar="earliest|latest|TIME",
-    read=values.moment_or_end,
-    help="Where the group begins if it is new. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, "
-    "-90m, -7d; or 1769846400000ms since 1970.",
-)
-_AT_END = Param(
-    help="End after the messages that were stored at the start; with status 1 if the queues of a broker could not be "
-    "read because it was or went away.",
-)
-_WAIT = Param(
-    low=0,
-    metavar="SECONDS",
-    help="Seconds that --exit-at-end waits for a broker that goes away or stops answering.",
-)
-_START = Param(
-    low=0, metavar="SECONDS", help="Timeout of waiting at the start for a name server and the brokers of the topic."
-)
-_SLAVES = Param(help="Read from a slave while no master of a broker answers; give all members of a group the same.")
-_TAGS = Param(metavar="EXPRESSION", help='Only these tags: "paid || refunded", or --tags paid --tags refunded.')
-_WHERE = Param(
-    metavar="EXPRESSION",
-    help="Only messages whose properties, tag (TAGS) or keys (KEYS) match: \"region = 'eu' AND amount > 10\".",
-)
 #: Interval of checks of the brokers and of the progress of other members.
 _LOOK_S = 0.5
 #: Seconds that a broker has in any case before it counts as silent.
 _LEAST_TIMEOUT_S = 2.0
+_FROM = Param(flag="--from", metavar="earliest|latest|TIME", read=values.moment_or_end)
 
 
 class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -88,16 +63,18 @@ def consume(  # noqa: PLR0913 - the options of the command
     nameserver: str,
     topic: values.TopicName,
     *,
-    group: Annotated[str, Param(complete="groups", metavar="GROUP", help=_GROUP)] = "",
-    start: Annotated[Time, _FROM] = "earliest",
-    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N", help="End after N messages.")] = None,
-    exit_at_end: Annotated[bool, _AT_END] = False,
-    wait_for_brokers: Annotated[float, _WAIT] = 30.0,
-    tags: Annotated[Sequence[str], _TAGS] = (),
-    where: Annotated[str | None, _WHERE] = None,
+    group: Annotated[str, Param(complete="groups", metavar="GROUP")] = "",
+    start: Annotated[
+        Time, Param(flag="--from", metavar="earliest|latest|TIME", read=values.moment_or_end)
+    ] = "earliest",
+    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N")] = None,
+    exit_at_end: bool = False,
+    wait_for_brokers: Annotated[float, Param(low=0, metavar="SECONDS")] = 30.0,
+    tags: Annotated[Sequence[str], Param(metavar="EXPRESSION")] = (),
+    where: Annotated[str | None, Param(metavar="EXPRESSION")] = None,
     shape: Format = "body",
-    start_timeout: Annotated[float, _START] = START_TIMEOUT_S,
-    read_from_slaves: Annotated[bool, _SLAVES] = True,
+    start_timeout: Annotated[float, Param(low=0, metavar="SECONDS")] = START_TIMEOUT_S,
+    read_from_slaves: bool = True,
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
@@ -115,6 +92,24 @@ def consume(  # noqa: PLR0913 - the options of the command
       minimq consume orders --group audit --exit-at-end
       minimq consume orders --group debug --from latest --format json | jq .body
       minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
+
+    Args:
+        nameserver: of the cluster.
+        topic: its name.
+        group: consumer group, whose offsets the brokers keep; required.
+        start: where the group begins if it is new. A time is 2026-01-31T08:00Z, with a time zone, or before
+            now: -24h, -90m, -7d; or 1769846400000ms since 1970.
+        limit: end after N messages.
+        exit_at_end: end after the messages that were stored at the start; with status 1 if the queues of a
+            broker could not be read because it was or went away.
+        wait_for_brokers: seconds that --exit-at-end waits for a broker that goes away or stops answering.
+        tags: only these tags: "paid || refunded", or --tags paid --tags refunded.
+        where: only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount >
+            10".
+        shape: the body alone, or one JSON object with everything for each message.
+        start_timeout: timeout of waiting at the start for a name server and the brokers of the topic.
+        read_from_slaves: read from a slave while no master of a broker answers; give all members of a group
+            the same.
     """
     from minimq.filtering.tag_filter import Spelling, TagFilter
     from minimq.receiving.consumer import AWAY_LOG

@@ -43,38 +43,8 @@ _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _COUNTS = Table("nothing was counted", columns("acknowledged failed batches bytes retries already_stored"))
 _LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
 _AVOIDED = Table("no brokers", columns("broker seconds reason", seconds="For seconds"))
-
-_KEY_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's key.")
-_TAG_FIELD = Param(metavar="FIELD", help="Lines are JSON objects; the value of this field is the message's tag.")
-_TAG = Param(metavar="TAG", help="Tag of all messages.")
-_PROPERTY = Param(flag="--property", metavar="NAME=VALUE", help="Property of all messages; may be given several times.")
-_LIMIT = Param(
-    flag="--max-body-bytes",
-    low=1,
-    high=32 << 20,
-    metavar="BYTES",
-    help="Maximum size of a body; the same option of the brokers must allow it, too.",
-)
-_GROUP = Param(metavar="NAME", help="Message group, for a FIFO topic.")
-_GROUP_FIELD = Param(
-    metavar="FIELD",
-    help="Lines are JSON objects; the value of this field is the message group, and overrides --message-group.",
-)
-_AT = Param(
-    metavar="TIME",
-    read=values.any_moment,
-    help="Deliver the messages at this time, for example 2026-12-24T18:00Z.",
-)
-_RECALLABLE = Param(
-    help="With --after or --at: the messages can be recalled until then by the handles in `minimq delayed list`."
-)
-_BY_KEY = Param(help="Send all lines of one key to one queue, in their order; needs --key-field.")
-_TIMEOUT = Param(
-    low=0.001,
-    metavar="SECONDS",
-    help="Timeout of a batch with all retries, and of waiting for servers at the start. The default outlasts a "
-    "fail-over; use more to outlast a restart.",
-)
+_LIMIT = Param(flag="--max-body-bytes", low=1, high=32 << 20, metavar="BYTES")
+_COMPRESSION = Param(choices={name: name for name in get_args(CompressionName)})
 
 
 def _opened(text: str) -> BinaryIO:
@@ -86,41 +56,31 @@ def _opened(text: str) -> BinaryIO:
         raise InvalidArgument(f"cannot read {text}: {error.strerror}") from None
 
 
-def _choice(names: Sequence[str], text: str, option_name: str = "") -> Param:
-    return Param(flag=option_name, choices={name: name for name in names}, help=text)
-
-
-_SHAPE = _choice(
-    ("body", "json"), "Lines are bodies, or JSON objects as `minimq consume --format json` writes them.", "--format"
-)
-_AFTER = Param(metavar="DURATION", read=values.seconds, help="Deliver the messages after this delay: 90s, 1h30m.")
-_STATISTICS = _choice(
-    ("table", "json"), "Print counters, latencies and avoided brokers at the end, even after a failure."
-)
-_COMPRESSION = _choice(get_args(CompressionName), "Compression of batches.")
-
-
 @declared("produce", "Send the lines of a file or of stdin as messages.")
 def produce(  # noqa: PLR0913 - the options of the command
     nameserver: str,
     topic: values.TopicName,
     file: Annotated[str, Param(is_argument=True)] = "-",
     *,
-    key_field: Annotated[str | None, _KEY_FIELD] = None,
-    tag_field: Annotated[str | None, _TAG_FIELD] = None,
-    tag: Annotated[str | None, _TAG] = None,
-    properties: Annotated[Sequence[str], _PROPERTY] = (),
-    shape: Annotated[str, _SHAPE] = "body",
-    limit: Annotated[int, _LIMIT] = _DEFAULTS.max_body_bytes,
-    message_group: Annotated[str | None, _GROUP] = None,
-    message_group_field: Annotated[str | None, _GROUP_FIELD] = None,
-    after: Annotated[float | None, _AFTER] = None,
-    at: Annotated[datetime | None, _AT] = None,
-    recallable: Annotated[bool, _RECALLABLE] = False,
-    by_key: Annotated[bool, _BY_KEY] = False,
-    compression: Annotated[CompressionName, _COMPRESSION] = _DEFAULTS.compression,
-    send_timeout: Annotated[float, _TIMEOUT] = _DEFAULTS.send_timeout_s,
-    statistics: Annotated[str | None, _STATISTICS] = None,
+    key_field: Annotated[str | None, Param(metavar="FIELD")] = None,
+    tag_field: Annotated[str | None, Param(metavar="FIELD")] = None,
+    tag: Annotated[str | None, Param(metavar="TAG")] = None,
+    properties: Annotated[Sequence[str], Param(flag="--property", metavar="NAME=VALUE")] = (),
+    shape: Annotated[str, Param(flag="--format", choices={"body": "body", "json": "json"})] = "body",
+    limit: Annotated[
+        int, Param(flag="--max-body-bytes", low=1, high=32 << 20, metavar="BYTES")
+    ] = _DEFAULTS.max_body_bytes,
+    message_group: Annotated[str | None, Param(metavar="NAME")] = None,
+    message_group_field: Annotated[str | None, Param(metavar="FIELD")] = None,
+    after: Annotated[float | None, Param(metavar="DURATION", read=values.seconds)] = None,
+    at: Annotated[datetime | None, Param(metavar="TIME", read=values.any_moment)] = None,
+    recallable: bool = False,
+    by_key: bool = False,
+    compression: Annotated[
+        CompressionName, Param(choices={name: name for name in get_args(CompressionName)})
+    ] = _DEFAULTS.compression,
+    send_timeout: Annotated[float, Param(low=0.001, metavar="SECONDS")] = _DEFAULTS.send_timeout_s,
+    statistics: Annotated[str | None, Param(choices={"table": "table", "json": "json"})] = None,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; skip empty lines.
 
@@ -139,6 +99,29 @@ def produce(  # noqa: PLR0913 - the options of the command
       echo "check in" | minimq produce reminders --after 30m
       minimq produce orders orders.csv --property source=import --property day=2026-01-31
       minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
+
+    Args:
+        nameserver: of the cluster.
+        topic: its name.
+        file: of lines; - for stdin.
+        key_field: lines are JSON objects; the value of this field is the message's key.
+        tag_field: lines are JSON objects; the value of this field is the message's tag.
+        tag: tag of all messages.
+        properties: property of all messages; may be given several times.
+        shape: lines are bodies, or JSON objects as `minimq consume --format json` writes them.
+        limit: maximum size of a body; the same option of the brokers must allow it, too.
+        message_group: message group, for a FIFO topic.
+        message_group_field: lines are JSON objects; the value of this field is the message group, and
+            overrides --message-group.
+        after: deliver the messages after this delay: 90s, 1h30m.
+        at: deliver the messages at this time, for example 2026-12-24T18:00Z.
+        recallable: with --after or --at: the messages can be recalled until then by the handles in `minimq
+            delayed list`.
+        by_key: send all lines of one key to one queue, in their order; needs --key-field.
+        compression: compression of batches.
+        send_timeout: timeout of a batch with all retries, and of waiting for servers at the start. The
+            default outlasts a fail-over; use more to outlast a restart.
+        statistics: print counters, latencies and avoided brokers at the end, even after a failure.
     """
     from minimq.sending.producer import Producer
     from minimq.sending.selectors import by_hash
