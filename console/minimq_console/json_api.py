@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 #: Parts of a request that are no parameters of the operation.
 _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed to do it: it may lose data.")
+#: Characters of what is said about a body: it may repeat what was sent.
+_MOST_SAID = 300
 #: All operations.
 OPERATIONS = operations_of(Admin)
 
@@ -120,7 +122,7 @@ async def _body_of(operation: Operation, request: Request) -> msgspec.Struct:
     try:
         return msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name])
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{operation.name}: {error}") from None
+        raise InvalidArgument(f"{operation.name}: {str(error)[:_MOST_SAID]}") from None
 
 
 def _values(parameters: Iterable[Parameter], body: msgspec.Struct) -> dict[str, Any]:
