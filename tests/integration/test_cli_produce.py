@@ -247,7 +247,7 @@ def test_what_consume_writes_produce_reads(
     ],
 )
 def test_a_line_that_is_no_message_is_named(line: bytes, text: str) -> None:
-    lines = LineFormat("t", None, None, None, {}, is_json=True)
+    lines = LineFormat(Message("t", b""), is_json=True)
     assert [number for number, _ in lines.messages([b'{"body": "a"}', b""], 1)] == [1]
     with pytest.raises(InvalidArgument) as told:
         lines.messages([b'{"body": "a"}', b"", line], 1)
@@ -286,15 +286,15 @@ def test_what_is_stored_is_said_whatever_ends_it(minimq: Minimq, topic: str) -> 
 
 def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:
     mark = b"\xef\xbb\xbf"
-    whole = LineFormat("t", None, None, None, {}, is_json=True)
+    whole = LineFormat(Message("t", b""), is_json=True)
     [(number, message)] = whole.messages([mark + b'{"body": "a"}', b" \t"], 1)
     assert (number, message.body) == (1, b"a")
     with pytest.raises(InvalidArgument, match="line 2 is not JSON"):
         whole.messages([mark + b'{"body": "a"}'], 2)
-    fields = LineFormat("t", "id", None, None, {}, is_json=False)
+    fields = LineFormat(Message("t", b""), key_field="id")
     [(number, message)] = fields.messages([b"  ", b'{"id": 1}'], 1)
     assert (number, message.body, message.keys) == (2, b'{"id": 1}', ("1",))
-    bodies = LineFormat("t", None, None, None, {}, is_json=False)
+    bodies = LineFormat(Message("t", b""))
     assert [message.body for _, message in bodies.messages([mark, b" "], 1)] == [mark, b" "]
 
 
@@ -308,7 +308,7 @@ def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:
 )
 def test_a_line_that_is_no_json_comes_with_a_remedy(line: bytes, text: str) -> None:
     with pytest.raises(InvalidArgument) as told:
-        LineFormat("t", None, None, None, {}, is_json=True).messages([line], 1)
+        LineFormat(Message("t", b""), is_json=True).messages([line], 1)
     assert told.value.message.startswith(f"line 1 is not JSON: {text}")
 
 
@@ -338,7 +338,7 @@ def test_a_terminal_that_is_not_utf8_shows_escapes(cluster: LocalCluster, minimq
 
 
 def test_what_all_messages_have_gives_way_to_what_a_line_has() -> None:
-    lines = LineFormat("t", None, None, "open", {"a": "1", "b": "2"}, is_json=True)
+    lines = LineFormat(Message("t", b"", "open", (), {"a": "1", "b": "2"}), is_json=True)
     [(_, plain), (_, own)] = lines.messages(
         [b'{"body": "x"}', b'{"body": "x", "tag": "paid", "properties": {"a": "3"}}'], 1
     )

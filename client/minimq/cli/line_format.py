@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from minimq.sending.due_times import due_time
 from minimq_common.errors import InvalidArgument
@@ -43,31 +44,19 @@ class _Line(msgspec.Struct):
     is_tombstone: bool = False
 
 
-class LineDelay(NamedTuple):
-    """When the messages of lines are delivered; as the fields of a `Message`."""
-
-    deliver_after_s: float | None = None
-    deliver_at: datetime | float | None = None
-    recallable: bool = False
-
-
-_NO_DELAY: Final = LineDelay()
-
-
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """Converts lines to messages, with what all of them have in common."""
+    """Converts lines to messages."""
 
-    topic: str
-    key_field: str | None
-    tag_field: str | None
-    tag: str | None
-    properties: Mapping[str, str]
+    #: What messages have unless their lines say otherwise; its body is not used.
+    common: Message
     _: KW_ONLY
-    message_group: str | None = None
+    #: Fields of a JSON object whose values are the key, the tag and the message group.
+    key_field: str | None = None
+    tag_field: str | None = None
     group_field: str | None = None
-    delay: LineDelay = _NO_DELAY
-    is_json: bool
+    #: Lines are whole messages.
+    is_json: bool = False
 
     @property
     def is_decoded(self) -> bool:
@@ -77,23 +66,20 @@ class LineFormat:
     def messages(self, lines: Sequence[bytes], first: int) -> list[tuple[int, Message]]:
         """Return the messages of lines with their numbers; leave out empty lines. Raises `InvalidArgument`."""
         if not self.is_decoded:
-            return [(number, self._of_body(line)) for number, line in enumerate(lines, first) if line]
+            return [(number, replace(self.common, body=line)) for number, line in enumerate(lines, first) if line]
         if first == 1 and lines:
             lines = [lines[0].removeprefix(_BYTE_ORDER_MARK), *lines[1:]]
         make = self._of_message if self.is_json else self._of_fields
         return [(number, make(line, number)) for number, line in enumerate(lines, first) if line.strip()]
-
-    def _of_body(self, line: bytes) -> Message:
-        return Message(self.topic, line, self.tag, (), self.properties, self.message_group, *self.delay)
 
     def _of_fields(self, line: bytes, number: int) -> Message:
         fields = _decoded(line, number, Any)
         if not isinstance(fields, dict):
             raise InvalidArgument(f"line {number} is not a JSON object, so it has no fields")
         key = _text(fields, self.key_field, number)
-        tag = _text(fields, self.tag_field, number) or self.tag
-        group = _text(fields, self.group_field, number) or self.message_group
-        return Message(self.topic, line, tag, () if key is None else (key,), self.properties, group, *self.delay)
+        tag = _text(fields, self.tag_field, number) or self.common.tag
+        group = _text(fields, self.group_field, number) or self.common.message_group
+        return replace(self.common, body=line, tag=tag, keys=() if key is None else (key,), message_group=group)
 
     def _of_message(self, line: bytes, number: int) -> Message:
         found: _Line = _decoded(line, number, _Line)
@@ -107,22 +93,28 @@ class LineFormat:
             )
         except (binascii.Error, UnicodeEncodeError, ValueError) as error:
             raise InvalidArgument(f"line {number} has a body that cannot be decoded: {error}") from None
-        properties = {**self.properties, **found.properties}
-        group = found.message_group or self.message_group
-        delay = self._delay_of(found, number)
-        tag = found.tag or self.tag
-        return Message(self.topic, body, tag, found.keys, properties, group, *delay, is_tombstone=found.is_tombstone)
+        return replace(
+            self.common,
+            body=body,
+            tag=found.tag or self.common.tag,
+            keys=found.keys,
+            properties={**self.common.properties, **found.properties},
+            message_group=found.message_group or self.common.message_group,
+            is_tombstone=found.is_tombstone,
+            **self._delay_of(found, number),
+        )
 
-    def _delay_of(self, found: _Line, number: int) -> LineDelay:
-        if found.deliver_after_s is None and found.deliver_at is None and not found.recallable:
-            return self.delay
+    def _delay_of(self, found: _Line, number: int) -> dict[str, Any]:
+        after_s, common = found.deliver_after_s, self.common
+        if after_s is None and found.deliver_at is None and not found.recallable:
+            return {}
         try:
             at = moment_of(found.deliver_at, "deliver_at") if isinstance(found.deliver_at, str) else found.deliver_at
-            after_s = found.deliver_after_s
             if after_s is None and at is None:
-                after_s, at, _ = self.delay
-            delay = LineDelay(after_s, at, found.recallable or self.delay.recallable)
-            due_time(Message(self.topic, b"x", None, (), {}, None, *delay), 1.0, 0.0, time.time())  # is it right?
+                after_s, at = common.deliver_after_s, common.deliver_at
+            is_recallable = found.recallable or common.recallable
+            delay = {"deliver_after_s": after_s, "deliver_at": at, "recallable": is_recallable}
+            due_time(replace(common, **delay), 1.0, 0.0, time.time())  # is it right?
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
         return delay

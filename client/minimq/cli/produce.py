@@ -17,7 +17,7 @@ import click
 
 from minimq.cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq.cli.commands import declared, progress_bar
-from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineDelay, LineFormat, properties_of
+from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, properties_of
 from minimq.operations import values
 from minimq.operations.operation import Param
 from minimq.operations.views import Row, Table, columns
@@ -129,17 +129,13 @@ def produce(  # noqa: PLR0913 - the options of the command
     source = _opened(file)
     if after is not None and at is not None:
         raise click.UsageError("--after and --at exclude each other")
-    common = properties_of(properties)
+    common = Message(topic, b"x", tag, (), properties_of(properties), message_group, after, at, recallable)
     lines = _check(
         LineFormat(
-            topic,
-            key_field,
-            tag_field,
-            tag,
             common,
-            message_group=message_group,
+            key_field=key_field,
+            tag_field=tag_field,
             group_field=message_group_field,
-            delay=LineDelay(after, at, recallable),
             is_json=shape == "json",
         )
     )
@@ -185,18 +181,16 @@ def _check(lines: LineFormat) -> LineFormat:
     from minimq.sending.due_times import due_time
     from minimq_common.batch.single import check_message
 
-    if lines.tag and lines.tag_field:
+    if lines.common.tag and lines.tag_field:
         raise click.UsageError("--tag and --tag-field exclude each other")
     if lines.is_json and (lines.key_field or lines.tag_field or lines.group_field):
         raise click.UsageError(
             "--format json has keys, tag and message group in each line: leave out --key-field, --tag-field and "
             "--message-group-field"
         )
-    any_body = b"x"
-    topic, group = check_topic(lines.topic), lines.message_group
-    message = Message(topic, any_body, lines.tag, (), lines.properties, group, *lines.delay)
-    check_message(message, len(any_body))
-    due_time(message, 1.0, 0.0, time.time())
+    check_topic(lines.common.topic)
+    check_message(lines.common, len(lines.common.body))
+    due_time(lines.common, 1.0, 0.0, time.time())
     return lines
 
 

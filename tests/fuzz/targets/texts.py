@@ -22,6 +22,7 @@ from minimq.transport.start_position import offset_or_start, start_position
 from minimq_broker.replication.controller import parse as parse_controller
 from minimq_common import names
 from minimq_common.errors import InvalidArgument
+from minimq_common.model import Message
 from minimq_common.moments import start_ms, timestamp_ms
 from minimq_common.security import access_document
 from minimq_common.security.tokens import RefusedToken, claim_of, has_form, parse_keys
@@ -249,7 +250,7 @@ def _make_lines(rng: Random) -> list[bytes]:
 
 def _read_lines(lines: list[bytes]) -> None:
     for key, tag, is_json in ((None, None, True), ("id", "kind", False), (None, None, False)):
-        made = LineFormat("t", key, tag, None, {"a": "b"}, is_json=is_json)
+        made = LineFormat(Message("t", b"", None, (), {"a": "b"}), key_field=key, tag_field=tag, is_json=is_json)
         for line in lines:
             with suppress(InvalidArgument):
                 made.messages([line], 1)
