@@ -451,7 +451,7 @@ def test_lines_are_produced_listed_and_recalled(cluster: LocalCluster, topic: st
     ("words", "text"),
     [
         (("--after", "1h", "--at", "2030-01-01T00:00Z"), "exclude each other"),
-        (("--after", "soon"), "is no duration"),
+        (("--after", "soon"), "give a time such as 30s"),
         (("--at", "2026-12-24T18:00"), "has no time zone"),
         (("--after", "400d"), "366 days"),
         (("--recallable",), "cannot be recalled"),
