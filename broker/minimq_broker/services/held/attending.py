@@ -68,6 +68,13 @@ class Attendant(_OneByOne):
         self._answers.clear()
         self._account(-self.unread_bytes)
 
+    def hand_over(self, later: Attendant) -> None:
+        """Close, and let a later stream of the same client have the replies that wait."""
+        waiting = [event for event in self._answers if event.HasField("replies")]
+        self.close()
+        for event in waiting:
+            later.add(event)
+
     def _account(self, size: int) -> None:
         self.unread_bytes += size
         self._count(size)
@@ -90,7 +97,7 @@ class Attendants:
         if attendant.inbox is not None:
             former = self._by_inbox.get(attendant.inbox)
             if former is not None:
-                former.close()
+                former.hand_over(attendant)
             self._by_inbox[attendant.inbox] = attendant
         for group in attendant.producer_groups:
             self._by_producer_group[group][attendant] = None
