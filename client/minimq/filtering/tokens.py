@@ -1,14 +1,14 @@
-"""The words of which a where-expression consists."""
+"""The words of which a where-expression consists, what they mean, and errors that show their place in the text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from decimal import Decimal
 from enum import Enum
 from typing import NamedTuple
+from unicodedata import east_asian_width
 
-from minimq.filtering.mistake import mistake, printable
-from minimq.filtering.values import Value, number_of, truth_of
 from minimq_common.errors import InvalidArgument
 
 # Nothing is calculated, so that a name may have a hyphen in it. A number takes all that could be meant as a part of it,
@@ -27,6 +27,16 @@ _PATTERN = re.compile(
 _KEYWORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "CONTAINS", "STARTSWITH", "ENDSWITH"])
 #: Characters of a long word that an error shows.
 _SHOWN = 40
+#: Characters of a long line that are shown on each side of the place.
+_AROUND = 60
+
+#: What a property is compared with. Decimals, because they are exact: neither 0.1 nor a long id is rounded.
+Value = str | Decimal | bool
+
+# The exponent is bounded, so that Decimal takes whatever matches. No part can match in two ways, so that a long text
+# which is no number costs no more than one that is.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_TRUTHS = {"true": True, "false": False}
 
 
 class TokenKind(Enum):
@@ -92,7 +102,7 @@ def _token(text: str, match: re.Match[str]) -> Token:
 
 
 def _shown(written: str) -> str:
-    return printable(written if len(written) <= _SHOWN else f"{written[:_SHOWN]}...")
+    return _printable(written if len(written) <= _SHOWN else f"{written[:_SHOWN]}...")
 
 
 def _no_word(text: str, place: int) -> InvalidArgument:
@@ -105,3 +115,36 @@ def _no_word(text: str, place: int) -> InvalidArgument:
         return mistake(text, place, f"unexpected character {char!r}: nothing can be calculated")
     hint = "a name with such a character stands in double quotes, text in single quotes"
     return mistake(text, place, f"unexpected character {char!r}; {hint}")
+
+
+def number_of(text: str) -> Decimal | None:
+    """Return the number that is written in a text, None when it is none.
+
+    A number has digits, perhaps a sign, a decimal point, an exponent of up to four digits, and nothing else: neither
+    spaces nor `inf`.
+    """
+    return Decimal(text) if _NUMBER.fullmatch(text) else None
+
+
+def truth_of(text: str) -> bool | None:
+    """Return True for "true" and False for "false", in upper or lower case; None for anything else."""
+    return _TRUTHS.get(text.lower())
+
+
+def mistake(text: str, place: int, problem: str) -> InvalidArgument:
+    """Return an error with the line of the text in which the place is, and a caret under the place."""
+    start = text.rfind("\n", 0, place) + 1
+    end = text.find("\n", place) if "\n" in text[place:] else len(text)
+    first, last = max(start, place - _AROUND), min(end, place + _AROUND)
+    before = ("..." if first > start else "") + _printable(text[first:place])
+    after = _printable(text[place:last]) + ("..." if last < end else "")
+    return InvalidArgument(f"where: {problem}:\n  {before}{after}\n  {' ' * _columns(before)}^")
+
+
+def _printable(text: str) -> str:
+    """Return a text of the same length that a terminal shows on one line."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _columns(text: str) -> int:
+    return sum(2 if east_asian_width(char) in {"W", "F"} else 1 for char in text)
