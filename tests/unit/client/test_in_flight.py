@@ -6,6 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery
@@ -60,7 +62,7 @@ def test_what_is_blocked_follows_from_what_is_in_hand_of_each_queue_whatever_hap
     for _ in range(2_000):
         queue, works = random.choice(queues), in_flight._queues.items()
         assert in_flight.blocked == {
-            each for each, work in works if (not work.ranges.idle if one_at_a_time else work.ranges.is_full(limits))
+            each for each, work in works if (work.in_hand if one_at_a_time else work.is_full(limits))
         }
         seen.add(len(in_flight.blocked))
         deliveries = [delivery for delivery in deliveries if in_flight.is_current(delivery)]
@@ -162,6 +164,70 @@ def test_in_order_each_waits_for_the_one_before_it() -> None:
     assert last is not None
     assert account.in_flight.finish(last) is None
     assert (account.in_flight.blocked, account.offsets()) == (set(), {QUEUE: 3})
+
+
+@pytest.mark.parametrize("limits", [InFlightLimits(3, 51, 11), InFlightLimits(4, 30, 11), InFlightLimits(4, 51, 3)])
+def test_each_limit_counts_alone(limits: InFlightLimits) -> None:
+    in_flight = InFlight(limits, one_at_a_time=False)
+    in_flight.start(QUEUE, 100)
+    in_flight.take([messages(100, 2)])
+    assert in_flight.blocked == set()
+    in_flight.take([messages(102, 1)])
+    assert in_flight.blocked == {QUEUE}
+
+
+class Model:
+    """The same by sets of offsets: plain and slow."""
+
+    def __init__(self) -> None:
+        self.end = 0
+        self.open: dict[LeasedDelivery, set[int]] = {}
+
+    @property
+    def offsets(self) -> set[int]:
+        return {offset for offsets in self.open.values() for offset in offsets}
+
+    @property
+    def commit_position(self) -> int:
+        return min(self.offsets, default=self.end)
+
+
+#: Begin a delivery of so many, narrow one to so many, split one into its last ones, finish one, or pass so many over.
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["begin", "begin", "narrow", "split", "finish", "pass over"]), st.integers(1, 6)),
+    max_size=60,
+)
+
+
+@given(STEPS, st.data(), st.builds(InFlightLimits, st.integers(1, 20), st.integers(1, 200), st.integers(1, 30)))
+def test_it_is_the_same_as_a_plain_model(
+    steps: list[tuple[str, int]], data: st.DataObject, limits: InFlightLimits
+) -> None:
+    in_flight, model = InFlight(limits, one_at_a_time=False), Model()
+    in_flight.start(QUEUE, 0)
+    for what, number in steps:
+        if what == "begin":
+            [delivery] = in_flight.take([messages(model.end, number)])
+            model.open[delivery] = set(range(model.end, model.end + number))
+            model.end += number
+        elif what == "pass over":
+            model.end += number
+        elif model.open:
+            delivery = data.draw(st.sampled_from([*model.open]))
+            left = sorted(model.open.pop(delivery))[-number:]
+            kept = [message for message in delivery.messages if message.queue_offset in left]
+            if what == "finish":
+                in_flight.finish(delivery)
+            elif what == "split":
+                model.open |= {part: {part.messages[0].queue_offset} for part in in_flight.split(delivery, kept)}
+            else:
+                in_flight.narrow(delivery, kept)
+                model.open[delivery] = set(left)
+        count = len(model.offsets)
+        assert in_flight.offsets({QUEUE: model.end}) == {QUEUE: model.commit_position}
+        assert in_flight.of_queue(QUEUE) == (count, 10 * count)
+        span = model.end - model.commit_position
+        assert bool(in_flight.blocked) == (count >= limits.messages or 10 * count >= limits.size or span >= limits.span)
 
 
 @pytest.mark.parametrize(

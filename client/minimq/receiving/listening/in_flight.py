@@ -23,85 +23,6 @@ class InFlightLimits(NamedTuple):
     span: int
 
 
-class _Range:
-    __slots__ = ("first", "messages", "size")
-
-    def __init__(self, first: int, messages: int, size: int) -> None:
-        self.first = first
-        self.messages = messages
-        self.size = size
-
-
-class ProcessQueue:
-    """Ranges of offsets in hand.
-
-    The commit position is the lowest offset that is not finished, so that messages may be finished in any order and
-    none is ever passed over.
-    """
-
-    def __init__(self, offset: int) -> None:
-        self.messages = 0
-        self.size = 0
-        self._end = offset
-        #: By the offset at which each range began, in the order of the offsets.
-        self._in_hand: dict[int, _Range] = {}
-
-    @property
-    def idle(self) -> bool:
-        """True if nothing is in flight."""
-        return not self._in_hand
-
-    @property
-    def commit_position(self) -> int:
-        """Offset from which the group would go on."""
-        lowest = next(iter(self._in_hand.values()), None)
-        return self._end if lowest is None else lowest.first
-
-    @property
-    def span(self) -> int:
-        """Offsets between the commit position and the end of what was taken."""
-        return self._end - self.commit_position
-
-    def is_full(self, limits: InFlightLimits) -> bool:
-        """Tell whether no more may be taken. What is taken while it is not may go beyond the limits, once."""
-        return self.messages >= limits.messages or self.size >= limits.size or self.span >= limits.span
-
-    def begin(self, first: int, end: int, messages: int = 1, size: int = 0) -> None:
-        """Offsets from `first` up to `end` are in hand, with so many messages; they come after all earlier ones."""
-        self._in_hand[first] = _Range(first, messages, size)
-        self._end = end
-        self.messages += messages
-        self.size += size
-
-    def narrow(self, first: int, rest: int, messages: int, size: int) -> None:
-        """Of the range that began at `first` only so many messages are left in hand, the first of them at `rest`."""
-        found = self._in_hand[first]
-        self.messages += messages - found.messages
-        self.size += size - found.size
-        found.first, found.messages, found.size = rest, messages, size
-
-    def split(self, first: int, rest: Sequence[tuple[int, int]]) -> None:
-        """Of the range that began at `first` only these messages are left, by offset and size: each is a range now."""
-        found = self._in_hand[first]
-        self.messages += len(rest) - found.messages
-        self.size += sum(size for _, size in rest) - found.size
-        parts = {offset: _Range(offset, 1, size) for offset, size in rest}
-        ranges, self._in_hand = self._in_hand, {}
-        for began_at, item in ranges.items():
-            self._in_hand.update(parts if item is found else {began_at: item})
-
-    def finish(self, first: int) -> None:
-        """The range that began at `first` is finished. Nothing happens when it is not in hand."""
-        found = self._in_hand.pop(first, None)
-        if found is not None:
-            self.messages -= found.messages
-            self.size -= found.size
-
-    def pass_over(self, end: int) -> None:
-        """There is nothing to do with offsets up to `end` that were not in hand."""
-        self._end = max(self._end, end)
-
-
 class Suspects(NamedTuple):
     """Messages of which one may have ended the member that had them: while they are delivered, nothing else is."""
 
@@ -134,30 +55,46 @@ class Suspects(NamedTuple):
 _NONE = Suspects(0, 0, 0, 0)
 
 
-class _QueueWork:
-    __slots__ = ("ranges", "suspects")
-
-    def __init__(self, offset: int, suspects: Suspects) -> None:
-        self.ranges = ProcessQueue(offset)
-        self.suspects = suspects
-
-
 class LeasedDelivery(Delivery):
     """Messages of a leased queue, whose offsets are in flight until they are finished."""
 
-    __slots__ = ("_work", "first", "following")
+    __slots__ = ("following", "size", "work")
 
-    def __init__(self, queue: MessageQueue, first: int, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
-        super().__init__(queue, messages)
-        #: Offset by which the range is known.
-        self.first = first
+    def __init__(self, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
+        super().__init__(messages[0].queue, messages)
+        #: Bytes of their bodies.
+        self.size = sum(len(message.body) for message in messages)
         #: Waits until this one is finished, in an orderly consumer.
         self.following: LeasedDelivery | None = None
-        self._work = work
+        #: The queue as it was when this was made.
+        self.work = work
 
-    def is_of(self, work: _QueueWork | None) -> bool:
-        """Tell whether the queue is this consumer's as it was when this was made."""
-        return self._work is work
+
+class _QueueWork:
+    __slots__ = ("end", "in_hand", "messages", "size", "suspects")
+
+    def __init__(self, offset: int, suspects: Suspects) -> None:
+        self.messages = self.size = 0
+        #: Offset behind what was taken, or is passed over.
+        self.end = offset
+        self.suspects = suspects
+        #: In the order of their offsets.
+        self.in_hand: dict[LeasedDelivery, None] = {}
+
+    @property
+    def commit_position(self) -> int:
+        # The lowest message that is not finished: they may be finished in any order, and none is ever passed over.
+        lowest = next(iter(self.in_hand), None)
+        return self.end if lowest is None else lowest.messages[0].queue_offset
+
+    def is_full(self, limits: InFlightLimits) -> bool:
+        # What is taken while it is not may go beyond the limits, once.
+        span = self.end - self.commit_position
+        return self.messages >= limits.messages or self.size >= limits.size or span >= limits.span
+
+    def count(self, delivery: LeasedDelivery, sign: int = 1) -> None:
+        self.messages += sign * len(delivery.messages)
+        self.size += sign * delivery.size
 
 
 class InFlight:
@@ -187,7 +124,7 @@ class InFlight:
         work = self._queues.get(queue)
         if work is None:
             return None
-        offset = min(work.ranges.commit_position, end)
+        offset = min(work.commit_position, end)
         self.start(queue, offset)
         return offset
 
@@ -200,7 +137,7 @@ class InFlight:
 
     def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Release queues; return their commit positions."""
-        gone = {queue: self._queues[queue].ranges.commit_position for queue in queues if queue in self._queues}
+        gone = {queue: self._queues[queue].commit_position for queue in queues if queue in self._queues}
         self.drop(gone)
         return gone
 
@@ -208,7 +145,7 @@ class InFlight:
         """Return the queues with suspects; if so wanted, only those with suspects that are to be delivered alone."""
         for queue in [*self._suspect]:
             work = self._queues[queue]
-            if work.ranges.commit_position >= (work.suspects.near if near_only else work.suspects.end):
+            if work.commit_position >= (work.suspects.near if near_only else work.suspects.end):
                 self._suspect.discard(queue)
         return {queue: self._queues[queue].suspects for queue in self._suspect}
 
@@ -216,17 +153,17 @@ class InFlight:
         """Return the commit positions of all queues, which are read up to these positions."""
         for queue, position in positions.items():
             if (work := self._queues.get(queue)) is not None:
-                work.ranges.pass_over(position)
+                work.end = max(work.end, position)
                 self._update(queue, work)
-        return {queue: work.ranges.commit_position for queue, work in self._queues.items()}
+        return {queue: work.commit_position for queue, work in self._queues.items()}
 
     def of_queue(self, queue: MessageQueue) -> tuple[int, int]:
         """Return how many messages of a queue are in flight, and the bytes of their bodies."""
         work = self._queues.get(queue)
-        return (work.ranges.messages, work.ranges.size) if work else (0, 0)
+        return (work.messages, work.size) if work else (0, 0)
 
     def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
-        if not work.ranges.idle if self._one_at_a_time else work.ranges.is_full(self._limits):
+        if work.in_hand if self._one_at_a_time else work.is_full(self._limits):
             self.blocked.add(queue)
         else:
             self.blocked.discard(queue)
@@ -234,51 +171,52 @@ class InFlight:
     # ---- deliveries -----------------------------------------------------------------------------
 
     def take(self, parts: Sequence[Sequence[ReceivedMessage]]) -> list[LeasedDelivery]:
-        """Account for messages of a queue; return the deliveries, one for each part."""
-        deliveries = []
-        for part in parts:
-            queue, first = part[0].queue, part[0].queue_offset
-            work = self._queues[queue]
-            work.ranges.begin(first, part[-1].queue_offset + 1, len(part), _size(part))
-            deliveries.append(LeasedDelivery(queue, first, part, work))
-            self._update(queue, work)
+        """Account for messages of a queue behind all earlier ones; return the deliveries, one for each part."""
+        work = self._queues[parts[0][0].queue]
+        deliveries = [LeasedDelivery(part, work) for part in parts]
+        for delivery in deliveries:
+            work.count(delivery)
+            work.in_hand[delivery] = None
+        work.end = parts[-1][-1].queue_offset + 1
+        self._update(deliveries[0].queue, work)
         return deliveries
 
     def is_current(self, delivery: LeasedDelivery) -> bool:
         """Tell whether the queue of a delivery is still this consumer's, as it was when that was made."""
-        return delivery.is_of(self._queues.get(delivery.queue))
+        return delivery.work is self._queues.get(delivery.queue)
 
     def finish(self, delivery: LeasedDelivery) -> LeasedDelivery | None:
         """Finish all messages of a current delivery; return the one that has waited for that."""
-        work = self._queues[delivery.queue]
-        work.ranges.finish(delivery.first)
-        self._update(delivery.queue, work)
+        del delivery.work.in_hand[delivery]
+        delivery.work.count(delivery, -1)
+        self._update(delivery.queue, delivery.work)
         return delivery.following
 
     def narrow(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
         """Keep only these messages of a current delivery in flight."""
-        work = self._queues[delivery.queue]
-        delivery.messages = messages
-        work.ranges.narrow(delivery.first, messages[0].queue_offset, len(messages), _size(messages))
-        self._update(delivery.queue, work)
+        delivery.work.count(delivery, -1)
+        delivery.messages, delivery.size = messages, sum(len(message.body) for message in messages)
+        delivery.work.count(delivery)
+        self._update(delivery.queue, delivery.work)
 
     def split(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
         """Give each of these messages of a current delivery one of its own: it must not suffer for others.
 
         Where a queue has one call at a time, the first is returned, and each waits for the one before it.
         """
-        work = self._queues[delivery.queue]
-        work.ranges.split(delivery.first, [(message.queue_offset, len(message.body)) for message in messages])
-        self._update(delivery.queue, work)
+        work = delivery.work
         # Others: a thread that hangs may still have this one.
-        again = [LeasedDelivery(delivery.queue, message.queue_offset, [message], work) for message in messages]
+        again = [LeasedDelivery([message], work) for message in messages]
+        work.count(delivery, -1)
+        for one in again:
+            work.count(one)
+        in_hand, work.in_hand = work.in_hand, {}
+        for each in in_hand:
+            work.in_hand |= dict.fromkeys(again if each is delivery else (each,))
+        self._update(delivery.queue, work)
         if self._one_at_a_time:
             for one, following in pairwise(again):
                 one.following = following
             again[-1].following = delivery.following
             del again[1:]
         return again
-
-
-def _size(messages: Sequence[ReceivedMessage]) -> int:
-    return sum(len(message.body) for message in messages)
