@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from minimq.connection.away import state_of
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import BrokerMethod
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
 
 Request = TypeVar("Request")
@@ -46,16 +46,29 @@ class ReadPlaces:
         request: Request,
         timeout_s: float,
     ) -> Response:
+        """Do as `ask`; return the answer alone."""
+        return (await self.ask(queue, method, request, timeout_s))[0]
+
+    async def ask(
+        self,
+        queue: MessageQueue,
+        method: BrokerMethod[Request, Response],
+        request: Request,
+        timeout_s: float,
+    ) -> tuple[Response, ReadPlace]:
         """Return the answer to a question about a queue; when the first broker does not answer, that of the next."""
         failure: MiniMQError | None = None
         for place in self._in_order(queue, await self._routes.find(queue.topic)):
             try:
-                return await self._calls.call(place.address, method, request, timeout_s, 0)
-            except MiniMQError as error:
-                self.failed(place.address, error)
-                failure = failure or error
-                if not error.retriable:
-                    break
+                return await self._calls.call(place.address, method, request, timeout_s, 0), place
+            except MiniMQError as found:
+                error = found
+            self.failed(place.address, error)
+            if isinstance(error, TopicNotFound) and not place.is_master:
+                error = Unavailable(f"a slave does not know of it yet, and no master answers: {error.message}")
+            failure = failure or error
+            if not error.retriable:
+                break
         assert failure is not None  # there is at least one broker
         raise failure
 

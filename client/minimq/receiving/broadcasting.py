@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote
+
+import msgspec
 
 from minimq.connection.client import ClusterClient
 from minimq.receiving.commits import OffsetLookup
@@ -39,6 +40,22 @@ class SavedOffset(NamedTuple):
     topic_id: int = 0
     #: The latest one in the log that was read; 0 when it is not known.
     term: int = 0
+
+
+class _Item(msgspec.Struct):
+    topic: str
+    broker: str
+    queue: int
+    offset: int
+    topic_id: int
+    term: int
+
+
+class _File(msgspec.Struct):
+    version: int
+    offsets: list[_Item]
+    group: str = ""
+    client_id: str = ""
 
 
 class LocalOffsets:
@@ -120,47 +137,33 @@ class LocalOffsets:
 
     def _read(self) -> dict[MessageQueue, SavedOffset]:
         try:
-            found: Any = json.loads(self.path.read_text())
-            if found["version"] != _VERSION:
-                raise StoreError(
-                    f"{self.path} has version {found['version']}, this minimq writes {_VERSION}: read on with the "
-                    "release that wrote it"
-                )
-            return {
-                MessageQueue(str(item["topic"]), str(item["broker"]), int(item["queue"])): SavedOffset(
-                    int(item["offset"]), int(item["topic_id"]), int(item["term"])
-                )
-                for item in found["offsets"]
-            }
+            found = msgspec.json.decode(self.path.read_bytes(), type=_File)
         except FileNotFoundError:
             return {}
-        except (ArithmeticError, AttributeError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StoreError(
                 f"{self.path} is no file of offsets ({error!r}): put a copy of it back. Without the file the consumer "
                 "begins where `start` says: with 'earliest' it reads again what it has read, with 'latest' it passes "
                 "over what was sent since"
             ) from None
+        if found.version != _VERSION:
+            raise StoreError(
+                f"{self.path} has version {found.version}, this minimq writes {_VERSION}: read on with the release "
+                "that wrote it"
+            )
+        return {
+            MessageQueue(item.topic, item.broker, item.queue): SavedOffset(item.offset, item.topic_id, item.term)
+            for item in found.offsets
+        }
 
     def _write(self, offsets: Mapping[MessageQueue, SavedOffset]) -> None:
-        content = {
-            "version": _VERSION,
-            "group": self._group,
-            "client_id": self._client_id,
-            "offsets": [
-                {
-                    "topic": queue.topic,
-                    "broker": queue.broker_name,
-                    "queue": queue.queue_id,
-                    "offset": saved.offset,
-                    "topic_id": saved.topic_id,
-                    "term": saved.term,
-                }
-                for queue, saved in sorted(offsets.items())
-            ],
-        }
+        items = [
+            _Item(queue.topic, queue.broker_name, queue.queue_id, *saved) for queue, saved in sorted(offsets.items())
+        ]
+        content = msgspec.json.encode(_File(_VERSION, items, self._group, self._client_id))
         fresh = self.path.with_suffix(".new")
-        with fresh.open("w") as file:
-            json.dump(content, file, indent=1)
+        with fresh.open("wb") as file:
+            file.write(msgspec.json.format(content))
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path)

@@ -261,9 +261,9 @@ class Consumer:
     async def _announce_all(self) -> bool:
         if not self._fetcher.events.are_there:
             return False
-        announcement = await self._on_loop(as_coroutine(self._fetcher.events.take))
-        self._start_over([reset for _, reset in announcement.resets])
-        await self._call_user(partial(announcement.make, self._announce, self._offset_reset))
+        events = self._fetcher.events
+        self._start_over(await self._on_loop(as_coroutine(events.take)))
+        await self._call_user(partial(events.announce, self._announce, self._offset_reset))
         return True
 
     def _start_over(self, resets: Sequence[OffsetReset]) -> None:

@@ -36,35 +36,11 @@ if TYPE_CHECKING:  # it has a fetcher
     from minimq.receiving.consumer import Consumer
 
 
-class Announcement:
-    """Changes that are being announced: the thread that polls removes each when the user has heard of it."""
-
-    def __init__(
-        self, events: list[tuple[QueueEvent, MessageQueue]], resets: list[tuple[QueueReader, OffsetReset]]
-    ) -> None:
-        self.events = events
-        self.resets = resets
-
-    def __bool__(self) -> bool:
-        return bool(self.events or self.resets)
-
-    def make(
-        self,
-        announce: Callable[[QueueEvent, list[MessageQueue]], None],
-        offset_reset: Callable[[OffsetReset], None],
-    ) -> None:
-        """Call the user's callbacks."""
-        for event, together in itertools.groupby(list(self.events), key=lambda item: item[0]):
-            queues = [queue for _, queue in together]
-            announce(event, queues)
-            del self.events[: len(queues)]
-        while self.resets:
-            offset_reset(self.resets[0][1])
-            del self.resets[0]
-
-
 class QueueEvents:
-    """The changes that the user has not heard of, in their order. Lives on the event loop of the connection."""
+    """The changes that the user has not heard of, in their order. Lives on the event loop of the connection.
+
+    The thread that polls announces those that were taken over. If a callback is interrupted, the rest comes again.
+    """
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
         self._readers = readers
@@ -73,13 +49,14 @@ class QueueEvents:
         self._resets: list[tuple[QueueReader, OffsetReset]] = []
         #: The queues that were announced as gained.
         self._announced: set[MessageQueue] = set()
-        #: The latest one. If its callbacks were interrupted, the rest of it is announced again.
-        self._latest = Announcement([], [])
+        # What was taken over: the thread that polls removes each when the user has heard of it.
+        self._taken: list[tuple[QueueEvent, MessageQueue]] = []
+        self._taken_resets: list[OffsetReset] = []
 
     @property
     def are_there(self) -> bool:
         """True if there is something to announce."""
-        return bool(self._events or self._resets or self._latest)
+        return bool(self._events or self._resets or self._taken or self._taken_resets)
 
     def gained(self, queue: MessageQueue) -> None:
         """Note that a queue is read now."""
@@ -103,16 +80,30 @@ class QueueEvents:
         self._announced -= known
         return sorted(known)
 
-    def take(self) -> Announcement:
-        """Return what is to be announced."""
-        if not self._latest:
-            resets = [item for item in self._resets if self._readers.get(item[0].queue) is item[0]]
-            self._latest = Announcement(self._events, resets)
+    def take(self) -> list[OffsetReset]:
+        """Take over what is to be announced next; return the resets among it."""
+        if not (self._taken or self._taken_resets):
+            resets = [reset for reader, reset in self._resets if self._readers.get(reader.queue) is reader]
+            self._taken, self._taken_resets = self._events, resets
             self._events, self._resets = [], []
-            self.missed_messages += sum(reset.missed for _, reset in resets)
-            gained = {queue for event, queue in self._latest.events if event is QueueEvent.GAINED}
+            self.missed_messages += sum(reset.missed for reset in resets)
+            gained = {queue for event, queue in self._taken if event is QueueEvent.GAINED}
             self._announced |= gained & self._readers.keys()
-        return self._latest
+        return [*self._taken_resets]
+
+    def announce(
+        self,
+        announce: Callable[[QueueEvent, list[MessageQueue]], None],
+        offset_reset: Callable[[OffsetReset], None],
+    ) -> None:
+        """Call the user's callbacks, where messages are taken."""
+        for event, together in itertools.groupby([*self._taken], key=lambda item: item[0]):
+            queues = [queue for _, queue in together]
+            announce(event, queues)
+            del self._taken[: len(queues)]
+        while self._taken_resets:
+            offset_reset(self._taken_resets[0])
+            del self._taken_resets[0]
 
 
 class _Wish(NamedTuple):

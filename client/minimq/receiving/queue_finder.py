@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Generic, TypeVar
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod
-from minimq.connection.read_places import ReadPlace, ReadPlaces
+from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.commits import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
 from minimq.transport.dropped import WhenDropped
@@ -24,6 +25,9 @@ from minimq_proto.v1 import broker_pb2
 Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+#: Questions under way at once.
+_PARALLEL_CALLS = 256
 
 #: A topic at one broker, by both names.
 Carrier = tuple[str, str]
@@ -103,7 +107,7 @@ class QueueFinder:
             for data in route.queues:
                 queue = MessageQueue(topic, data.broker_name, 0)
                 requests[topic, data.broker_name] = queue, broker_pb2.DescribeTopicRequest(topic=topic)
-        answers, failures = self._ask(requests, lambda stub: stub.DescribeTopic)
+        answers, failures = self._client.wait(lambda: self._ask(requests, lambda stub: stub.DescribeTopic))
         unrouted = [carrier for carrier in dict.fromkeys(known) if carrier not in requests]
         if unrouted:
             found, silent = self._ask_masters(unrouted)
@@ -152,7 +156,7 @@ class QueueFinder:
             )
             for queue in queues
         }
-        answers, failures = self._ask(requests, lambda stub: stub.GetOffset)
+        answers, failures = self._client.wait(lambda: self._ask(requests, lambda stub: stub.GetOffset))
         for queue, error in failures.items():
             raise error.with_message(f"the offset of queue {queue} at {when} is not known: {error.message}")
         return {queue: answer.value.offset for queue, answer in answers.items()}
@@ -168,7 +172,8 @@ class QueueFinder:
         store = BrokerOffsets(brokers, addresses.__getitem__, check_group(group), "", timeout_s, published=True)
         for queue in offsets:
             try:
-                addresses[queue] = self._place(queue).address
+                self._routes.route(queue.topic)  # without which places are not known
+                addresses[queue] = self._places.of(queue).address
             except MiniMQError as error:
                 failures[queue] = error
         commits = [Commit(queue, offsets[queue], sought=True) for queue in addresses]
@@ -179,46 +184,22 @@ class QueueFinder:
         self._when_dropped.closed()
         self._client.close()
 
-    def _place(self, queue: MessageQueue) -> ReadPlace:
-        self._routes.route(queue.topic)  # without which places are not known
-        return self._places.of(queue)
-
-    def _ask(
+    async def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]
     ) -> tuple[dict[Key, _Answer[Response]], dict[Key, MiniMQError]]:
         answers: dict[Key, _Answer[Response]] = {}
         failures: dict[Key, MiniMQError] = {}
-        tried: set[tuple[Key, str]] = set()
-        waiting = dict(requests)
-        while waiting:
-            places: dict[Key, ReadPlace] = {}
-            for key, (queue, _) in waiting.items():
+        room = asyncio.Semaphore(_PARALLEL_CALLS)
+
+        async def ask(key: Key, queue: MessageQueue, request: Request) -> None:
+            async with room:
                 try:
-                    place = self._place(queue)
+                    answer, place = await self._places.ask(queue, method, request, self._client.timeout_s)
+                    answers[key] = _Answer(answer, from_slave=not place.is_master)
                 except MiniMQError as error:
-                    failures.setdefault(key, error)
-                    continue
-                if (key, place.address) not in tried:
-                    tried.add((key, place.address))
-                    places[key] = place
-            found, failed = self._client.call_all(
-                {key: place.address for key, place in places.items()},
-                method,
-                {key: requests[key][1] for key in places},
-                reconnect_s=0,
-            )
-            for key, answer in found.items():
-                answers[key] = _Answer(answer, from_slave=not places[key].is_master)
-                failures.pop(key, None)
-            waiting = {}
-            for key, failed_with in failed.items():
-                failure = failed_with
-                if isinstance(failure, TopicNotFound) and not places[key].is_master:
-                    failure = Unavailable(f"a slave does not know of it yet, and no master answers: {failure.message}")
-                self._places.failed(places[key].address, failure)
-                failures.setdefault(key, failure)
-                if failure.retriable:
-                    waiting[key] = requests[key]
+                    failures[key] = error
+
+        await asyncio.gather(*(ask(key, queue, request) for key, (queue, request) in requests.items()))
         return answers, failures
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
+from minimq.connection.at_master import answer_of
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import LoopOutcome
 from minimq.connection.loop_thread import CLOSED
@@ -105,10 +106,9 @@ class Settler:
         #: When the latest lasting stream to each broker ended.
         self._lost_at: dict[str, float] = {}
         #: What other threads wait for.
-        self._unsettled: set[_Settling] = set()
+        self._unsettled: set[asyncio.Task[None]] = set()
         self._all_settled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._has_ended = False
         self._connection.at_end(self._end)
 
@@ -168,9 +168,67 @@ class Settler:
     async def settle_receipts(self, receipts: Receipts, how: Settlement) -> None:
         """Do as `settle`."""
         self._check_open()
-        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        _Settling(self, receipts, how, partial(_complete, settled)).begin()
-        await settled
+        await self._settle(receipts, how)
+
+    async def _settle(self, receipts: Receipts, how: Settlement) -> None:
+        until = asyncio.get_running_loop().time() + self.timeout_s
+        parts = [
+            self._settle_part(
+                queue,
+                SettleKey(queue.topic, queue.queue_id, epoch, *how),
+                merged(spans) if len(spans) > 1 else spans,
+                until,
+            )
+            for (queue, epoch), spans in receipts.items()
+        ]
+        expired: list[str] = []
+        # One by itself needs no task.
+        for outcome in [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+            expired += outcome
+        if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:
+            self.in_hand.settled(receipts)
+        elif not expired:
+            self.in_hand.extended(receipts, how.duration_ms / 1000)
+        if expired:
+            shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
+            raise HandleExpired(
+                f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
+                f"otherwise, and are not settled by these handles: {shown}",
+                expired,
+            )
+
+    async def _settle_part(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], until: float) -> list[str]:
+        """Settle messages of one delivery by a broker; return the handles that do not count any more."""
+        #: Of the latest try that was answered.
+        refusal: MiniMQError | None = None
+        try:
+            async with asyncio.timeout_at(until):
+                while True:
+                    try:
+                        stream = await self.stream_of(queue)
+                        expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans))
+                        offsets = (offset for first, end in expired for offset in range(first, end))
+                        return [str(ReceiptHandle(self.group, queue, offset, key.epoch)) for offset in offsets]
+                    except MiniMQError as error:
+                        if error.refresh_route:
+                            self._client.routes.refresh_soon(queue.topic)
+                        pause_s = max(_AGAIN_S, error.retry_after_s)
+                        if not error.retriable or asyncio.get_running_loop().time() + pause_s >= until:
+                            raise
+                        refusal = error if error.answered else refusal
+                    await asyncio.sleep(pause_s)
+        except MiniMQError:
+            raise
+        except TimeoutError:
+            undecided, limit_s = _UNDECIDED.format(queue), self.timeout_s
+            if refusal is None:
+                text = f"broker {queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
+                raise DeadlineExceeded(text) from None
+            # It has the cause and the remedy.
+            text = f"{refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
+            raise refusal.with_message(text) from None
 
     def send_acks(self) -> None:
         """Send the acknowledgements that wait for others."""
@@ -209,21 +267,29 @@ class Settler:
         if self._has_ended:
             told(Closed(CLOSED))
             return
-        settling = _Settling(self, receipts, how, told)
-        self._unsettled.add(settling)
-        settling.begin()
+        task = asyncio.create_task(self._settle_and_tell(receipts, how, told))
+        self._unsettled.add(task)
+        task.add_done_callback(partial(self._over, told))
 
-    def over(self, settling: _Settling, error: BaseException | None) -> None:
-        """Tell the outcome."""
-        self._unsettled.discard(settling)
-        settling.told(error)
+    async def _settle_and_tell(self, receipts: Receipts, how: Settlement, told: Told) -> None:
+        try:
+            await self._settle(receipts, how)
+        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
+            told(error.with_traceback(None))
+        else:
+            told(None)
+
+    def _over(self, told: Told, task: asyncio.Task[None]) -> None:
+        self._unsettled.discard(task)
+        if task.cancelled():  # perhaps before its first step
+            told(Closed(CLOSED))
         self._look_for_acks()
 
     def _end(self) -> None:
         self._has_ended = True
         self.send_acks()
-        for settling in [*self._unsettled]:
-            settling.end(Closed(CLOSED))
+        for task in self._unsettled:
+            task.cancel()
 
     async def wait_all(self) -> None:
         """Wait until everything is settled that other threads wait for."""
@@ -266,33 +332,13 @@ class Settler:
             with suppress(Closed):
                 self.stream(stream.address)
 
-    def stream_of(self, queue: MessageQueue) -> PopStream | None:
-        """Return the stream to the master of a queue; None if the route has to be asked for first."""
-        route = self._client.routes.known(queue.topic)
-        if route is None:
-            return None
+    async def stream_of(self, queue: MessageQueue) -> PopStream:
+        """Return the stream to the master of a queue. Raises `MiniMQError`."""
+        route = self._client.routes.known(queue.topic) or await self._client.routes.find(queue.topic)
         address = route.master_of(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
         return self.stream(address)
-
-    def refresh(self, queue: MessageQueue) -> None:
-        """Have the route of a queue asked for in the background."""
-        self._client.routes.refresh_soon(queue.topic)
-
-    def ask_for_route(self, part: _Part) -> None:
-        """Begin a part once its route is known."""
-        task = asyncio.create_task(self._begin_with_route(part))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _begin_with_route(self, part: _Part) -> None:
-        try:
-            await self._client.routes.find(part.queue.topic)
-        except MiniMQError as error:
-            part.failed(error)
-        else:
-            part.begin()
 
 
 def _complete(future: Future[None] | asyncio.Future[None], error: BaseException | None) -> None:
@@ -302,131 +348,3 @@ def _complete(future: Future[None] | asyncio.Future[None], error: BaseException 
         future.set_result(None)
     else:
         future.set_exception(error)
-
-
-class _Settling:
-    """A call that settles messages. It is over with the last of its parts, one for each delivery by a broker."""
-
-    __slots__ = ("_error", "_expired", "_how", "_left", "_receipts", "_settler", "told")
-
-    def __init__(self, settler: Settler, receipts: Receipts, how: Settlement, told: Told) -> None:
-        self._settler = settler
-        self._receipts, self._how = receipts, how
-        self.told = told
-        self._left = len(receipts)
-        self._expired: list[str] = []
-        self._error: MiniMQError | None = None
-
-    def begin(self) -> None:
-        """Begin all parts. If their brokers are known, that costs neither a task nor a round of the loop."""
-        if not self._receipts:
-            self._settler.over(self, None)
-        until = asyncio.get_running_loop().time() + self._settler.timeout_s
-        for (queue, epoch), spans in self._receipts.items():
-            key = SettleKey(queue.topic, queue.queue_id, epoch, *self._how)
-            _Part(self._settler, self, queue, key, merged(spans) if len(spans) > 1 else spans, until).begin()
-
-    def part_over(self, expired: Sequence[str], error: MiniMQError | None) -> None:
-        """Note the outcome of a part: the handles that do not count any more, or an error."""
-        self._left -= 1
-        self._expired += expired
-        self._error = self._error or error
-        if not self._left:
-            self._settler.over(self, self._error or self._outcome())
-
-    def end(self, error: BaseException | None) -> None:
-        """Tell the outcome; once."""
-        self._left = -1
-        self._settler.over(self, error)
-
-    def _outcome(self) -> HandleExpired | None:
-        in_hand, expired = self._settler.in_hand, self._expired
-        if self._how.outcome != broker_pb2.POP_OUTCOME_EXTEND:
-            in_hand.settled(self._receipts)
-        elif not expired:
-            in_hand.extended(self._receipts, self._how.duration_ms / 1000)
-        if not expired:
-            return None
-        shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
-        return HandleExpired(
-            f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
-            f"otherwise, and are not settled by these handles: {shown}",
-            expired,
-        )
-
-
-class _Part:
-    """The settle of messages of one delivery, which is tried until a time of the loop."""
-
-    __slots__ = ("_key", "_refusal", "_settler", "_spans", "_timer", "_until", "_whole", "queue")
-
-    def __init__(
-        self,
-        settler: Settler,
-        whole: _Settling,
-        queue: MessageQueue,
-        key: SettleKey,
-        spans: Sequence[Span],
-        until: float,
-    ) -> None:
-        self.queue = queue
-        self._settler, self._whole = settler, whole
-        self._key, self._spans = key, spans
-        self._until = until
-        #: Of the latest try that was answered.
-        self._refusal: MiniMQError | None = None
-        self._timer: asyncio.TimerHandle | None = asyncio.get_running_loop().call_at(until, self._late)
-
-    def begin(self) -> None:
-        """Try it, or once more."""
-        if self._timer is None:
-            return
-        try:
-            stream = self._settler.stream_of(self.queue)
-        except MiniMQError as error:
-            self.failed(error)
-            return
-        if stream is None:
-            self._settler.ask_for_route(self)
-        else:
-            stream.settle(self._key, self._spans, self._answered)
-
-    def _answered(self, expired: Sequence[Span], error: MiniMQError | None) -> None:
-        if error is None:
-            self._end(expired, None)
-        else:
-            self.failed(error)
-
-    def failed(self, error: MiniMQError) -> None:
-        """Try again later, if that may help."""
-        if self._timer is None:
-            return
-        if error.refresh_route:
-            self._settler.refresh(self.queue)
-        loop, pause_s = asyncio.get_running_loop(), max(_AGAIN_S, error.retry_after_s)
-        if not error.retriable or loop.time() + pause_s >= self._until:
-            self._end((), error)
-            return
-        if error.answered:
-            self._refusal = error
-        loop.call_later(pause_s, self.begin)
-
-    def _late(self) -> None:
-        undecided, limit_s = _UNDECIDED.format(self.queue), self._settler.timeout_s
-        if self._refusal is None:
-            text = f"broker {self.queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
-            self._end((), DeadlineExceeded(text))
-        else:  # it has the cause and the remedy
-            text = f"{self._refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
-            self._end((), self._refusal.with_message(text))
-
-    def _end(self, expired: Sequence[Span], error: MiniMQError | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._whole.part_over(self._handles(expired) if expired else (), error)
-
-    def _handles(self, expired: Sequence[Span]) -> list[str]:
-        group, epoch = self._settler.group, self._key.epoch
-        offsets = [offset for first, end in expired for offset in range(first, end)]
-        return [str(ReceiptHandle(group, self.queue, at, epoch)) for at in offsets]
