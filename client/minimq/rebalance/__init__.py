@@ -27,7 +27,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 
-from minimq.rebalance.sticky import Sticky
 from minimq.rebalance.strategies import (
     Averagely,
     AveragelyByCircle,
@@ -38,6 +37,7 @@ from minimq.rebalance.strategies import (
     MachineRoomNearby,
     MetaQ,
     MetaQConsistentHash,
+    Sticky,
 )
 from minimq.rebalance.strategy import (
     AllocationStrategy,

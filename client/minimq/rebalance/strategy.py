@@ -105,11 +105,7 @@ def sorted_members(members: Iterable[str]) -> list[str]:
 
 
 def names_of(names: Iterable[str], what: str) -> tuple[str, ...]:
-    """Return the names that a strategy was given, sorted, each once.
-
-    Raises:
-        InvalidArgument: there are none, one is empty, or it is one string, whose letters would be taken for names.
-    """
+    """Return the names that a strategy was given, sorted, each once. Raises `InvalidArgument`."""
     if isinstance(names, str):
         raise InvalidArgument(f"{what}: a list of names is needed, not the one string {names!r}")
     found = tuple(sorted(set(names)))
@@ -136,24 +132,10 @@ def allocate_group(
     members: Sequence[str],
     owners: Mapping[MessageQueue, str],
 ) -> list[MessageQueue]:
-    """Return the queues of one of several members of a group that have these topics in common.
+    """Return the queues of a member of a group, of topics that all of these members have in common, sorted.
 
     A strategy that looks at the owners divides all topics together; any other is asked topic by topic, as RocketMQ
-    does.
-
-    Args:
-        strategy: any of this package, or another object with `allocate`.
-        group: the consumer group.
-        member: whose share is asked for.
-        queues: all queues of these topics.
-        members: all members that subscribe to them.
-        owners: which client has a queue now, the same on every member; see `OwnerAwareStrategy.allocate_all`.
-
-    Returns:
-        Queues, sorted, each once; none when the member is not (yet) among the members.
-
-    Raises:
-        InvalidArgument: the member has no client id, or there are no members.
+    does. Raises `InvalidArgument`.
     """
     if not member:
         raise InvalidArgument("the member has no client id")
@@ -175,7 +157,7 @@ def allocate_everyone(
     members: Sequence[str],
     owners: Mapping[MessageQueue, str],
 ) -> dict[str, list[MessageQueue]]:
-    """Return the queues of every member: what each of them gets from `allocate_group`, whose arguments these are."""
+    """Return the queues of every member: what each of them gets from `allocate_group`."""
     ordered = sorted_members(members)
     if isinstance(strategy, OwnerAwareStrategy) and strategy.uses_owners:
         shares = strategy.allocate_all(group, queues, ordered, owners)

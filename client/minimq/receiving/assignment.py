@@ -30,10 +30,7 @@ class SharedTopics(NamedTuple):
 
 
 def carriers_of(queues: Mapping[str, Sequence[MessageQueue]], places: Set[str]) -> dict[str, Set[str]]:
-    """Return the brokers that carry each topic, as far as members meet there.
-
-    A topic whose brokers are all away goes by the list of another broker; one without queues is left out.
-    """
+    """Return the brokers that carry each topic and where members meet; if all of a topic are away, the others."""
     return {topic: places & {item.broker_name for item in items} or places for topic, items in queues.items() if items}
 
 
@@ -87,7 +84,6 @@ class RebalanceSchedule:
         self._earliest = now
         self._due = now
         self._full_at = now + interval_s
-        self.count = 0
 
     def want(self, at: float) -> None:
         """Ask for a round at that time, or before."""
@@ -104,7 +100,6 @@ class RebalanceSchedule:
 
     def begin(self, now: float) -> bool:
         """Begin a round; return whether it is one that is made though nothing may have happened."""
-        self.count += 1
         full = now >= self._full_at
         if full:
             self._full_at = now + self._interval_s
@@ -122,14 +117,10 @@ EVER_MS = 1 << 50
 class InitialOffsets:
     """The times since when a group reads its topics, in seconds on any clock that does not go back.
 
-    Where a group begins is decided once for each topic, by each broker for its own queues: one to which the topic
-    comes later has to know that the group reads it already, and since when. What was sent there after that is not
-    passed over, whatever the rule for new groups says. Members carry that from broker to broker. So a member asks
-    for no queue of a topic until it knows that the group has begun there, or all brokers that carry the topic have
-    reported that it has not.
-
-    A broker that is away may know what the others do not. It is waited for only so long; then the others begin with
-    all that they have, which repeats what may have been read but loses nothing.
+    Each broker decides for its own queues where a group begins. One to which a topic comes later hears from members
+    since when the group reads it, so that nothing sent since then is passed over. So a member asks for no queue before
+    it knows that the group has begun, or all brokers of the topic have reported that it has not. Those that are away
+    are waited for only so long: then the others begin with all that they have, which may repeat messages.
     """
 
     def __init__(self) -> None:

@@ -31,11 +31,7 @@ Post = Callable[[Callable[[], None]], None]
 
 
 class Heartbeats:
-    """The heartbeats of one session, and the answers that tell how long ago the broker was known to be there.
-
-    A broker answers each heartbeat with its number. The time of an answer is that of the heartbeat it names, so an
-    answer that got lost makes none of the later ones look older than it is.
-    """
+    """The heartbeats of one session, and when the latest was sent that is answered; answers name them by number."""
 
     def __init__(self) -> None:
         self.answered_at = 0.0

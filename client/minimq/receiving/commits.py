@@ -122,10 +122,7 @@ async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float
 
 
 class OffsetLookup:
-    """The questions for offsets: what is stored, what a group has recorded, where the start rule begins.
-
-    Its coroutines run on the event loop of the connection.
-    """
+    """Asks for offsets: what is stored, what a group has recorded, where the start rule begins. On the event loop."""
 
     def __init__(self, places: ReadPlaces, start: broker_pb2.StartPosition, timeout_s: float) -> None:
         self._places = places
@@ -209,10 +206,7 @@ class Commits:
         )
 
     def progress_of_all(self) -> Progress:
-        """Return how far all queues are finished.
-
-        Queues of a topic that was deleted do not count: `poll` reports the deletion once.
-        """
+        """Return how far all queues are finished, but those of deleted topics, of which `poll` tells."""
         offsets = {queue: reader.position for queue, reader in self._readers.items() if not reader.is_deleted}
         return self.progress(offsets)
 

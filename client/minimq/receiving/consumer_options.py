@@ -215,17 +215,7 @@ PREFETCH_MESSAGES = 4096
 
 @dataclass(frozen=True, slots=True)
 class SimpleOptions:
-    """The arguments that a simple consumer was made with.
-
-    Attributes:
-        invisible_s: invisible duration: seconds for which a message that is received is in no other hand.
-        max_tries: deliveries of a message, the first one included, after which it is a dead letter.
-        start: where a new group begins.
-        free_on_close: let others have what is not settled as soon as the consumer closes or dies.
-        request_timeout_s: seconds for which a settle is tried, and that a broker may take to answer.
-        prefetch_messages: maximum number of messages to take before they are asked for; 0 for none.
-        credentials: as of `Cluster`.
-    """
+    """The arguments that a simple consumer was made with; see `SimpleConsumer`."""
 
     invisible_s: float = 30.0
     max_tries: int = 16

@@ -28,9 +28,8 @@ _ANEW_S = 0.5
 class Refusals:
     """Why brokers do not have a member in its group. Used by the member's task alone.
 
-    The user hears of a conflict at once, and of a key or a right that is lacking. He hears of a broker without room
-    when the time for the start is over and no broker has taken the member: until then there may be room, and after it
-    the queues of other brokers are read.
+    The user hears at once of what users mend. He hears of a broker without room when the time for the start is over and
+    no broker has taken the member.
     """
 
     def __init__(

@@ -66,18 +66,10 @@ _Column = Callable[[_Part, pa.DataType], pa.Array]
 
 
 class ArrowColumns:
-    """Makes Arrow record batches with chosen columns. One object serves many batches; not thread-safe.
-
-    Args:
-        schema: the columns, names and types as in `MESSAGE_SCHEMA`; texts and lists may differ in what is nullable.
-        tags: only records with one of these; all when None.
-
-    Attributes:
-        schema: as above.
-        are_known: whether the place of a record says all that is wanted of it, so that no batch is needed.
-    """
+    """Makes Arrow record batches with chosen columns, of records with some tags. One object serves many batches."""
 
     def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
+        #: Names and types as in `MESSAGE_SCHEMA`; texts and lists may differ in what is nullable.
         self.schema = schema
         names = [name.lower() for name in self.schema.names]
         self._columns = [(_COLUMNS[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
@@ -85,6 +77,7 @@ class ArrowColumns:
         self._rows = [(_ROW_VALUES[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
         self._tags = tags
         self._tag_set = None if tags is None else pa.array(sorted(tags), pa.string())
+        #: The place of a record says all that is wanted of it, so that no batch is needed.
         self.are_known = tags is None and _PLACE.issuperset(names)
 
     def count(self, queue: MessageQueue, start: int, end: int) -> Iterator[pa.RecordBatch]:
@@ -101,7 +94,7 @@ class ArrowColumns:
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def convert(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the records with offsets from `start` up to but not including `end`, in order; see `pieces`."""
+        """Yield the records of one queue from offset `start` up to but not including `end`. Raises `CorruptBatch`."""
         return self.gathered(self.pieces(batches, start, end))
 
     def gathered(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -109,16 +102,7 @@ class ArrowColumns:
         return gathered(pieces, self.schema)
 
     def pieces(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the records with offsets from `start` up to but not including `end`, batch by batch, in order.
-
-        Args:
-            batches: of one queue; the first and the last may hold records outside of the range.
-            start: first offset.
-            end: the offset after the last one.
-
-        Raises:
-            CorruptBatch: a column contradicts itself.
-        """
+        """Do as `convert`, batch by batch. Raises `CorruptBatch`."""
         small: list[ReceivedMessage] = []
         size = 0
         for batch in batches:
@@ -149,11 +133,7 @@ class ArrowColumns:
             raise _corrupt(part.batch, error) from None
 
     def from_messages(self, messages: list[ReceivedMessage]) -> pa.RecordBatch:
-        """Return messages that are decoded one by one: the cheaper way when there are few in a batch.
-
-        Raises:
-            CorruptBatch: a message cannot be decoded; the text names the batch of the first one.
-        """
+        """Return messages that are decoded one by one, which is cheaper if a batch has few. Raises `CorruptBatch`."""
         try:
             arrays = [pa.array(list(map(value, messages)), kind) for value, kind in self._rows]
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -161,11 +141,7 @@ class ArrowColumns:
             raise _corrupt(messages[0].batch, error) from None
 
     def of_messages(self, messages: Sequence[ReceivedMessage]) -> Iterator[pa.RecordBatch]:
-        """Yield messages of one queue, in their order, of which some of a batch may have been left out.
-
-        Raises:
-            CorruptBatch: a column contradicts itself.
-        """
+        """Yield messages of one queue, in order; some of a batch may be left out. Raises `CorruptBatch`."""
         at = 0
         while at < len(messages):
             batch = messages[at].batch.whole

@@ -115,12 +115,7 @@ _FEWEST_ROWS: Final = 1 << 20
 
 
 def newest_of_each_key(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Return of each key the last row, in the order of these rows; of a key whose last row is a tombstone none.
-
-    Args:
-        batches: with the columns `keys` and `body`. All rows with one key come in the order in which they were sent.
-        schema: of the batches.
-    """
+    """Return the last row of each key, in order; none if it is a tombstone. Rows of one key come as they were sent."""
     table, waiting, rows = pa.Table.from_batches([], schema), list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch)

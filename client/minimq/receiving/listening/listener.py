@@ -90,20 +90,16 @@ AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult]]
 
 
 class Verdict(NamedTuple):
-    """The normalized result of a call.
+    """The normalized result of a call."""
 
-    Attributes:
-        again: indexes of the messages to retry, sorted; all others have succeeded.
-        level: of their delay; None if the number of tries decides.
-        reason: the reason of the failure, for dead letters.
-        error: what the listener has raised.
-        is_final: no retry will help: those messages are dead letters at once.
-    """
-
+    #: Indexes of the messages to retry, sorted; all others have succeeded.
     again: Sequence[int]
+    #: Of their delay; None if the number of tries decides.
     level: int | None = None
+    #: Of the failure, for dead letters.
     reason: str = "listener answered RETRY_LATER"
     error: BaseException | None = None
+    #: No retry will help: these messages are dead letters at once.
     is_final: bool = False
 
     def tell(self, call: ConsumerCall | None) -> None:
