@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # it has a fetcher
 class QueueEvents:
     """The changes that the user has not heard of, in their order. Lives on the event loop of the connection.
 
-    The thread that polls announces those that were taken over. If a callback is interrupted, the rest is announced later.
+    The thread that polls announces those that were taken over. If a callback is interrupted, the rest follows.
     """
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
