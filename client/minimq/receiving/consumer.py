@@ -188,7 +188,7 @@ class Consumer:
     @property
     def missed_messages(self) -> int:
         """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
-        return self._fetcher.missed_messages
+        return self._fetcher.events.missed_messages
 
     @property
     def filtered_messages(self) -> int:

@@ -44,6 +44,7 @@ class QueueEvents:
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
         self._readers = readers
+        #: Number of messages that were passed over because they were not stored any more.
         self.missed_messages = 0
         self._events: list[tuple[QueueEvent, MessageQueue]] = []
         self._resets: list[tuple[QueueReader, OffsetReset]] = []
@@ -212,11 +213,6 @@ class Fetcher:
         return bool(
             self._has_halted or self._refusal or self._failures or self._failed_readers or self.events.are_there
         )
-
-    @property
-    def missed_messages(self) -> int:
-        """Number of messages that were passed over because they were not stored any more."""
-        return self.events.missed_messages
 
     @property
     def passed_over(self) -> int:

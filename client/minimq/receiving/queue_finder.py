@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -56,12 +56,6 @@ class Findings:
     absent: frozenset[Carrier]
     failures: Mapping[Carrier, MiniMQError]
     away: Mapping[Carrier, AwayBroker] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[Response]):
-    value: Response
-    from_slave: bool
 
 
 class QueueFinder:
@@ -129,7 +123,7 @@ class QueueFinder:
 
     def _ask_masters(
         self, carriers: Iterable[Carrier]
-    ) -> tuple[dict[Carrier, _Answer[broker_pb2.DescribeTopicResponse]], dict[Carrier, MiniMQError]]:
+    ) -> tuple[dict[Carrier, tuple[broker_pb2.DescribeTopicResponse, bool]], dict[Carrier, MiniMQError]]:
         brokers = self._client.wait(self._client.nameservers.brokers_of_all)
         masters = {broker.broker_name: broker.master for broker in brokers}
         unknown: dict[Carrier, MiniMQError] = {}
@@ -143,7 +137,7 @@ class QueueFinder:
                 addresses[carrier] = master
         requests = {carrier: broker_pb2.DescribeTopicRequest(topic=carrier[0]) for carrier in addresses}
         found, failures = self._client.call_all(addresses, lambda stub: stub.DescribeTopic, requests, reconnect_s=0)
-        answers = {carrier: _Answer(answer, from_slave=False) for carrier, answer in found.items()}
+        answers = {carrier: (answer, False) for carrier, answer in found.items()}
         return answers, {**unknown, **failures}
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
@@ -159,7 +153,7 @@ class QueueFinder:
         answers, failures = self._client.wait(lambda: self._ask(requests, lambda stub: stub.GetOffset))
         for queue, error in failures.items():
             raise error.with_message(f"the offset of queue {queue} at {when} is not known: {error.message}")
-        return {queue: answer.value.offset for queue, answer in answers.items()}
+        return {queue: answer.offset for queue, (answer, _) in answers.items()}
 
     def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
         """Publish the progress of a job under the name of a group, for monitoring; offsets may go back.
@@ -186,8 +180,8 @@ class QueueFinder:
 
     async def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]
-    ) -> tuple[dict[Key, _Answer[Response]], dict[Key, MiniMQError]]:
-        answers: dict[Key, _Answer[Response]] = {}
+    ) -> tuple[dict[Key, tuple[Response, bool]], dict[Key, MiniMQError]]:
+        answers: dict[Key, tuple[Response, bool]] = {}
         failures: dict[Key, MiniMQError] = {}
         room = asyncio.Semaphore(_PARALLEL_CALLS)
 
@@ -195,7 +189,7 @@ class QueueFinder:
             async with room:
                 try:
                     answer, place = await self._places.ask(queue, method, request, self._client.timeout_s)
-                    answers[key] = _Answer(answer, from_slave=not place.is_master)
+                    answers[key] = answer, not place.is_master
                 except MiniMQError as error:
                     failures[key] = error
 
@@ -204,10 +198,11 @@ class QueueFinder:
 
 
 def _queues_of(
-    carrier: Carrier, answer: _Answer[broker_pb2.DescribeTopicResponse]
+    carrier: Carrier, answer: tuple[broker_pb2.DescribeTopicResponse, bool]
 ) -> Iterable[tuple[MessageQueue, FoundQueue]]:
-    topic = answer.value.topic
-    for status in answer.value.queues:
+    described, from_slave = answer
+    topic = described.topic
+    for status in described.queues:
         yield (
             MessageQueue(*carrier, status.queue_id),
             FoundQueue(
@@ -216,7 +211,7 @@ def _queues_of(
                 topic_id=TopicId(topic.topic_id, topic.created_ms),
                 is_shown=status.queue_id < topic.read_queues,
                 is_readable=bool(topic.permission & Permission.READ),
-                from_slave=answer.from_slave,
-                term=answer.value.term,
+                from_slave=from_slave,
+                term=described.term,
             ),
         )

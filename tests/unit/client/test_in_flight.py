@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery
-from minimq.receiving.listening.listener import Verdict, mistake_in, verdict
+from minimq.receiving.listening.listener import Verdict, verdict
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
@@ -249,7 +249,7 @@ def test_it_is_the_same_as_a_plain_model(
     ],
 )
 def test_what_an_answer_means(answer: object, expected: Verdict) -> None:
-    found = verdict(answer, 5, mistake_in(answer, 5))
+    found, _ = verdict(answer, 5)
     assert (list(found.again), found.level) == expected[:2]
 
 
@@ -263,7 +263,7 @@ def test_what_an_answer_means(answer: object, expected: Verdict) -> None:
     ],
 )
 def test_in_order_what_follows_a_message_that_failed_is_tried_again_too(answer: object, again: list[int]) -> None:
-    assert list(verdict(answer, 5, mistake_in(answer, 5), in_order=True).again) == again
+    assert list(verdict(answer, 5, in_order=True)[0].again) == again
 
 
 class Index:
@@ -286,8 +286,8 @@ def test_whole_numbers_of_other_types_are_taken() -> None:
 
 
 def test_what_is_wrong_with_an_answer_is_said() -> None:
-    assert mistake_in(RetryLater(first=5), 5) is None
-    assert mistake_in(RetryLater(first=6), 5) == (
+    assert verdict(RetryLater(first=5), 5)[1] == ""
+    assert verdict(RetryLater(first=6), 5)[1] == (
         "the call had 5 messages, so first can be 5 at most, which means that all succeeded"
     )
 
@@ -296,7 +296,7 @@ def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
     failed = [1]
     answer = RetryLater(indexes=failed)
     failed.append(2)
-    assert list(verdict(answer, 5, mistake_in(answer, 5)).again) == [1]
+    assert list(verdict(answer, 5)[0].again) == [1]
 
 
 @pytest.mark.parametrize(

@@ -120,44 +120,41 @@ class ListenerCalls(NamedTuple):
     in_order: bool
 
 
-def verdict(answer: object, messages: int, mistake: str | None, *, in_order: bool = False) -> Verdict:
-    """Return the verdict of a result for a number of messages. An invalid result is not a success."""
-    if answer is ConsumeResult.SUCCESS or (isinstance(answer, Reply) and mistake is None):
-        return Verdict(())
-    if mistake is not None:
-        return Verdict(range(messages), reason="listener gave no valid answer")
-    if isinstance(answer, list | tuple):
-        failed = [index for index, each in enumerate(answer) if each is ConsumeResult.RETRY_LATER]
-        return Verdict(range(failed[0], messages) if in_order and failed else failed)
-    if not isinstance(answer, RetryLater):
-        return Verdict(range(messages))
-    if answer.indexes is None:
-        return Verdict(range(answer.first, messages), answer.level)
-    again = sorted(set(answer.indexes))
-    return Verdict(range(again[0], messages) if in_order and again else again, answer.level)
+def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[Verdict, str]:
+    """Return the verdict of a result for a number of messages, and the mistake in it, if any: then it is no success."""
+    again: Sequence[int] = ()
+    mistake, level = "", None
+    match answer:
+        case ConsumeResult():
+            again = range(messages) if answer is ConsumeResult.RETRY_LATER else ()
+        case Reply():
+            if messages > 1:
+                mistake = f"the call had {messages} messages: return a list with a reply for each, or use batch_size=1"
+        case list() | tuple():
+            again = [index for index, each in enumerate(answer) if each is ConsumeResult.RETRY_LATER]
+            if len(answer) != messages:
+                mistake = (
+                    f"the call had {messages} messages, and the list has {len(answer)} results: return one for each"
+                )
+            elif not all(isinstance(each, Reply | ConsumeResult) for each in answer):
+                mistake = "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
+        case RetryLater():
+            again = range(answer.first, messages) if answer.indexes is None else sorted(set(answer.indexes))
+            level = answer.level
+            if answer.first > messages:
+                most = f"the call had {messages} messages, so first can be {messages} at most"
+                mistake = f"{most}, which means that all succeeded"
+            elif again and again[-1] >= messages:
+                mistake = f"the indexes of the {messages} messages of the call end at {messages - 1}"
+        case _:
+            mistake = "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER, RetryLater(...) or Reply(...)"
+    if mistake:
+        return _invalid(messages), mistake
+    return Verdict(range(again[0], messages) if in_order and again else again, level), ""
 
 
-def _mistake_in_list(results: Sequence[object], messages: int) -> str | None:
-    if len(results) != messages:
-        return f"the call had {messages} messages, and the list has {len(results)} results: return one for each"
-    if all(isinstance(each, Reply | ConsumeResult) for each in results):
-        return None
-    return "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
-
-
-def mistake_in(answer: object, messages: int) -> str | None:
-    """Return the mistake in a result for a number of messages; None if it is valid."""
-    if isinstance(answer, Reply) and messages > 1:
-        return f"the call had {messages} messages: return a list with a reply for each, or use batch_size=1"
-    if isinstance(answer, list | tuple):
-        return _mistake_in_list(answer, messages)
-    if not isinstance(answer, ConsumeResult | RetryLater | Reply):
-        return "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER, RetryLater(...) or Reply(...)"
-    if isinstance(answer, RetryLater) and answer.first > messages:
-        return f"the call had {messages} messages, so first can be {messages} at most, which means that all succeeded"
-    if isinstance(answer, RetryLater) and max(answer.indexes or (0,)) >= messages:
-        return f"the indexes of the {messages} messages of the call end at {messages - 1}"
-    return None
+def _invalid(messages: int) -> Verdict:
+    return Verdict(range(messages), reason="listener gave no valid answer")
 
 
 def described(messages: Sequence[ReceivedMessage]) -> str:
@@ -257,15 +254,14 @@ class ListenerAdapter:
     def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:
         if answer is ConsumeResult.SUCCESS:
             return Verdict(())
-        mistake = mistake_in(answer, len(messages))
-        found = verdict(answer, len(messages), mistake, in_order=self._in_order)
-        if mistake is None and isinstance(answer, Reply | list | tuple):
+        found, mistake = verdict(answer, len(messages), in_order=self._in_order)
+        if not mistake and isinstance(answer, Reply | list | tuple):
             replies = (answer,) if isinstance(answer, Reply) else answer
             try:
                 self._reply(messages, replies, set(found.again))
             except MiniMQError as error:
-                mistake, found = error.message, Verdict(range(len(messages)), reason="listener gave no valid answer")
-        if mistake is not None:
+                mistake, found = error.message, _invalid(len(messages))
+        if mistake:
             self._log_mistake(answer, mistake)
         return found
 
