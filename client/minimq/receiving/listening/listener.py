@@ -120,6 +120,14 @@ class ListenerCalls(NamedTuple):
     in_order: bool
 
 
+def _mistake_in_list(results: Sequence[object], messages: int) -> str:
+    if len(results) != messages:
+        return f"the call had {messages} messages, and the list has {len(results)} results: return one for each"
+    if all(isinstance(each, Reply | ConsumeResult) for each in results):
+        return ""
+    return "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
+
+
 def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[Verdict, str]:
     """Return the verdict of a result for a number of messages, and the mistake in it, if any: then it is no success."""
     again: Sequence[int] = ()
@@ -132,12 +140,7 @@ def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[V
                 mistake = f"the call had {messages} messages: return a list with a reply for each, or use batch_size=1"
         case list() | tuple():
             again = [index for index, each in enumerate(answer) if each is ConsumeResult.RETRY_LATER]
-            if len(answer) != messages:
-                mistake = (
-                    f"the call had {messages} messages, and the list has {len(answer)} results: return one for each"
-                )
-            elif not all(isinstance(each, Reply | ConsumeResult) for each in answer):
-                mistake = "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
+            mistake = _mistake_in_list(answer, messages)
         case RetryLater():
             again = range(answer.first, messages) if answer.indexes is None else sorted(set(answer.indexes))
             level = answer.level
