@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from minimq import MessageQueue, MiniMQError, PullConsumer
+from minimq_common.errors import TopicNotFound
 
 
 class Log:
@@ -75,8 +76,11 @@ class Member:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                for message in self.consumer.poll(0.1, max_messages=100):
-                    self._log.add(message.queue, message.queue_offset)
+                try:
+                    for message in self.consumer.poll(0.1, max_messages=100):
+                        self._log.add(message.queue, message.queue_offset)
+                except TopicNotFound as error:  # once, if it is not made anew quickly: reading goes on when it is
+                    self.error = error
         except MiniMQError as error:
             self.error = error
         finally:

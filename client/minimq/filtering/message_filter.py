@@ -33,20 +33,28 @@ T = TypeVar("T", bound=Filterable)
 class MessageFilter:
     """A tag expression and a where-expression, both of which must hold. Never changes; thread-safe.
 
-    Raises `InvalidArgument`, which shows the place of the mistake.
+    Args:
+        expression: which tags: "*", or for example "paid || refunded" or ["paid", "refunded"].
+        where: which properties, see docs/filtering.md; any unless given.
+
+    Attributes:
+        text: both expressions in a form that is the same however they were written: blanks, upper and lower case of
+            keywords and the order of tags make no difference.
+        tag_hashes: by which brokers know the tags, sorted; empty when all tags are wanted.
+        reads_texts: keys or properties decide.
+
+    Raises:
+        InvalidArgument: one of them is no such expression; the text shows the place.
     """
 
     def __init__(self, expression: TagExpression = "*", where: str | None = None) -> None:
         self._tags = TagFilter(expression)
         self._where = None if where is None else compile_filter(where)
-        #: Keys or properties decide.
         self.reads_texts = self._where is not None and bool(self._where.reads_keys or self._where.names)
         tags = self._tags.tags
-        #: The same for blanks, cases of keywords and orders of tags that make no difference.
         self.text = "*" if tags is None else " || ".join(sorted(tags))
         if where is not None:
             self.text += f" where {_canonical(where)}"
-        #: By which brokers know the tags, sorted; empty when all are wanted.
         self.tag_hashes = tuple(sorted(set(map(tag_hash, tags)))) if tags is not None else ()
 
     def apply(self, messages: list[T]) -> list[T]:

@@ -44,7 +44,13 @@ T = TypeVar("T", bound=Tagged)
 class TagFilter:
     """The tags that a subscription wants. Raises `InvalidArgument` for an expression that is none.
 
-    In a collection a tag stands as it is; in a text one that looks like a mistake, such as "paid,refunded", is refused.
+    Args:
+        expression: "*" for all messages, "paid || refunded" for some tags, or a collection of tags. In the collection a
+            tag stands as it is; in the text one that looks like a mistake, such as "paid,refunded", is refused.
+        spelling: how filters are given, for errors.
+
+    Attributes:
+        tags: the wanted tags; None for all messages, with and without a tag.
     """
 
     def __init__(self, expression: TagExpression, spelling: Spelling = IN_PYTHON) -> None:
@@ -54,7 +60,6 @@ class TagFilter:
             parts = _of_collection(expression, spelling)
         else:
             raise _no_expression(expression)
-        #: None for all messages, with and without a tag.
         self.tags = None if "*" in parts else frozenset(parts)
         longest = max(self.tags or (), key=len, default="")
         if len(longest) > MAX_TAG:

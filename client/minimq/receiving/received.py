@@ -39,10 +39,23 @@ class EncodedBatch:
 
 
 class ReceivedBatch:
-    """A batch as it was read from a queue, opened. Raises `CorruptBatch`, and `InvalidArgument` for a newer format.
+    """A batch as it was read from a queue, opened. Its checksum is verified when it is made.
 
     Messages are counted by their offsets: those that compaction has removed leave a gap in the numbers of the others.
-    Messages do not keep it: they have a copy of their part, without bodies, which they share with few others.
+
+    Raises:
+        CorruptBatch: it is damaged; the text and the attributes say where it stands.
+        InvalidArgument: it has a newer format.
+
+    Messages do not keep it. They have a copy of their part of it, without bodies, which they share with few others.
+
+    Attributes:
+        queue: where it stands.
+        base_offset: offset of its first record.
+        stored_ms: when the broker stored it, in ms since 1970; of a compacted one, the last of its messages.
+        due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
+        is_compacted: its topic is: empty bodies are tombstones.
+        records: the columns; of a part, only `RecordBatch.metadata`.
     """
 
     __slots__ = (
@@ -61,7 +74,6 @@ class ReceivedBatch:
     def __init__(self, queue: MessageQueue, stored: EncodedBatch) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
-        #: In ms since 1970, as the next one; of a compacted batch, when the last of its messages was stored.
         self.stored_ms = stored.stored_ms
         self.due_ms = stored.due_ms
         self.is_compacted = stored.is_compacted
@@ -137,7 +149,11 @@ class ReceivedBatch:
         return self.stored_ms if stored_ms is None else stored_ms
 
     def check_texts(self) -> None:
-        """Look at the keys and properties of all messages. Raises `CorruptBatch` if some are malformed."""
+        """Look at the keys and properties of all messages, which are not decoded before somebody asks for them.
+
+        Raises:
+            CorruptBatch: some are malformed.
+        """
         try:
             self.records.check_texts()
         except CorruptBatch as error:
