@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import queue
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import grpc
@@ -88,17 +88,18 @@ def test_a_client_that_is_back_ends_its_former_stream(stub: Any) -> None:
 def test_replies_that_wait_for_a_client_come_to_its_later_stream(stub: Any, cluster: LocalCluster) -> None:
     key = os.urandom(32)
     large = [bytes([number]) * (MAX_UNREAD_BYTES // 8) for number in range(64)]
-    with closing(open_channel(cluster.brokers[0].address)) as channel:
-        with attending(broker_pb2_grpc.BrokerStub(channel), key) as former:
-            outcomes = reply(stub, inbox_of(key), *large)
-            forwarded = [body for body, outcome in zip(large, outcomes, strict=True) if outcome == FORWARDED]
-            assert 0 < len(forwarded) < len(large)
-            with attending(stub, key) as later:
-                got = [body for event in former for body in bodies_of(event)]
-                assert len(got) < len(forwarded)
-                while len(got) < len(forwarded):
-                    got += bodies_of(next(later))
-                assert got == forwarded
+    with ExitStack() as stack:
+        channel = stack.enter_context(closing(open_channel(cluster.brokers[0].address)))
+        former = stack.enter_context(attending(broker_pb2_grpc.BrokerStub(channel), key))
+        outcomes = reply(stub, inbox_of(key), *large)
+        forwarded = [body for body, outcome in zip(large, outcomes, strict=True) if outcome == FORWARDED]
+        assert 0 < len(forwarded) < len(large)
+        later = stack.enter_context(attending(stub, key))
+        got = [body for event in former for body in bodies_of(event)]
+        assert len(got) < len(forwarded)
+        while len(got) < len(forwarded):
+            got += bodies_of(next(later))
+        assert got == forwarded
 
 
 def test_a_key_that_is_guessed_and_a_second_hello_are_refused(stub: Any) -> None:
