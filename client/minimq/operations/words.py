@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from minimq.connection.away import describe_away, state_of
 from minimq_common.model import AwayBroker, Permission
 
 
@@ -33,11 +32,15 @@ def listing(names: Sequence[str], most: int = 10) -> str:
 
 def left_out(away: Iterable[AwayBroker], consequence: str) -> list[str]:
     """Return a line for each broker that is away, with what that means: "not changed"."""
+    from minimq.connection.away import state_of  # protobuf takes longer to load than --help
+
     return [f"{each.broker_name}: {state_of(each)}, {consequence}" for each in away]
 
 
 def missing(away: Iterable[AwayBroker], unanswered: Mapping[str, str], lacking: str) -> list[str]:
     """Return a line for each broker whose queues are missing: it is away, or does not answer."""
+    from minimq.connection.away import describe_away  # as above
+
     return [*describe_away(away, lacking), *describe_unanswered(unanswered, lacking)]
 
 
