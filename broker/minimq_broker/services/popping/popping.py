@@ -130,8 +130,6 @@ class PopService:
     def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
         try:
             self._check(request, stream)
-            if not (request.settles or request.takes):
-                stream.answers.expected -= 1  # it has no answer
             popper = Popper(request.group, request.client_id, stream)
             client = popper.group, popper.client_id
             if client not in stream.clients:
@@ -141,6 +139,8 @@ class PopService:
             for number in request.cancels:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
+            if not (request.settles or request.takes):
+                stream.answers.expected -= 1  # it has no answer, and is not refused any more
             steps = self._settles(popper.group, request, stream)
             if not request.takes:
                 self._hand_in(popper, steps, (), self._returning(steps))
