@@ -41,7 +41,9 @@ def fetch(url: str, ca: Path | None) -> bytes:
             try:
                 connection.connect()
                 sockets.append(connection.sock)  # the connection forgets it with an answer that is its last one
-                target = parts._replace(scheme="", netloc="").geturl() or "/"
+                if is_late.is_set():  # perhaps before there was a socket to shut down
+                    raise TimeoutError
+                target = parts._replace(scheme="", netloc="", path=parts.path or "/").geturl()
                 connection.request("GET", target, headers={"Accept": "application/json", "User-Agent": "minimq"})
                 answer = connection.getresponse()
                 data = answer.read(MAX_SET_BYTES + 1)

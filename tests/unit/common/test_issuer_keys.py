@@ -6,8 +6,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -196,6 +198,30 @@ def test_an_answer_that_does_not_end_is_not_waited_for(what: str, monkeypatch: p
     monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.2)
     with dripping(*DRIPS[what]) as address, pytest.raises(InvalidArgument, match=r"takes longer than 0\.2 s"):
         fetch(f"http://{address}/keys", None)
+
+
+def test_an_answer_is_not_waited_for_when_the_way_to_it_took_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.create_connection
+
+    def connect_late(*given: Any, **named: Any) -> socket.socket:
+        time.sleep(0.2)  # as when names are looked up, or the first addresses do not answer
+        return connect(*given, **named)
+
+    monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.02)
+    monkeypatch.setattr(socket, "create_connection", connect_late)
+    with dripping(*DRIPS["body"]) as address, pytest.raises(InvalidArgument, match=r"takes longer than 0\.02 s"):
+        fetch(f"http://{address}/keys", None)
+
+
+@pytest.mark.parametrize(("rest", "target"), [("", "/"), ("?a=b", "/?a=b"), ("/keys?a=b", "/keys?a=b")])
+def test_what_is_asked_for_is_the_rest_of_the_url(rest: str, target: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(fetch, f"http://127.0.0.1:{listener.getsockname()[1]}{rest}", None)
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1 << 16).startswith(f"GET {target} HTTP/1.1\r\n".encode())
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        assert fetched.result(PATIENCE_S) == b"{}"
 
 
 def test_a_proxy_that_does_not_come_to_an_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
