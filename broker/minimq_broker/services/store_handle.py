@@ -195,12 +195,12 @@ async def uncancellable(work: Awaitable[Result]) -> Result:
 async def in_steps(
     handle: StoreHandle,
     begin: Callable[[MessageStore], Generator[None, None, Result]],
-    pause_s: Callable[[float], float],
+    pause: Callable[[float], Awaitable[object]],
 ) -> Result | None:
     """Carry out work on a store on another thread, from one `yield` to the next, and return its result.
 
-    `pause_s` is given how long a step has taken, and returns how long to wait before the next one, in seconds. The
-    result is None if the store is another one by now, or was cut. Whatever ends it, the work is closed.
+    `pause` waits between two steps, and is given how long the first of them has taken, in seconds. The result is None
+    if the store is another one by now, or was cut. Whatever ends it, the work is closed.
     """
     work: Generator[None, None, Result] | None = None
     store: MessageStore | None = None
@@ -225,7 +225,7 @@ async def in_steps(
             result, is_over = await uncancellable(asyncio.to_thread(step))
             if is_over:
                 return result
-            await asyncio.sleep(pause_s(time.perf_counter() - began))
+            await pause(time.perf_counter() - began)
     finally:
         if work is not None:
             await asyncio.to_thread(work.close)

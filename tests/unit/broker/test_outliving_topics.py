@@ -161,6 +161,27 @@ def test_the_disk_of_a_shorter_topic_comes_back(stores: Stores) -> None:
     world.verify("default", BROKER_AGE_MS, exact=True)
 
 
+def test_what_a_slave_comes_to_need_while_a_segment_is_rewritten_stays(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, sleep = World(stores), asyncio.sleep
+    world.create("default")
+    world.create("short", age_ms=1_000)
+    for number in range(40):
+        stores.clock.now_ms += 100
+        world.send("default", number % 2, b"%d" % number + bytes(500))
+        world.send("short", number % 2, b"%d" % number + bytes(6_000))
+
+    async def begin_copy(delay_s: float) -> None:
+        await sleep(delay_s)
+        world.needed_from = 0
+
+    monkeypatch.setattr(asyncio, "sleep", begin_copy)
+    world.look()
+    assert world.needed_from == 0
+    assert world.counters.segments_rewritten == 0
+
+
 def test_the_size_of_the_broker_beats_the_age_of_topics(stores: Stores) -> None:
     world = World(stores, max_bytes=4 * SEGMENT_BYTES)
     world.create("long", age_ms=600_000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Generator
 from functools import partial
@@ -52,11 +53,11 @@ class Compactor(PeriodicTask):
         self._sizes: dict[int, TopicSizes] = {}
 
     async def _compact(self) -> None:
-        while await in_steps(self._handle, partial(self._round, self._lowest_needed()), self._pause_s):
+        while await in_steps(self._handle, partial(self._round, self._lowest_needed()), self._pause):
             pass
 
-    def _pause_s(self, spent_s: float) -> float:
-        return max(_PAUSE_S, spent_s * (1 / self._share - 1))
+    async def _pause(self, spent_s: float) -> None:
+        await asyncio.sleep(max(_PAUSE_S, spent_s * (1 / self._share - 1)))
 
     def _round(self, needed_from: int, store: MessageStore) -> Generator[None, None, bool]:
         begun = self._begin(needed_from, store)

@@ -74,7 +74,7 @@ class Retention(PeriodicTask):
             at_once=True,
         )
         self._lowest_needed = lowest_needed
-        #: The same as it was, on the event loop, behind the latest step of a rewriting.
+        #: The same as it was, on the event loop, ahead of the present step of a rewriting.
         self._needed_from = 0
         self._clock_ms = clock_ms
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,11 +127,11 @@ class Retention(PeriodicTask):
     # ---- rewriting, in slices, with pauses, and only where there is room -------------------------------
 
     async def _rewrite(self, start: int, reason: Reason | None) -> bool:
-        return bool(await in_steps(self._handle, partial(self._rewritten, start, reason), self._pause_s))
+        return bool(await in_steps(self._handle, partial(self._rewritten, start, reason), self._pause))
 
-    def _pause_s(self, spent_s: float) -> float:
-        self._needed_from = self._lowest_needed()
-        return max(_PAUSE_S, spent_s)
+    async def _pause(self, spent_s: float) -> None:
+        await asyncio.sleep(max(_PAUSE_S, spent_s))
+        self._needed_from = self._lowest_needed()  # of a copy that was begun meanwhile, too
 
     def _rewritten(self, start: int, reason: Reason | None, store: MessageStore) -> Generator[None, None, bool]:
         segments, kept_bytes = self._stretch(store, start, reason)

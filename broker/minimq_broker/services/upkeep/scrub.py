@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Generator
@@ -46,14 +47,17 @@ class Scrub(PeriodicTask):
             await self._round()
         else:
             for segment in reversed(self._handle.store.log.segments[:-1]):
-                await in_steps(self._handle, partial(_look_at_pages, segment), lambda _: _PAGES_S)
+                if not await in_steps(
+                    self._handle, partial(_look_at_pages, segment), lambda _: asyncio.sleep(_PAGES_S)
+                ):
+                    return  # the log was cut, or is another one
             self._has_seen_pages, self._pause_s = True, min(self._round_s, _FIRST_S)
 
     async def _round(self) -> None:
         position = -1
         while (found := self._next(position)) is not None:
             segment, end = found
-            if await in_steps(self._handle, partial(_verify, segment, end), lambda _: _STEP_S):
+            if await in_steps(self._handle, partial(_verify, segment, end), lambda _: asyncio.sleep(_STEP_S)):
                 self._counters.segments_verified += 1
             position = segment.start
 
@@ -62,12 +66,13 @@ class Scrub(PeriodicTask):
         return next(((segment, later.start) for segment, later in segments if segment.start > position), None)
 
 
-def _look_at_pages(segment: Segment, store: MessageStore) -> Generator[None, None, None]:
+def _look_at_pages(segment: Segment, store: MessageStore) -> Generator[None, None, bool]:
     try:
         if not segment.pages.is_over:
             yield from segment.pages.walk()
     except CorruptEntry as error:
         store.log.report_damage(segment.start, error.message)
+    return True
 
 
 def _verify(segment: Segment, end: int, store: MessageStore) -> Generator[None, None, bool]:
