@@ -80,6 +80,8 @@ class SharedAccess:
     def __init__(self, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         self.only_reports = only_reports
         self.document: AccessDocument | None = None
+        #: The document as it travels; empty for none.
+        self.encoded = b""
         self.rank = AccessRank()
         self.conflicts = 0
         self.age = AccessAge(max_age_s, time.monotonic)
@@ -122,6 +124,7 @@ class SharedAccess:
         if rank < self.rank:
             return False
         former, self.document, self.rank = self.document, document, rank
+        self.encoded = document.encoded()
         log.info("access: document in force version=%d digest=%.8s source=%s", *rank, source)
         if former is not None:
             for change in changes(former, document):
@@ -161,7 +164,7 @@ async def exchange(
         said: bytes | None = None
         while True:
             changed.clear()
-            mine = b"" if own.document is None else own.document.encoded()
+            mine = own.encoded
             if mine != said and (said is None or mine != theirs):
                 await write(AccessNotice(document=mine))
             said = mine
@@ -171,8 +174,9 @@ async def exchange(
         nonlocal theirs
         async for notice in heard:
             check_bounds(notice)
-            theirs = notice.document
-            if theirs:
+            # It may be large, and all who come back at once say the same: read it once, and keep it once.
+            theirs = own.encoded if notice.document == own.encoded else notice.document
+            if theirs and theirs is not own.encoded:
                 own.offer(decode(theirs), peer)
             own.age.agreed(talk)
             agreed()
