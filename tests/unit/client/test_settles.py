@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -93,6 +94,24 @@ def test_what_comes_while_others_are_under_way_goes_together(
     assert brokers.requests[0] == ("a", [0])  # it waits for nobody
     assert sorted(at for _, offsets in brokers.requests for at in offsets) == [*range(200)]
     assert len(brokers.requests) < 100
+
+
+def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, brokers: Brokers) -> None:
+    """Of a FIFO topic the take may ask for the very next message."""
+    settler = made_settler(connection, brokers)
+    handles = [str(ReceiptHandle("g", MessageQueue("t", "a", 0), at, epoch)) for at, epoch in ((0, 1), (1, 2), (2, 3))]
+    settler.ack_soon(handles[0])
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    for handle in handles[1:]:
+        settler.ack_soon(handle)
+
+    async def take() -> list[tuple[str, list[int]]]:
+        await settler.send_acks_first()
+        return [*brokers.requests]
+
+    sent: Future[list[tuple[str, list[int]]]] = Future()
+    connection.call_soon(lambda: asyncio.ensure_future(take()).add_done_callback(lambda t: sent.set_result(t.result())))
+    assert sent.result(PATIENCE_S) == [("a", [0]), ("a", [1]), ("a", [2])]
 
 
 def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:

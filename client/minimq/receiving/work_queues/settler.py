@@ -309,6 +309,13 @@ class Settler:
             text = f"{refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
             raise refusal.with_message(text) from None
 
+    async def send_acks_first(self) -> None:
+        """Send the acknowledgements that wait for others ahead of what the caller sends next."""
+        if self._acks:
+            self.send_acks()
+            for _ in range(2):  # rounds of the loop: a settle begins in the next one, its parts, if several, after it
+                await asyncio.sleep(0)
+
     def send_acks(self) -> None:
         """Send the acknowledgements that wait for others."""
         # Those of each broker by themselves: nobody waits for a broker that is away and has none of his messages.

@@ -159,7 +159,7 @@ class SimpleReader:
             if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
             # Ahead of the take: should its message kill the process, those that were acknowledged are not redelivered.
-            self.settler.send_acks()
+            await self.settler.send_acks_first()
             await self.settler.in_hand.turn(until)
             taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
             if taken.messages:
@@ -186,7 +186,7 @@ class SimpleReader:
 
     async def _take_ahead(self, count: int) -> TakeResult:
         duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
-        self.settler.send_acks()
+        await self.settler.send_acks_first()
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
 
