@@ -10,6 +10,9 @@ from io import BytesIO
 from typing import Any, TypeAlias, Unpack
 
 import fastavro
+
+# fastavro's compiled reader recurses on the stack of C: a body that nests a recursive schema deeply enough ends the
+# process. That in Python raises RecursionError.
 from fastavro import _read_py as python_reader
 from fastavro.validation import validate
 
