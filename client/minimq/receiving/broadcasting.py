@@ -51,8 +51,11 @@ class _Item(msgspec.Struct):
     term: int
 
 
-class _File(msgspec.Struct):
+class _Versioned(msgspec.Struct):
     version: int
+
+
+class _File(_Versioned):
     offsets: list[_Item]
     group: str = ""
     client_id: str = ""
@@ -137,7 +140,9 @@ class LocalOffsets:
 
     def _read(self) -> dict[MessageQueue, SavedOffset]:
         try:
-            found = msgspec.json.decode(self.path.read_bytes(), type=_File)
+            content = self.path.read_bytes()
+            version = msgspec.json.decode(content, type=_Versioned).version  # first: another one may differ in all else
+            items = msgspec.json.decode(content, type=_File).offsets if version == _VERSION else []
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
@@ -146,14 +151,14 @@ class LocalOffsets:
                 "begins where `start` says: with 'earliest' it reads again what it has read, with 'latest' it passes "
                 "over what was sent since"
             ) from None
-        if found.version != _VERSION:
+        if version != _VERSION:
             raise StoreError(
-                f"{self.path} has version {found.version}, this minimq writes {_VERSION}: read on with the release "
-                "that wrote it"
+                f"{self.path} has version {version}, this minimq writes {_VERSION}: read on with the release that "
+                "wrote it"
             )
         return {
             MessageQueue(item.topic, item.broker, item.queue): SavedOffset(item.offset, item.topic_id, item.term)
-            for item in found.offsets
+            for item in items
         }
 
     def _write(self, offsets: Mapping[MessageQueue, SavedOffset]) -> None:
