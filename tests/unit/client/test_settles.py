@@ -14,9 +14,10 @@ import pytest
 from minimq.connection.connection import Connection
 from minimq.receiving.work_queues.pop_stream import Answered, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Span
-from minimq.receiving.work_queues.settler import Settler
+from minimq.receiving.work_queues.settler import DONE, Settlement, Settler
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError
 from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -112,6 +113,35 @@ def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, b
     sent: Future[list[tuple[str, list[int]]]] = Future()
     connection.call_soon(lambda: asyncio.ensure_future(take()).add_done_callback(lambda t: sent.set_result(t.result())))
     assert sent.result(PATIENCE_S) == [("a", [0]), ("a", [1]), ("a", [2])]
+
+
+@pytest.mark.parametrize(("how", "is_free"), [(DONE, True), (Settlement(broker_pb2.POP_OUTCOME_EXTEND, 1000), False)])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
+    connection: Connection, brokers: Brokers, how: Settlement, epochs: int, *, is_free: bool
+) -> None:
+    """As when a broker takes so long that others are asked, while messages that nobody wants are acknowledged."""
+    settler = made_settler(connection, brokers)
+    queue = MessageQueue("t", "a", 0)
+
+    async def cancel() -> bool:
+        for epoch in range(epochs):
+            settler.in_hand.add(queue, epoch, 2, 3600.0, suspect=False)
+        settling = asyncio.ensure_future(settler.settle_receipts({(queue, at): [(0, 2)] for at in range(epochs)}, how))
+        for _ in range(3):  # until it has asked
+            await asyncio.sleep(0)
+        assert len(brokers.requests) == epochs
+        settling.cancel()
+        await asyncio.wait([settling])
+        brokers.may_answer("a")
+        await asyncio.sleep(0)
+        return settler.in_hand.add(queue, epochs, 1, 3600.0, suspect=True)
+
+    added: Future[bool] = Future()
+    connection.call_soon(
+        lambda: asyncio.ensure_future(cancel()).add_done_callback(lambda t: added.set_result(t.result()))
+    )
+    assert added.result(PATIENCE_S) == is_free
 
 
 def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:

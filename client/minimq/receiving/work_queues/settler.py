@@ -261,8 +261,14 @@ class Settler:
             for (queue, epoch), spans in receipts.items()
         ]
         expired: list[str] = []
-        # One by itself needs no task.
-        for outcome in [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True):
+        try:
+            # One by itself needs no task.
+            outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
+        except asyncio.CancelledError:
+            if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:  # nobody has them any more, nor hears the answer
+                self.in_hand.settled(receipts)
+            raise
+        for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
             expired += outcome
