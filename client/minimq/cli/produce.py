@@ -43,8 +43,6 @@ _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _COUNTS = Table("nothing was counted", columns("acknowledged failed batches bytes retries already_stored"))
 _LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
 _AVOIDED = Table("no brokers", columns("broker seconds reason", seconds="For seconds"))
-_LIMIT = Param(flag="--max-body-bytes", low=1, high=32 << 20, metavar="BYTES")
-_COMPRESSION = Param(choices={name: name for name in get_args(CompressionName)})
 
 
 def _opened(text: str) -> BinaryIO:
