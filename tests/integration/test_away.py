@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,7 +13,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, TopicUnavailable
-from minimq_common.model import BrokerData
+from minimq_common.model import BrokerData, Permission
 from support.command import COMMAND, Minimq, environment
 from support.waiting import wait_until
 
@@ -200,6 +200,35 @@ def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(wa
         gone = f"broker-b: ({silent}) " if way == "pause" else f"broker-b: ({away}|{silent}) "
         assert re.match(gone + r"left to read, waiting up to 1 s", waiting)
         assert re.match(gone + r"not read", given_up)
+
+
+@pytest.mark.parametrize(
+    ("leave", "said"),
+    [
+        (lambda cluster, _admin: cluster.brokers[0].stop(), r"away since .*, 1 queue"),
+        (
+            lambda _cluster, admin: admin.update_topic("orders", permission=Permission.WRITE),
+            "no longer has queues of orders, 1 queue",
+        ),
+    ],
+    ids=["stopped", "not to be read"],
+)
+def test_exit_at_end_waits_only_so_long_for_the_only_broker(
+    leave: Callable[[LocalCluster, Admin], object], said: str
+) -> None:
+    with LocalCluster(brokers=1) as cluster, Admin(cluster.nameserver) as admin:
+        admin.create_topic("orders", queues=1)
+        with Producer(cluster.nameserver) as producer:
+            producer.send_many([Message("orders", b"x" * 500)] * 40_000)  # more than is read ahead
+        arguments = ("consume", "orders", "--group", "g", "--exit-at-end", "--wait-for-brokers", "1")
+        with Minimq(cluster.nameserver).running(*arguments) as consuming:
+            assert consuming.stdout is not None
+            consuming.stdout.readline()  # the pipe is full, and more is to come
+            leave(cluster, admin)
+            told = consuming.communicate(timeout=100)[1].decode()
+        assert consuming.returncode == 1
+        assert re.search(rf"(?m)^broker-a: {said} left to read, waiting up to 1 s$", told)
+        assert re.search(rf"(?m)^broker-a: {said} not read$", told)
 
 
 @pytest.mark.parametrize(

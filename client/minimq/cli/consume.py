@@ -21,7 +21,7 @@ from minimq.operations import values
 from minimq.operations.operation import Param
 from minimq.operations.words import missing
 from minimq.options import START_TIMEOUT_S
-from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission
 from minimq_common.moments import Time
 from minimq_common.words import count_of
@@ -41,7 +41,6 @@ _POLL_MESSAGES = 4096
 _LOOK_S = 0.5
 #: Seconds that a broker has in any case before it counts as silent.
 _LEAST_TIMEOUT_S = 2.0
-_FROM = Param(flag="--from", metavar="earliest|latest|TIME", read=values.moment_or_end)
 
 
 class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
@@ -292,13 +291,17 @@ class StoredEnds:
                 raise
 
     def _look_for_brokers(self, admin: Admin) -> None:
-        found = admin.describe_topics([self._topic])  # nothing once the topic is deleted
+        try:
+            route = admin.route(self._topic)
+            there, self._away = {queue.broker_name for queue in route.read_queues()}, route.away
+        except TopicUnavailable as error:  # also of its only broker
+            there, self._away = set(), error.away
         before, self._positions = self._positions, self._read_to()
         moving = {queue.broker_name for queue, at in self._positions.items() if at != before.get(queue, at)}
-        self._away = [away for each in found for away in each.away]
-        self._silent = {name: why for each in found for name, why in each.unanswered.items() if name not in moving}
-        answering = {settings.broker_name for each in found for settings in each.settings}
-        lacking = self._waited_for() - answering - moving
+        found = admin.describe_topics([self._topic] if there else [])
+        unanswered = {name: why for each in found for name, why in each.unanswered.items()}
+        self._silent = {name: why for name, why in unanswered.items() if name in there - moving}
+        lacking = self._waited_for() - (there - self._silent.keys())
         new, until = lacking - self._until.keys(), time.monotonic() + self._patience_s
         self._until = {name: self._until.get(name, until) for name in lacking}
         for line in self._describe(new, f"left to read, waiting up to {self._patience_s:g} s"):
