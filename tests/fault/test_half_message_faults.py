@@ -37,6 +37,8 @@ QUICK: dict[str, Any] = {
     "half_checks": 10_000,
     "checkpoint_interval_s": 0.2,
 }
+#: For a master with a slave: without, a fail-over may take back what was acknowledged a moment ago.
+SYNCHRONOUS: dict[str, Any] = {**QUICK, "role": "sync-master", "min_in_sync": 1}
 
 
 @contextmanager
@@ -117,14 +119,17 @@ def test_a_broker_that_is_killed(tmp_path: Path) -> None:
 def test_a_slave_that_takes_over(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     database = new_database(tmp_path)
-    with replicas(tmp_path / "cluster", **QUICK) as cluster:
+    with replicas(tmp_path / "cluster", **SYNCHRONOUS) as cluster:
         with selling(cluster, database, 1):
             for _ in range(ROUNDS):
                 wait_in_sync(cluster, *cluster.brokers)
                 more_sold(database, len(sold(database)))
-                time.sleep(chance.uniform(0.0, 0.05))
                 master = wait_for_master(cluster)
+                [slave] = [broker for broker in cluster.brokers if broker is not master]
+                slave.pause()  # it lacks what comes now, of which nothing may be acknowledged
+                time.sleep(chance.uniform(0.05, 0.2))
                 master.kill()
+                slave.resume()
                 wait_for_master(cluster, master)
                 more_sold(database, len(sold(database)))
                 master.start()
@@ -174,7 +179,7 @@ def outcomes(cluster: LocalCluster, numbers: dict[int, bytes]) -> dict[bytes, Tr
 def test_two_members_that_answer_differently(tmp_path: Path, is_killed: bool) -> None:
     """One outcome everywhere, and forever."""
     asked: dict[TransactionResolution, list[bytes]] = {COMMIT: [], ROLLBACK: []}
-    options = {**QUICK, "metrics": "127.0.0.1:0", "log_format": "json"}
+    options = {**SYNCHRONOUS, "metrics": "127.0.0.1:0", "log_format": "json"}
     with replicas(tmp_path / "cluster", **options) as cluster, Admin(cluster.nameserver) as admin:
         wait_in_sync(cluster, *cluster.brokers)
         one, other = (
