@@ -361,9 +361,9 @@ class RefusalLog:
         self._clock = clock
         self._is = "would be" if only_reports else "is"
         self._began_at = clock()
-        #: How many of each kind there were in this minute, and in the one before, by user or reason.
+        #: How many of each kind there were in this minute, and in the latest one that had some, by user or reason.
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._before = self._counts
+        self._before: dict[str, Counter[str]] = {}
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[str] = Counter()
 
@@ -381,7 +381,8 @@ class RefusalLog:
     def _note(self, text: str, who: str, what: str) -> None:
         now = self._clock()
         if now >= self._began_at + _REPEAT_S:
-            self._began_at, self._before, self._counts = now, self._counts, defaultdict(Counter)
+            self._before = _with_later(self._before, self._counts)
+            self._began_at, self._counts = now, defaultdict(Counter)
         if who not in self._counts and len(self._counts) >= _MOST_LOGGED:
             who = _OTHERS
         kinds = self._counts[who]
@@ -391,6 +392,14 @@ class RefusalLog:
         if kinds[what] == 1:
             more = self._before[who][what] - 1 if who in self._before else 0
             audit.warning(f"{text} before=%d", who, what, max(more, 0), extra=ALWAYS_WRITTEN)
+
+
+def _with_later(former: dict[str, Counter[str]], later: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+    found = {**(former if len(former) < _MOST_LOGGED else {}), **later}
+    for who in former.keys() & later.keys():
+        if len(former[who]) < _MOST_KINDS:
+            found[who] = Counter({**former[who], **later[who]})
+    return found
 
 
 def _is_let_in(need: Need) -> bool:

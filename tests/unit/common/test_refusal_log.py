@@ -34,11 +34,29 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
     assert refusals.unauthenticated["unknown"] == 5 + 3 * access_control._MOST_KINDS
 
 
+def test_how_many_were_left_out_is_told_also_after_minutes_without_any(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    refusals = RefusalLog(lambda: now)
+    for _ in range(3):
+        refusals.caller_refused("unknown", "aaaaaaaa")
+        refusals.request_denied("alice", None)
+    for _ in range(2):
+        now += 61.0
+        refusals.caller_refused("unknown", "bbbbbbbb")
+    caplog.clear()
+    for _ in range(2):
+        now += 61.0
+        refusals.caller_refused("unknown", "aaaaaaaa")
+        refusals.request_denied("alice", None)
+    assert [text.rpartition("=")[2] for text in caplog.messages] == ["2", "2", "0", "0"]
+
+
 def test_users_that_are_made_up_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_control, "_MOST_LOGGED", 10)
     now = 0.0
     refusals = RefusalLog(lambda: now)
     for number in range(100):
-        now += 1.0
+        now += 10.0
         refusals.request_denied(f"k8s:{number}", None)
         assert len(refusals._counts) <= 11
+        assert len(refusals._before) <= 21
