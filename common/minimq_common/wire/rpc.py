@@ -121,9 +121,9 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     # limit.
     ("grpc.http.overload_protection", 0),
     # Calls that have come and wait to be taken up. Beyond the first number, gRPC cancels some of them by lot, whoever
-    # made them: a thousand of one client, by default, would cost others theirs.
-    ("grpc.server.max_pending_requests", 10_000),
-    ("grpc.server.max_pending_requests_hard_limit", 20_000),
+    # made them: a thousand of one client, by default, would cost others theirs. Each may hold 80 KB, without a key.
+    ("grpc.server.max_pending_requests", 5_000),
+    ("grpc.server.max_pending_requests_hard_limit", 7_500),
     # A peer whose machine has gone, or that does not even read from its socket, says nothing: it is let go.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
