@@ -30,7 +30,7 @@ class Asking:
         self.finder = TopicFinder(client, ChosenQueues(), 6.0)
 
     def create(self, topic: str) -> bool:
-        return self.client.wait(lambda: self.finder.create(topic))
+        return self.client.wait(lambda: self.finder.create(topic, 6.0))
 
 
 @contextmanager
@@ -128,6 +128,20 @@ def test_one_broker_with_the_option_is_enough() -> None:
         assert automatic.create("later")
 
 
+@pytest.mark.fault
+def test_a_broker_that_hangs_is_passed_over_and_named() -> None:
+    with LocalCluster(brokers=2, broker_options={"auto_create_queues": 1}) as own:
+        own.brokers[0].pause()
+        with Producer(own.nameserver, send_timeout_s=3.0) as producer:
+            assert producer.send(Message("fresh", b"x")).queue.broker_name == "broker-b"
+        own.brokers[1].pause()
+        with asking(own) as automatic, pytest.raises(DeadlineExceeded) as failed:
+            automatic.client.wait(lambda: automatic.finder._find_or_make("later", True, [], 4.0))
+        assert all(broker.address in failed.value.message for broker in own.brokers)
+        for broker in own.brokers:
+            broker.resume()
+
+
 def test_without_a_broker_nothing_is_made() -> None:
     with LocalCluster(brokers=1, broker_options={"auto_create_queues": 1}) as own, asking(own) as automatic:
         own.brokers[0].stop()
@@ -189,10 +203,10 @@ def test_threads_of_one_client_share_a_question(willing: LocalCluster) -> None:
     with asking(willing) as automatic:
         ask, asked = automatic.finder._ask, []
 
-        async def ask_when_all_wait(topic: str) -> bool:
+        async def ask_when_all_wait(topic: str, timeout_s: float) -> bool:
             asked.append(topic)
             await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 8)
-            return await ask(topic)
+            return await ask(topic, timeout_s)
 
         automatic.finder._ask = ask_when_all_wait  # type: ignore[method-assign]
         with ThreadPoolExecutor(8) as pool:
@@ -205,9 +219,9 @@ def test_threads_that_share_a_question_share_its_failure(cluster: LocalCluster) 
     with asking(cluster) as automatic:
         ask = automatic.finder._ask
 
-        async def ask_when_one_waits(topic: str) -> bool:
+        async def ask_when_one_waits(topic: str, timeout_s: float) -> bool:
             await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 2)
-            return await ask(topic)
+            return await ask(topic, timeout_s)
 
         def error_of(_: int) -> TopicNotFound:
             with pytest.raises(TopicNotFound) as raised:
@@ -226,11 +240,11 @@ def test_who_waits_for_one_that_is_cancelled_still_gets_the_topic(willing: Local
     with asking(willing) as automatic:
         ask = automatic.finder._ask
 
-        async def ask_when_one_has_gone(topic: str) -> bool:
+        async def ask_when_one_has_gone(topic: str, timeout_s: float) -> bool:
             await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 2)
             next(iter(automatic.client.under_way)).cancel()
             await asyncio.to_thread(wait_until, lambda: len(automatic.client.under_way) == 1)
-            return await ask(topic)
+            return await ask(topic, timeout_s)
 
         def outcome(_: int) -> bool | None:
             try:

@@ -62,10 +62,10 @@ class TopicFinder:
         known = self.known(topic)
         if known is not None:
             return known
-        attempt = partial(self._find_or_make, check_topic(topic), make)
+        attempt = partial(self._find_or_make, check_topic(topic), make, [])
         return await self._routes.with_retries(attempt, min(timeout_s, self._timeout_s))
 
-    async def _find_or_make(self, topic: str, make: bool, timeout_s: float) -> TopicRoute:
+    async def _find_or_make(self, topic: str, make: bool, failures: list[MiniMQError], timeout_s: float) -> TopicRoute:
         try:
             return self._chosen.check_complete(await self._routes.find(topic, timeout_s))
         except (TopicNotFound, TopicUnavailable) as error:
@@ -79,35 +79,43 @@ class TopicFinder:
             absent = error
         try:
             async with asyncio.timeout(timeout_s):
-                await self.create(topic)
+                await self.create(topic, timeout_s)
         except TopicNotFound as refusal:
             raise (absent if absent.retriable else refusal) from None
-        except TimeoutError:
-            raise DeadlineExceeded(f"topic {topic!r} was not made automatically in {timeout_s:.1f} s") from None
+        except MiniMQError as error:  # first: a `DeadlineExceeded` is a `TimeoutError`
+            failures.append(error)
+            raise
+        except TimeoutError:  # an earlier failure says more
+            late = DeadlineExceeded(f"topic {topic!r} was not made automatically in {timeout_s:.1f} s")
+            raise (failures or [late])[-1] from None
         return await self._routes.find(topic, timeout_s)
 
-    async def create(self, topic: str) -> bool:
+    async def create(self, topic: str, timeout_s: float) -> bool:
         """Request the topic from all masters in parallel; return when the name servers show it, whether it was made.
 
-        Each broker decides by itself, with its own number of queues: some may create the topic while others do not.
+        Each broker decides by itself, with its own number of queues: some may create the topic while others do not. One
+        that hangs is waited for half of the time, so that what the others have made is found in the rest.
         """
         until, refusal = self._refusals.get(check_topic(topic), (0.0, None))
         if refusal is not None and time.monotonic() < until:
             raise refusal.with_message(refusal.message)
         is_first = topic not in self._under_way
         if is_first:
-            self._under_way[topic] = asyncio.create_task(self._ask(topic))
+            self._under_way[topic] = asyncio.create_task(self._ask(topic, timeout_s / 2))
             self._under_way[topic].add_done_callback(partial(self._end, topic))
+        asked = self._under_way[topic]
+        await asyncio.wait([asked])  # for others it goes on if this is cancelled
         try:
-            return await asyncio.shield(self._under_way[topic]) and is_first
+            return asked.result() and is_first
         except MiniMQError as error:
             raise error.with_message(error.message) from None  # each gets its own: a traceback keeps frames alive
 
-    async def _ask(self, topic: str) -> bool:
+    async def _ask(self, topic: str, timeout_s: float) -> bool:
         request = broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic=topic), if_not_exists=True, automatic=True)
         masters = await self._masters.look(to_change=True)
+        requests, reconnect_s = dict.fromkeys(masters, request), min(RECONNECT_S, timeout_s / 2)
         answers, failures = await self._client.connection.brokers.call_all(
-            masters, lambda stub: stub.CreateTopic, dict.fromkeys(masters, request), self._client.timeout_s, RECONNECT_S
+            masters, lambda stub: stub.CreateTopic, requests, timeout_s, reconnect_s
         )
         if not answers:
             texts = {error.message if isinstance(error, TopicNotFound) else "" for error in failures.values()}
