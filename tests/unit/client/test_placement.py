@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of
-from minimq.sending.transactions.transactor import Batcher
+from minimq.sending.transactions.transactor import Batcher, Transactor
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import Message, MessageQueue
 
@@ -77,3 +79,21 @@ def test_messages_for_one_queue_are_batches_in_their_order() -> None:
 def test_each_message_group_is_a_batch_of_its_own() -> None:
     messages = [item("both", group="g"), item("both", group="h"), item("both", group="g")]
     assert parts_of(messages, [queue("both", "a")] * 3) == [("both", 0, "g", [0, 2]), ("both", 0, "h", [1])]
+
+
+@pytest.mark.parametrize(
+    ("items", "most"),
+    [
+        ([item("both", group=str(number), size=100) for number in range(1_000)], 200),
+        ([item("both", size=100_000) for _ in range(80)], 20),
+    ],
+    ids=["many small batches", "large batches that shrink"],
+)
+def test_the_batches_of_a_large_transaction_are_encoded_in_turns_with_others(
+    items: list[TransactionMessage], most: int
+) -> None:
+    options = ProducerOptions(compression="zstd")
+    transactor = Transactor(cast("Any", None), options, cast("Any", None), cast("Any", None))
+    parts = Batcher(options).parts(items, [queue("both", "a")] * len(items))
+    turns = sum(1 for _ in transactor._encoded(parts, items).__await__())
+    assert turns >= len(items) // most

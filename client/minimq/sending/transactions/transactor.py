@@ -59,8 +59,8 @@ _MOST_BYTES = 256 << 10
 
 #: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
 _IN_DOUBT = (*IN_DOUBT, StaleSequence)
-#: To encode that much takes long.
-_LARGE_BYTES = 1 << 17
+#: To encode that much takes long, however small it becomes; a batch costs as much as some bytes more.
+_LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
 #: Delay before name servers are asked again for brokers without a master, in seconds.
 _AGAIN_S = 0.2
 
@@ -312,11 +312,13 @@ class Transactor:
                 self._open[first] = None
             oldest = next(iter(self._open), first)
         try:
-            encoded = []
+            encoded, size = [], 0
             for number, part in enumerate(parts, first):
                 data = self._batcher.encode(part, messages, BatchNumber(number, number - oldest))
                 encoded.append(EncodedPart(part, data, number))
-                if len(data) > _LARGE_BYTES:
+                size += _BATCH_BYTES + sum(messages[index].size for index in part.indices)
+                if size > _LARGE_BYTES:
+                    size = 0
                     await Turn()
             return encoded
         except BaseException:
