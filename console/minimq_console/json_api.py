@@ -36,6 +36,8 @@ _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed to do it: it may lose data.")
 #: Characters of what is said about a body: it may repeat what was sent.
 _MOST_SAID = 300
+#: Largest whole number, if a parameter has no bound of its own.
+_MOST = (1 << 63) - 1
 #: All operations.
 OPERATIONS = operations_of(Admin)
 
@@ -132,12 +134,13 @@ def _values(parameters: Iterable[Parameter], body: msgspec.Struct) -> dict[str, 
 
 def _value(parameter: Parameter, given: Any) -> Any:
     if isinstance(given, list):
-        return tuple(parameter.read(parameter.name, each) for each in given)
+        return tuple(_value(parameter, each) for each in given)
     if isinstance(given, msgspec.Struct):
         return parameter.kind(**_values(parameter.parts, given))
     if parameter.parts:
         return parameter.kind() if given else None
-    is_text = isinstance(given, str) or (parameter.kind is str and parameter.about.read is not None)
+    # A number is one of the unit in the name, or it stands for a text that is read.
+    is_text = isinstance(given, str) or (parameter.about.read is not None and parameter.kind not in (int, float))
     return parameter.read(parameter.name, str(given)) if is_text else given
 
 
@@ -191,7 +194,10 @@ def _type_of(parameter: Parameter) -> Any:
     elif about.choices:
         kind = Literal[tuple(about.choices)]
     elif parameter.kind in (int, float):
-        kind = Annotated[parameter.kind, msgspec.Meta(ge=about.low, le=about.high)]
+        most = _MOST if parameter.kind is int else None
+        least = -most if most is not None else None
+        low, high = least if about.low is None else about.low, most if about.high is None else about.high
+        kind = Annotated[parameter.kind, msgspec.Meta(ge=low, le=high)]
         kind = kind if about.read is None else kind | str
     else:
         kind = str if about.read is None else str | int | float

@@ -98,6 +98,20 @@ def test_wrong_parameters_are_refused(visitor: ConsoleVisitor, wrong: dict[str, 
     assert said in call(visitor, "topic/create", 400, **wrong)["message"]
 
 
+@pytest.mark.parametrize(
+    ("path", "wrong", "said"),
+    [
+        ("delayed/list", {"limit": 1 << 63}, "Expected `int` <= 9223372036854775807 - at `$.limit`"),
+        ("group/reset-offset", {"group": "g", "topic": "t", "to": 0, "queues": [1]}, "queues '1'"),
+        ("group/reset-offset", {"group": "g", "topic": "t", "to": -1}, "to is '-1'"),
+    ],
+)
+def test_numbers_are_bounded_and_stand_for_texts(
+    visitor: ConsoleVisitor, path: str, wrong: dict[str, Any], said: str
+) -> None:
+    assert said in call(visitor, path, 400, **wrong)["message"]
+
+
 def test_dead_letters_are_dropped_only_by_choice(
     visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
