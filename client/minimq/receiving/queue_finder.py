@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -26,8 +27,8 @@ Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-#: Questions under way at once.
-_PARALLEL_CALLS = 256
+#: Questions to one broker that are under way at once.
+_PARALLEL_CALLS = 32
 
 #: A topic at one broker, by both names.
 Carrier = tuple[str, str]
@@ -183,10 +184,10 @@ class QueueFinder:
     ) -> tuple[dict[Key, tuple[Response, bool]], dict[Key, MiniMQError]]:
         answers: dict[Key, tuple[Response, bool]] = {}
         failures: dict[Key, MiniMQError] = {}
-        room = asyncio.Semaphore(_PARALLEL_CALLS)
+        room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
 
         async def ask(key: Key, queue: MessageQueue, request: Request) -> None:
-            async with room:
+            async with room[queue.broker_name]:
                 try:
                     answer, place = await self._places.ask(queue, method, request, self._client.timeout_s)
                     answers[key] = answer, not place.is_master
@@ -194,7 +195,7 @@ class QueueFinder:
                     failures[key] = error
 
         await asyncio.gather(*(ask(key, queue, request) for key, (queue, request) in requests.items()))
-        return answers, failures
+        return answers, {key: failures[key] for key in requests if key in failures}
 
 
 def _queues_of(
