@@ -62,6 +62,7 @@ class BrokerTroubles:
         self.measured(address, took_s, now)
         known = self.trouble(address, now) or Trouble(now, now, "")
         if not known.is_silent:
+            self.forget_old(now)
             self.known[address] = replace(known, reason=error.message, is_silent=True)
             self.fell_silent(address)
 

@@ -54,6 +54,14 @@ def test_a_quick_answer_does_not_end_what_a_slow_one_began() -> None:
     assert troubles.trouble("b", 0.1) is None
 
 
+def test_what_is_over_is_forgotten_however_many_addresses_there_were() -> None:
+    troubles = BrokerTroubles()
+    for number in range(100):
+        troubles.failed(f"host-{number}", Unavailable("gone"), 0.0, float(number))
+        troubles.answers(f"host-{number}")
+    assert [*troubles.known] == ["host-99"]
+
+
 def test_a_shorter_trouble_does_not_shorten_a_longer_one() -> None:
     troubles = BrokerTroubles()
     troubles.failed("a", SystemBusy("full", retry_after_s=60.0), 0.0, 0.0)
