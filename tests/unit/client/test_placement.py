@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of
 from minimq.sending.transactions.transactor import Batcher, Transactor
 from minimq_common.errors import InvalidArgument, TopicNotFound
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
 
 
 def queue(topic: str, broker: str, number: int = 0) -> MessageQueue:
@@ -97,3 +100,14 @@ def test_the_batches_of_a_large_transaction_are_encoded_in_turns_with_others(
     parts = Batcher(options).parts(items, [queue("both", "a")] * len(items))
     turns = sum(1 for _ in transactor._encoded(parts, items).__await__())
     assert turns >= len(items) // most
+
+
+@pytest.mark.parametrize(("avoids", "chosen"), [(True, ["b"]), (False, ["a", "b"])])
+def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, chosen: list[str]) -> None:
+    troubles = BrokerTroubles()
+    troubles.measured("a:1", 20.0, time.monotonic())
+    client = SimpleNamespace(connection=SimpleNamespace(health=troubles))
+    options = ProducerOptions(fault_avoidance=avoids)
+    transactor = Transactor(cast("Any", client), options, cast("Any", None), cast("Any", None))
+    brokers = {name: BrokerData("default", name, {MASTER_ID: f"{name}:1"}) for name in "ab"}
+    assert [*transactor._best(TopicRoute("both", (), brokers), ["a", "b"])] == chosen

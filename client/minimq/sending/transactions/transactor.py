@@ -299,7 +299,7 @@ class Transactor:
         addresses = {name: route.master_of(name) or "" for name in names}
         return choose_brokers(
             names,
-            lambda name: health.trouble(addresses[name], now) is not None,
+            lambda name: self._options.fault_avoidance and health.trouble(addresses[name], now) is not None,
             lambda name: not addresses[name] or health.is_silent(addresses[name]),
             None,
         )
