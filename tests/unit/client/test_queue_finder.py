@@ -1,4 +1,4 @@
-"""How many questions a finder of queues has under way, and which error it tells."""
+"""The questions of a finder of queues: their number at once, and the error that is told."""
 
 from __future__ import annotations
 
