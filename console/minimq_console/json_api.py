@@ -134,11 +134,15 @@ def _values(parameters: Iterable[Parameter], body: msgspec.Struct) -> dict[str, 
 
 def _value(parameter: Parameter, given: Any) -> Any:
     if isinstance(given, list):
-        return tuple(_value(parameter, each) for each in given)
+        return tuple(_read(parameter, each) for each in given)
     if isinstance(given, msgspec.Struct):
         return parameter.kind(**_values(parameter.parts, given))
     if parameter.parts:
         return parameter.kind() if given else None
+    return _read(parameter, given)
+
+
+def _read(parameter: Parameter, given: Any) -> Any:
     # A number is one of the unit in the name, or it stands for a text that is read.
     is_text = isinstance(given, str) or (parameter.about.read is not None and parameter.kind not in (int, float))
     return parameter.read(parameter.name, str(given)) if is_text else given
