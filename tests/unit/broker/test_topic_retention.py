@@ -84,6 +84,23 @@ def test_by_the_age_that_the_broker_keeps(stores: Stores) -> None:
     assert 190 <= first(store, "own") < 200
 
 
+def test_deleted_dead_letters_are_counted_from_the_first_one(stores: Stores) -> None:
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    look(store)
+    store.create_topic("%DLQ%g", 1)
+    set_rules(store, "%DLQ%g", size=50_000)
+    for _ in range(30):
+        store.append("%DLQ%g", 0, bytes(3_000))
+    deleted = look(store).dead_letters_deleted
+    assert deleted == first(store, "%DLQ%g") > 10
+    assert look(store).dead_letters_deleted == deleted
+    store.close()
+    store = stores.open(segment_bytes=SEGMENT_BYTES)
+    assert look(store).dead_letters_deleted == 0  # they were deleted before the start
+    store.append("%DLQ%g", 0, bytes(3_000))
+    assert look(store).dead_letters_deleted == first(store, "%DLQ%g") - deleted > 0
+
+
 def test_by_size(stores: Stores) -> None:
     store = stores.open(segment_bytes=SEGMENT_BYTES)
     for topic in ("a", "b"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from minimq_broker.core.facts import Topic
@@ -60,6 +60,8 @@ class TopicRetention:
         #: The floors that were found last: nothing before them is shown.
         self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
         self._truncations = 0
+        #: Offsets behind the dead letters that are told as deleted; None until a first look has shown what was before.
+        self._told: dict[QueueKey, int] | None = None
 
     def look(self, state: State, now_ms: int) -> None:
         """Show from now on what the rules of the topics keep."""
@@ -67,7 +69,7 @@ class TopicRetention:
         self.rules = {topic_id: self._rules(topic) for topic_id, topic in topics.items()}
         self._forget_sizes()
         if self._truncations != self._log.truncations:  # offsets may be those of other messages now
-            self._truncations, self._found = self._log.truncations, {}
+            self._truncations, self._found, self._told = self._log.truncations, {}, None
         former, self._found = self._found, {}
         floors: dict[QueueKey, int] = {}
         self.gone_before = {}
@@ -84,26 +86,33 @@ class TopicRetention:
                 if found is None:
                     continue
                 self._found[queue, rules] = found
-                if topic.name.startswith(DEAD_LETTER_PREFIX) and (before := former.get((queue, rules))) is not None:
-                    self._tell_deleted(topic.name, number, found.offset - before.offset)
                 end = min(end, found.position)
                 if found.offset:
                     floors[queue] = min(found.offset, state.end(queue).offset)
             if topic.topic_id in self.rules:
                 self.gone_before[topic.topic_id] = end
         self._log.show_from(floors)
+        self._tell_deleted(topics)
         self.dead_letter_bytes = self._kept_bytes(state)
 
     def _rules(self, topic: Topic) -> RetentionRules:
         has_own = any(_numbers(topic.retention)) or not is_kept(topic.name)
         return topic.retention if has_own else self._dead_letters
 
-    def _tell_deleted(self, topic: str, queue_id: int, count: int) -> None:
-        if count > 0:
-            self.dead_letters_deleted += count
-            group = topic.removeprefix(DEAD_LETTER_PREFIX)
-            text = "retention: dead letters deleted group=%s queue=%d count=%d"
-            log.warning(text, group, queue_id, count, extra=ALWAYS_WRITTEN)
+    def _tell_deleted(self, topics: Mapping[int, Topic]) -> None:
+        told = self._told
+        self._told = {queue: end for queue, end in (told or {}).items() if queue.topic_id in topics}
+        for (queue, _), floor in self._found.items():
+            topic = topics.get(queue.topic_id)
+            if topic is None or not topic.name.startswith(DEAD_LETTER_PREFIX):
+                continue
+            self._told[queue] = floor.offset
+            count = floor.offset - told.get(queue, 0) if told is not None else 0
+            if count > 0:
+                self.dead_letters_deleted += count
+                group = topic.name.removeprefix(DEAD_LETTER_PREFIX)
+                text = "retention: dead letters deleted group=%s queue=%d count=%d"
+                log.warning(text, group, queue.queue_id, count, extra=ALWAYS_WRITTEN)
 
     def _kept_bytes(self, state: State) -> int:
         kept = {topic.topic_id for topic in state.topics.copy().values() if is_kept(topic.name)}
