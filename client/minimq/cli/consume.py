@@ -228,7 +228,7 @@ class StoredEnds:
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
             found = admin.describe_topic(topic)
-        #: The brokers, one of which has to take the consumer into the group.
+        #: The brokers; one of them must admit the consumer to the group.
         self._brokers = {queue.broker_name for queue in readable}
         unanswered = {broker: why for broker, why in found.unanswered.items() if broker in self._brokers}
         #: About brokers that were away or did not answer at the start: the ends of their queues are unknown.

@@ -71,7 +71,7 @@ class ClusterClient:
             raise
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
-        """Do as `wait` for a task of another loop; if that is cancelled, the call goes on unless `cancels` is set."""
+        """Like `wait`, for a task of another loop. A call outlives the cancelled task unless `cancels` is set."""
         ended: LoopOutcome[Outcome[T]] = LoopOutcome(self.user_loop())
         call = LoopCall(self, make, lambda outcome: ended.complete(outcome, None))
         call.begin()
@@ -216,7 +216,7 @@ class RouteCache:
         self._client.run(self._routes.learn, route)
 
     def is_deleted(self, topic: str) -> bool:
-        """Return whether name servers say that nobody carries a topic whose route is known, and that none is away."""
+        """Return whether the name servers say that no broker carries a known topic, and that none is away."""
         return self._routes.is_deleted(topic)
 
     def refresh_soon(self, topic: str) -> None:

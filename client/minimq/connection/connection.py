@@ -57,7 +57,7 @@ class BrokerHealth(BrokerTroubles):
         self._questions: dict[str, asyncio.Task[None]] = {}  # of the loop
 
     def failed(self, address: str, error: MiniMQError | None, took_s: float = 0.0, now: float | None = None) -> None:
-        """Note that a broker failed after so many seconds, or ended a stream in good order. Returns at once."""
+        """Record that a broker failed after that many seconds, or ended a stream normally. Does not block."""
         super().failed(address, error, took_s, time.monotonic() if now is None else now)
 
     def fell_silent(self, address: str) -> None:

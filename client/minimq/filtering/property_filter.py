@@ -95,7 +95,7 @@ class _Condition(NamedTuple):
 
 
 class _Parser:
-    """Looks at the next word and decides; never goes back."""
+    """A recursive-descent parser without backtracking."""
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
@@ -219,7 +219,7 @@ class _Parser:
         place = self._next.start
         value = self._value(*types)
         if isinstance(value, str) and number_of(value) is not None:
-            # As text '9' is greater than '10', and whoever writes that means the number.
+            # As text, '9' is greater than '10'; the user means the number.
             raise mistake(self._text, place, f"numbers are compared by size without quotes: write {value}")
         return value
 

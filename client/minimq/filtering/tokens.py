@@ -1,4 +1,4 @@
-"""The words of which a where-expression consists, what they mean, and errors that show their place in the text."""
+"""The tokens of a where-expression, their values, and errors that point at their place in the text."""
 
 from __future__ import annotations
 

@@ -363,7 +363,7 @@ class _Share:
 
     def __init__(self) -> None:
         self.count = 0
-        self.room = 0  # for so many more
+        self.room = 0  # how many more fit
         self._by_topic: defaultdict[str, list[MessageQueue]] = defaultdict(list)
 
     def queues(self) -> list[MessageQueue]:

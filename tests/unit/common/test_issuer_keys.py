@@ -204,7 +204,7 @@ def test_an_answer_is_not_waited_for_when_the_way_to_it_took_all_the_time(monkey
     connect = socket.create_connection
 
     def connect_late(*given: Any, **named: Any) -> socket.socket:
-        time.sleep(0.2)  # as when names are looked up, or the first addresses do not answer
+        time.sleep(0.2)  # a slow DNS lookup, or first addresses that do not answer
         return connect(*given, **named)
 
     monkeypatch.setattr(key_fetch, "_WHOLE_S", 0.02)

@@ -157,7 +157,7 @@ class PopService:
         return None
 
     def _check(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
-        asked = len(request.settles) + len(request.takes)  # none: whoever cancels makes room
+        asked = len(request.settles) + len(request.takes)  # cancellations do not count: they make room
         if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
             text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
             raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")

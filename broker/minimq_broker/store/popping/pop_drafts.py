@@ -97,7 +97,7 @@ class PopDraft:
 
     @property
     def queue(self) -> PopQueue:
-        """The queue with all changes so far; only to look at."""
+        """The queue with all changes so far; read-only."""
         if self._unput:
             queue = self._own()
             for run in self._unput:

@@ -127,7 +127,7 @@ class InHand:
         self._makes_room = True
 
     def settled(self, receipts: Receipts) -> None:
-        """Note that messages were settled, or are somebody else's."""
+        """Record that messages were settled, or now belong to another consumer."""
         for (queue, epoch), spans in receipts.items():
             if (found := self._delivered.get((queue, epoch))) is not None:
                 for first, end in spans:
@@ -265,7 +265,7 @@ class Settler:
             # One by itself needs no task.
             outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
         except asyncio.CancelledError:
-            if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:  # nobody has them any more, nor hears the answer
+            if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:  # they are no longer held, and nobody waits for the answer
                 self.in_hand.settled(receipts)
             raise
         for outcome in outcomes:
