@@ -21,6 +21,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq.connection.loop_calls import LoopCall
 from minimq.sending.sender import Sender
 from support.chance import SEED
+from support.replying import service
 
 PROGRAM = Path(support.__file__).with_name("interrupted_consumer.py")
 CLOSER = PROGRAM.with_name("interrupted_close.py")
@@ -153,6 +154,20 @@ def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_el
             statistics = producer.statistics()
             assert (statistics.buffered_messages, statistics.buffered_bytes) == (0, 0), points
         assert points > 3
+
+
+@needs_sound_locks
+def test_an_interrupted_request_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
+    def in_request(frame: FrameType, event: str) -> bool:
+        return event in ("call", "return", "c_return") and frame.f_code.co_filename.endswith("/requests/requester.py")
+
+    with Producer(cluster.nameserver) as producer, service(cluster.nameserver, topic):
+        requests = producer._core.requester._open
+        points = 0
+        while interrupted_at(points, lambda: producer.request(Message(topic, b"x"), timeout=PATIENCE_S), in_request):
+            points += 1
+            assert not requests, points
+        assert points > 10
 
 
 def is_handing_over(frame: FrameType, event: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -200,15 +199,14 @@ class Producer(ProducerFace):
     ) -> tuple[LoopOutcome[Reply], OpenRequest]:
         requester = self._core.requester
         outcome: LoopOutcome[Reply] = LoopOutcome(self._home())
-        check_message_type(message)
-        requester.check(message, timeout_s)
-        deadline = time.monotonic() + timeout_s
-        home = requester.home(message.topic)
-        if home is None:
-            home = await self._core.client.result(lambda: requester.open_inbox(message, deadline), cancels=True)
-        request, reply_to = requester.begin(home, outcome, timeout_s, deadline)
+        request = requester.new(message, outcome, timeout_s)
         try:
-            later = self._hand_in(message, queue, selector, request, reply_to)
+            home = requester.home(message.topic)
+            if home is None:
+                home = await self._core.client.result(
+                    lambda: requester.open_inbox(message, request.deadline), cancels=True
+                )
+            later = self._hand_in(message, queue, selector, request, requester.begin(request, home))
             if later is not None:
                 await later
         except BaseException:

@@ -50,30 +50,32 @@ class ReplyOutcome(Protocol):
 class OpenRequest:
     """One request without a reply. It is the outcome of its message, too: a message that is not sent has no reply."""
 
-    __slots__ = ("_end", "_events", "_outcome", "_receipt", "deadline", "home", "id", "timeout_s")
+    __slots__ = ("_end", "_events", "_home", "_outcome", "_receipt", "deadline", "id", "timeout_s")
 
     def __init__(
         self,
         end: Callable[[OpenRequest, Reply | None, MiniMQError | None], UserCall | None],
         request_id: str,
         timeout_s: float,
-        deadline: float,
         outcome: ReplyOutcome,
-        home: Attendance,
     ) -> None:
         self._end = end
         self._outcome: ReplyOutcome | None = outcome
         self._receipt: SendReceipt | None = None
+        self._home: Attendance | None = None
+        self._events = 0
         self.id = request_id
         self.timeout_s = timeout_s
-        self.deadline = deadline
-        self.home = home
-        self._events = home.events
+        self.deadline = time.monotonic() + timeout_s
 
-    @property
-    def heard_nothing(self) -> bool:
-        """True if no event has come from the broker since the request was made."""
-        return self.home.events == self._events
+    def begin(self, home: Attendance) -> None:
+        """Wait for the reply at a broker."""
+        self._home, self._events = home, home.events
+
+    def silent_address(self) -> str:
+        """Return the address of the broker if no event has come from it since the request was begun, otherwise ""."""
+        home = self._home
+        return home.address if home is not None and home.events == self._events else ""
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
         """Take the receipt of the message, which has no reply yet, or the error."""
@@ -180,33 +182,35 @@ class Requester:
         selector: Selector | None,
         outcome: ReplyOutcome,
         timeout_s: float,
-    ) -> OpenRequest:
+    ) -> None:
         """Send a request, which is ended at its deadline; wait for its topic and the inbox, if these are not known."""
-        check_no_signal()  # what it has interrupted may be at the same requests
-        check_message_type(message)
-        self.check(message, timeout_s)
-        deadline = time.monotonic() + timeout_s
-        home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, deadline))
-        request, reply_to = self.begin(home, outcome, timeout_s, deadline)
+        request = self.new(message, outcome, timeout_s)
         try:
-            self._send(message, queue, selector, request, reply_to)
+            self._start(request, message, queue, selector)
         except BaseException:
             self.forget(request)
             raise
-        return request
 
     def ask(self, message: Message, queue: MessageQueue | None, selector: Selector | None, timeout_s: float) -> Reply:
         """Send a request, wait, and return the reply. Raises as `Producer.request`."""
         awaited: Awaited[Reply] = Awaited()
-        request = self.request(message, queue, selector, awaited, timeout_s)
+        request = self.new(message, awaited, timeout_s)
         try:
+            self._start(request, message, queue, selector)
             return awaited.result()
         finally:
             self.forget(request)  # if it was interrupted, as by Ctrl-C
 
-    @staticmethod
-    def check(message: Message, timeout_s: float) -> None:
-        """Raise `InvalidArgument` if a message cannot be a request, or wait for so long."""
+    def _start(
+        self, request: OpenRequest, message: Message, queue: MessageQueue | None, selector: Selector | None
+    ) -> None:
+        check_no_signal()  # what it has interrupted may be at the same requests
+        home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, request.deadline))
+        self._send(message, queue, selector, request, self.begin(request, home))
+
+    def new(self, message: Message, outcome: ReplyOutcome, timeout_s: float) -> OpenRequest:
+        """Return a request that is not begun; raise `InvalidArgument` if it cannot be one, or wait for so long."""
+        check_message_type(message)
         properties: object = message.properties
         if properties is not NO_PROPERTIES and isinstance(properties, Mapping) and REPLY_TO in properties:
             raise InvalidArgument(f"the message has the property {REPLY_TO}, which is set by the request: leave it out")
@@ -214,18 +218,18 @@ class Requester:
             raise InvalidArgument("a request is delivered at once: leave out its due time, or use send")
         if not 0 < timeout_s * 1000 <= MAX_WAIT_MS:
             raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
+        return OpenRequest(self._end, self._new_id(), timeout_s, outcome)
 
-    def begin(
-        self, home: Attendance, outcome: ReplyOutcome, timeout_s: float, deadline: float
-    ) -> tuple[OpenRequest, str]:
-        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO` as well."""
-        request = OpenRequest(self._end, self._new_id(), timeout_s, deadline, outcome, home)
+    def begin(self, request: OpenRequest, home: Attendance) -> str:
+        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO`."""
+        request.begin(home)
+        deadline = request.deadline
         self._open[request.id] = request
         if deadline < self._look_at and self._woken != (looks := self._looks):
             self._connection.call_soon(self._look)
             self._woken = looks
         wait_ms = max(round((deadline - time.monotonic()) * 1000), 1)
-        return request, f"{home.broker_name}/{self._inbox}/{request.id}/{wait_ms}"
+        return f"{home.broker_name}/{self._inbox}/{request.id}/{wait_ms}"
 
     def _new_id(self) -> str:
         """Return an id that nobody can guess who knows others; random bytes of the system would cost more."""
@@ -267,8 +271,8 @@ class Requester:
         now = time.monotonic()
         for request in [*self._open.values()]:
             if request.deadline <= now:
-                if request.heard_nothing and request.home.address:  # the broker of its inbox may be away
-                    self._health.failed(request.home.address, DeadlineExceeded("no reply came"))
+                if address := request.silent_address():  # the broker of its inbox may be away
+                    self._health.failed(address, DeadlineExceeded("no reply came"))
                 self._run(self._end(request, None, request.late()))
         self._look_at = self._first_deadline()
         self._look_at = min(self._look_at, self._first_deadline())  # of one that did not see the time of this look
