@@ -34,8 +34,6 @@ _CLOCKS_DIFFER_MS = 10_000
 MOST_BODY_BYTES = 32 << 20
 #: Seconds for which a consumer that closes waits for replies on their way.
 CLOSE_S = 1.0
-#: Requests under way to one broker; replies that come meanwhile go together.
-_WINDOW = 4
 #: Bytes of the replies of one request, and of those for one inbox in it; the last one may overshoot them.
 _REQUEST_BYTES = 1 << 20
 _INBOX_BYTES = 256 << 10
@@ -209,33 +207,33 @@ class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResp
 
 
 class _ReplyLine:
-    """Replies that go to one broker. Lives on the event loop."""
+    """Replies that go to one broker in order, those together that come meanwhile. Lives on the event loop."""
 
     def __init__(self, replier: Replier, broker_name: str) -> None:
         self._replier = replier
         self._broker_name = broker_name
         self.waiting: deque[PreparedReply] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._bringing: asyncio.Task[None] | None = None
         self._stream: ReplyStream | None = None
 
     def flush(self) -> None:
-        """Send what waits, as far as there is room."""
-        while self.waiting and len(self._under_way) < _WINDOW:
-            if self.waiting[0].until <= time.monotonic():
-                self._replier.over([self.waiting.popleft()], "late")
-                continue
-            task = asyncio.create_task(self._bring(self._next()))
-            self._under_way.add(task)
-            task.add_done_callback(self._brought)
+        """Send what waits, unless that is under way."""
+        if self.waiting and self._bringing is None:
+            self._bringing = asyncio.create_task(self._bring_all())
 
-    def _brought(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            self.flush()
+    async def _bring_all(self) -> None:
+        try:
+            while self.waiting:
+                if self.waiting[0].until <= time.monotonic():
+                    self._replier.over([self.waiting.popleft()], "late")
+                else:
+                    await self._bring(self._next())
+        finally:
+            self._bringing = None
 
     def close(self) -> None:
-        for task in self._under_way:
-            task.cancel()
+        if self._bringing is not None:
+            self._bringing.cancel()
         if self._stream is not None:
             self._stream.close()
         self.waiting.clear()
