@@ -47,26 +47,3 @@ def test_a_consumer_is_worth_as_many_messages_as_it_receives_in_a_tenth_of_a_sec
     pace.received(1, 1010)  # after a pause
     pace.received(1, 1011)
     assert pace.ahead == 0
-
-
-def test_they_can_be_counted_while_others_come() -> None:
-    store = Prefetched()
-
-    class Counted:
-        """Messages whose count is held up, while another thread adds some."""
-
-        def __iter__(self) -> Counted:
-            return self
-
-        def __next__(self) -> PoppedMessage:
-            raise StopIteration
-
-        def __length_hint__(self) -> int:
-            store.add(messages(9), 10)
-            return 2
-
-    held_up: Any = Counted()
-    store.add(held_up, 10)
-    store.add(messages(3), 10)
-    assert len(store) == 3
-    assert len(store) == 4

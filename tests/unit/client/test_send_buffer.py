@@ -9,7 +9,6 @@ import pytest
 from minimq.sending.pending_batch import BufferShare
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import BufferFull, Closed
-from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 
@@ -91,19 +90,6 @@ def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
     releasing.start()
     assert buffer.wait(PATIENCE_S) == 0
     releasing.join()
-
-
-def test_what_comes_later_is_not_waited_for() -> None:
-    buffer = SendBuffer(100, block_when_full=True)
-    first = reserved(buffer, 1, 10)
-    waiting = threading.Thread(target=buffer.wait, args=(PATIENCE_S,))
-    waiting.start()
-    wait_until(lambda: bool(buffer._calls))
-    reserved(buffer, 1, 10)
-    buffer.release(first)
-    waiting.join(PATIENCE_S)
-    assert not waiting.is_alive()
-    assert buffer.messages == 1
 
 
 def test_it_knows_what_is_left_by_topic_and_how_much_it_has_grown() -> None:

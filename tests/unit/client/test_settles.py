@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -14,10 +13,9 @@ import pytest
 from minimq.connection.connection import Connection
 from minimq.receiving.work_queues.pop_stream import Answered, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Span
-from minimq.receiving.work_queues.settler import DONE, Settlement, Settler
+from minimq.receiving.work_queues.settler import Settler
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -97,73 +95,12 @@ def test_what_comes_while_others_are_under_way_goes_together(
     assert len(brokers.requests) < 100
 
 
-def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, brokers: Brokers) -> None:
-    """Of a FIFO topic the take may ask for the very next message."""
-    settler = made_settler(connection, brokers)
-    handles = [str(ReceiptHandle("g", MessageQueue("t", "a", 0), at, epoch)) for at, epoch in ((0, 1), (1, 2), (2, 3))]
-    settler.ack_soon(handles[0])
-    wait_until(lambda: brokers.requests, PATIENCE_S)
-    for handle in handles[1:]:
-        settler.ack_soon(handle)
-
-    async def take() -> list[tuple[str, list[int]]]:
-        await settler.send_acks_first()
-        return [*brokers.requests]
-
-    sent: Future[list[tuple[str, list[int]]]] = Future()
-    connection.call_soon(lambda: asyncio.ensure_future(take()).add_done_callback(lambda t: sent.set_result(t.result())))
-    assert sent.result(PATIENCE_S) == [("a", [0]), ("a", [1]), ("a", [2])]
-
-
-@pytest.mark.parametrize(("how", "is_free"), [(DONE, True), (Settlement(broker_pb2.POP_OUTCOME_EXTEND, 1000), False)])
-@pytest.mark.parametrize("epochs", [1, 2])
-def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
-    connection: Connection, brokers: Brokers, how: Settlement, epochs: int, *, is_free: bool
-) -> None:
-    """As when a broker takes so long that others are asked, while messages that nobody wants are acknowledged."""
-    settler = made_settler(connection, brokers)
-    queue = MessageQueue("t", "a", 0)
-
-    async def cancel() -> bool:
-        for epoch in range(epochs):
-            settler.in_hand.add(queue, epoch, 2, 3600.0, suspect=False)
-        settling = asyncio.ensure_future(settler.settle_receipts({(queue, at): [(0, 2)] for at in range(epochs)}, how))
-        for _ in range(3):  # until it has asked
-            await asyncio.sleep(0)
-        assert len(brokers.requests) == epochs
-        settling.cancel()
-        await asyncio.wait([settling])
-        brokers.may_answer("a")
-        await asyncio.sleep(0)
-        return settler.in_hand.add(queue, epochs, 1, 3600.0, suspect=True)
-
-    added: Future[bool] = Future()
-    connection.call_soon(
-        lambda: asyncio.ensure_future(cancel()).add_done_callback(lambda t: added.set_result(t.result()))
-    )
-    assert added.result(PATIENCE_S) == is_free
-
-
 def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
     brokers.expired = {3}
     futures = [acknowledge(at) for at in range(6)]
     brokers.may_answer("a")
     errors = [future.exception(PATIENCE_S) for future in futures]
     assert [type(error) for error in errors] == [type(None)] * 3 + [HandleExpired] + [type(None)] * 2
-
-
-def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(
-    brokers: Brokers, acknowledge: Callable[..., Future[None]]
-) -> None:
-    futures = [acknowledge(0, "b")]
-    wait_until(lambda: brokers.requests, PATIENCE_S)
-    futures += [acknowledge(1, "b"), acknowledge(2, "b")]
-    brokers.may_answer("a")
-    acknowledge(3, "a").result(PATIENCE_S)
-    assert not any(future.done() for future in futures)
-    brokers.may_answer("b")
-    for future in futures:
-        future.result(PATIENCE_S)
 
 
 def test_without_an_answer_nobody_tries_again(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
@@ -187,24 +124,6 @@ def test_who_waits_hears_that_the_connection_was_closed(
         assert isinstance(future.exception(PATIENCE_S), Closed)
     with pytest.raises(Closed):
         acknowledge(2)
-
-
-def test_who_waits_hears_of_the_end_though_the_connection_is_closed_meanwhile(
-    connection: Connection, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settler = made_settler(connection, brokers)
-    acknowledged = settler.ack_soon(str(ReceiptHandle("g", MessageQueue("t", "a", 0), 0, 1)))
-    wait_until(lambda: brokers.requests, PATIENCE_S)
-    call_soon = connection.call_soon
-
-    def call_too_late(callback: Callable[..., object], *arguments: Any) -> bool:
-        connection.close()
-        return call_soon(callback, *arguments)
-
-    monkeypatch.setattr(connection, "call_soon", call_too_late)
-    settler.drop()
-    with pytest.raises(Closed):
-        acknowledged.result(PATIENCE_S)
 
 
 def test_callbacks_run_on_a_thread_of_their_own(
