@@ -162,31 +162,6 @@ def test_columns_outlive_the_compressed_batch() -> None:
     assert len(others) == 50
 
 
-def test_small_batches_are_put_together_by_what_they_take_when_opened() -> None:
-    """A batch of 300 kB that travels as 200 bytes: four of them are a megabyte."""
-    batches = [
-        stored([Message("orders", bytes(300_000))], base_offset=offset, compression=ALWAYS) for offset in range(9)
-    ]
-    made = list(ArrowColumns(MESSAGE_SCHEMA).convert(batches, 0, 9))
-    assert [part.num_rows for part in made] == [4, 4, 1]
-
-
-def test_what_is_made_of_middling_batches_is_put_together() -> None:
-    sent = [Message("orders", b"%d" % number, tag="t") for number in range(100)]
-    batches = [stored(sent, base_offset=offset) for offset in range(0, 10_000, 100)]
-    made = list(ArrowColumns(MESSAGE_SCHEMA).convert(batches, 50, 10_000))
-    assert [part.num_rows for part in made] == [4150, 4100, 1700]
-    assert [row["offset"] for part in made for row in part.to_pylist()] == list(range(50, 10_000))
-
-
-def test_batches_of_large_bodies_are_not_copied_together() -> None:
-    sent = [Message("orders", b"x" * 8192) for _ in range(40)]
-    batches = [stored(sent, base_offset=offset) for offset in range(0, 120, 40)]
-    made = list(ArrowColumns(MESSAGE_SCHEMA).convert(batches, 0, 120))
-    assert [part.num_rows for part in made] == [40, 40, 40]
-    assert [row["offset"] for part in made for row in part.to_pylist()] == list(range(120))
-
-
 def test_only_records_with_a_wanted_tag_are_taken() -> None:
     sizes = (5, SMALL_BATCH + 50, 3, 2000, SMALL_BATCH)
     batches: list[ReceivedBatch] = []

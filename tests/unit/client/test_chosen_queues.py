@@ -38,60 +38,6 @@ class OrderedQueues:
         return self._queues
 
 
-def names(memory: OrderedQueues) -> str:
-    return " ".join(f"{queue.broker_name}{queue.queue_id}" for queue in memory.queues())
-
-
-def test_queues_are_those_of_the_route_and_sorted() -> None:
-    memory = OrderedQueues()
-    assert memory.queues() == ()
-    memory.update(route(b=(1, RW, True), a=(2, RW, True), c=(3, READ, True)))
-    assert memory.queues() == (MessageQueue("t", "a", 0), MessageQueue("t", "a", 1), MessageQueue("t", "b", 0))
-
-
-def test_a_broker_that_vanishes_keeps_its_queues() -> None:
-    memory = OrderedQueues()
-    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
-    memory.update(route(b=(2, RW, True)))
-    assert names(memory) == "a0 a1 b0 b1"
-    memory.update(route())
-    assert names(memory) == "a0 a1 b0 b1"
-
-
-def test_without_a_master_the_others_are_not_believed() -> None:
-    memory = OrderedQueues()
-    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
-    memory.update(route(a=(1, READ, False), b=(3, RW, True)))
-    assert names(memory) == "a0 a1 b0 b1 b2"
-
-
-def test_a_broker_that_never_had_a_master_has_no_queues() -> None:
-    memory = OrderedQueues()
-    memory.update(route(a=(2, RW, False), b=(1, RW, True)))
-    assert names(memory) == "b0"
-
-
-def test_a_broker_is_believed_that_takes_no_messages_any_more() -> None:
-    memory = OrderedQueues()
-    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
-    memory.update(route(a=(2, READ, True), b=(2, RW, True)))
-    assert names(memory) == "b0 b1"
-    memory.update(route(b=(2, RW, True)))  # it was stopped, which changes nothing any more
-    assert names(memory) == "b0 b1"
-    memory.update(route(a=(2, RW, True), b=(2, RW, True)))
-    assert names(memory) == "a0 a1 b0 b1"
-
-
-def test_a_broker_is_believed_that_has_another_number_of_queues() -> None:
-    memory = OrderedQueues()
-    memory.update(route(a=(4, RW, True)))
-    memory.update(route(a=(2, RW, True)))
-    assert names(memory) == "a0 a1"
-    memory.update(route(a=(3, RW, True)))
-    memory.update(route())
-    assert names(memory) == "a0 a1 a2"
-
-
 def test_the_tuple_stays_the_same_until_queues_change() -> None:
     memory = OrderedQueues()
     memory.update(route(a=(2, RW, True), b=(2, RW, True)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from minimq.receiving.listening.listener import Verdict, verdict
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
-from support.chance import SEED
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -42,56 +40,6 @@ class Account:
         return self.in_flight.offsets({QUEUE: position})
 
 
-def test_a_queue_is_blocked_while_too_much_of_it_is_in_hand() -> None:
-    account = Account()
-    first, second = account.take(0, 5), account.take(5, 5)
-    assert account.in_flight.blocked == {QUEUE}
-    assert account.in_flight.of_queue(QUEUE) == (10, 100)
-    account.in_flight.finish(second)
-    assert (account.in_flight.blocked, account.offsets()) == (set(), {QUEUE: 0})
-    account.in_flight.finish(first)
-    assert account.offsets() == {QUEUE: 10}
-
-
-@pytest.mark.parametrize("one_at_a_time", [False, True])
-def test_what_is_blocked_follows_from_what_is_in_hand_of_each_queue_whatever_happens(one_at_a_time: bool) -> None:
-    random, limits = Random(SEED), InFlightLimits(10, 1000, 20)
-    in_flight = InFlight(limits, one_at_a_time=one_at_a_time)
-    queues = [MessageQueue("orders", "broker-a", number) for number in range(3)]
-    ends, deliveries, seen = dict.fromkeys(queues, 0), list[LeasedDelivery](), set[int]()
-    for _ in range(2_000):
-        queue, works = random.choice(queues), in_flight._queues.items()
-        assert in_flight.blocked == {
-            each for each, work in works if (work.in_hand if one_at_a_time else work.is_full(limits))
-        }
-        seen.add(len(in_flight.blocked))
-        deliveries = [delivery for delivery in deliveries if in_flight.is_current(delivery)]
-        if queue not in in_flight._queues:
-            in_flight.start(queue, ends[queue])
-        elif random.random() < 0.05:
-            random.choice([in_flight.drop, in_flight.leave])([queue])
-        elif random.random() < 0.05:
-            in_flight.start_over(queue, ends[queue])
-        elif random.random() < 0.1:  # a reader has passed over messages that nobody wants
-            ends[queue] += 10
-            in_flight.offsets(ends)
-        elif queue not in in_flight.blocked and random.random() < 0.7:
-            taken = messages(ends[queue], random.randint(1, 5), queue)
-            ends[queue] += len(taken)
-            deliveries += in_flight.take([taken])
-        elif deliveries:
-            delivery = deliveries.pop(random.randrange(len(deliveries)))
-            kept = list(delivery.messages[random.randint(0, 2) :])
-            if not kept or random.random() < 0.6:
-                deliveries += filter(None, [in_flight.finish(delivery)])
-            elif random.random() < 0.5:
-                deliveries += in_flight.split(delivery, kept)
-            else:
-                in_flight.narrow(delivery, kept)
-                deliveries.append(delivery)
-    assert seen >= {0, 1, 2}
-
-
 def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
     account = Account(one_at_a_time=True)
     delivery = account.take(0, 1)
@@ -100,24 +48,6 @@ def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
     assert account.in_flight.blocked == {QUEUE}
     account.in_flight.finish(again)
     assert account.in_flight.blocked == set()
-
-
-def test_messages_that_nobody_wants_are_finished_with_those_before_them() -> None:
-    account = Account()
-    assert account.offsets(5) == {QUEUE: 5}
-    delivery = account.take(5, 5, slice(2, 3))
-    assert account.offsets(position=12) == {QUEUE: 7}
-    account.in_flight.finish(delivery)
-    assert account.offsets(position=12) == {QUEUE: 12}
-
-
-def test_what_succeeded_of_a_call_is_committed() -> None:
-    account = Account()
-    delivery = account.take(0, 5)
-    account.in_flight.narrow(delivery, [delivery.messages[2], delivery.messages[4]])
-    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 2}, (2, 20))
-    account.in_flight.finish(delivery)
-    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 5}, (0, 0))
 
 
 def test_a_queue_leaves_at_the_first_message_that_is_not_finished() -> None:
@@ -139,19 +69,6 @@ def test_deliveries_of_a_queue_that_was_lost_are_not_those_of_the_same_queue_whe
     assert account.offsets() == {QUEUE: 2}
 
 
-def test_what_is_tried_again_comes_one_by_one() -> None:
-    account = Account()
-    delivery, after = account.take(0, 5), account.take(5, 2)
-    first, second = account.in_flight.split(delivery, [delivery.messages[1], delivery.messages[3]])
-    assert [again.messages for again in (first, second)] == [[delivery.messages[1]], [delivery.messages[3]]]
-    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 1}, (4, 40))
-    assert account.in_flight.finish(second) is None
-    assert account.in_flight.finish(first) is None
-    assert (account.offsets(), account.in_flight.of_queue(QUEUE)) == ({QUEUE: 5}, (2, 20))
-    account.in_flight.finish(after)
-    assert account.offsets() == {QUEUE: 7}
-
-
 def test_in_order_each_waits_for_the_one_before_it() -> None:
     account = Account(one_at_a_time=True)
     delivery = account.take(0, 3)
@@ -164,16 +81,6 @@ def test_in_order_each_waits_for_the_one_before_it() -> None:
     assert last is not None
     assert account.in_flight.finish(last) is None
     assert (account.in_flight.blocked, account.offsets()) == (set(), {QUEUE: 3})
-
-
-@pytest.mark.parametrize("limits", [InFlightLimits(3, 51, 11), InFlightLimits(4, 30, 11), InFlightLimits(4, 51, 3)])
-def test_each_limit_counts_alone(limits: InFlightLimits) -> None:
-    in_flight = InFlight(limits, one_at_a_time=False)
-    in_flight.start(QUEUE, 100)
-    in_flight.take([messages(100, 2)])
-    assert in_flight.blocked == set()
-    in_flight.take([messages(102, 1)])
-    assert in_flight.blocked == {QUEUE}
 
 
 class Model:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.connection.broker_troubles import BrokerTroubles, Trouble
+from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -265,20 +265,3 @@ def test_no_sequence_of_failures_leaves_nothing_to_try(steps: list[tuple[str, st
             case _:
                 selector.health.answers(f"{broker}:1")
         assert brokers_taken(selector, 1, now=now, avoid=avoid)
-
-
-def test_brokers_that_are_left_out_are_told_while_another_topic_is_sent_to() -> None:
-    """As whoever asks for statistics does, on a thread of its own."""
-    routes = Routes("a", "b")
-    selector = Selector(routes)
-    selector.fail("a", Unavailable("no answer"))
-    brokers_taken(selector, 1)
-    known, trouble = routes.known, selector.health.trouble
-
-    def send_to_others(address: str, now: float) -> Trouble | None:
-        selector._known = lambda topic: known("t")
-        selector._writable_of(f"another than {address}")
-        return trouble(address, now)
-
-    selector.health.trouble = send_to_others  # type: ignore[method-assign]
-    assert [each.broker_name for each in selector.avoided(0.0)] == ["a"]

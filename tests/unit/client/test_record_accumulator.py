@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.due_times import DueTime, due_time
-from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
+from minimq.sending.pending_batch import BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
@@ -358,21 +358,6 @@ def numbered(numbers: SendBuffer) -> PendingBatch:
     batch = PendingBatch("t", None)
     numbers.number(batch)
     return batch
-
-
-def test_numbers_count_from_zero_and_tell_how_many_before_them_are_unsettled() -> None:
-    numbers = SendBuffer(1, block_when_full=False)
-    batches = [numbered(numbers) for _ in range(3)]
-    assert [batch.number for batch in batches] == [BatchNumber(0, 0), BatchNumber(1, 1), BatchNumber(2, 2)]
-    numbers.close_number(batches[1])  # 0 may still be sent again, so nothing before 3 can be forgotten
-    batches.append(numbered(numbers))
-    assert batches[3].number == BatchNumber(3, 3)
-    numbers.close_number(batches[0])
-    batches.append(numbered(numbers))
-    assert batches[4].number == BatchNumber(4, 2)
-    for sequence in (2, 4, 3, 4):
-        numbers.close_number(batches[sequence])
-    assert numbered(numbers).number == BatchNumber(5, 0)
 
 
 @given(st.lists(st.none() | st.integers(0, 20)))
