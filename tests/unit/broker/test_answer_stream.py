@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from minimq_broker.services.stream_writer import AnswerStream
-from minimq_common.wire.unsent import SMALL_BYTES, Unsent
+from minimq_common.wire.unsent import Unsent
 
 PATIENCE_S = 40.0
 
@@ -55,39 +55,6 @@ async def pass_on() -> None:
         await asyncio.sleep(0)
 
 
-def test_answers_that_come_during_a_write_leave_together_after_it() -> None:
-    async def test(call: Call, answers: AnswerStream, _: Unsent) -> None:
-        answers.expected = 4
-        answers.add(b"a")
-        answers.add(b"b")
-        await pass_on()
-        answers.add(b"c")
-        answers.add(b"d")
-        await pass_on()
-        assert call.written == [b"ab"]
-        call.ends[0].set_result(None)
-        await pass_on()
-        assert call.written == [b"ab", b"cd"]
-        assert answers.expected == 0
-
-    on(test)
-
-
-def test_a_stream_is_served_until_all_is_written() -> None:
-    async def test(call: Call, answers: AnswerStream, _: Unsent) -> None:
-        answers.expected = 1
-        receiver = asyncio.create_task(pass_on())
-        serving = asyncio.create_task(answers.serve(receiver))
-        await asyncio.wait((receiver,))
-        answers.add(b"a")
-        await pass_on()
-        assert not serving.done()
-        call.ends[0].set_result(None)
-        await serving
-
-    on(test)
-
-
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), grpc.aio.InternalError("broken")])
 def test_a_write_that_breaks_ends_the_stream(error: BaseException) -> None:
     async def test(call: Call, answers: AnswerStream, _: Unsent) -> None:
@@ -117,25 +84,6 @@ def test_an_answer_that_cannot_be_made_ends_the_stream_with_the_reason() -> None
         receiver.cancel()
 
     on(test, encode=fail)
-
-
-def test_large_answers_wait_for_room_and_give_it_back() -> None:
-    large = bytes(SMALL_BYTES + 1)
-
-    async def test(call: Call, answers: AnswerStream, unsent: Unsent) -> None:
-        taken = unsent.begin("other", 1 << 20)
-        answers.add(large)
-        await pass_on()
-        assert call.written == []
-        unsent.end(taken)
-        await pass_on()
-        assert call.written == [large]
-        assert unsent.bytes == len(large)
-        call.ends[0].set_result(None)
-        await pass_on()
-        assert unsent.bytes == 0
-
-    on(test)
 
 
 def test_nothing_is_written_after_the_close_and_the_last_write_may_fail() -> None:

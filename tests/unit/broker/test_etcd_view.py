@@ -12,7 +12,7 @@ import pytest
 
 from minimq_broker.replication.etcd_view import EtcdResult, EtcdView, Stored
 from minimq_common.replicas.election import found
-from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, repaired
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.reports import report
 
 PREFIX = "minimq/default/broker-a/"
@@ -75,19 +75,5 @@ def test_after_etcd_went_back_nobody_counts_as_alive_for_what_a_backup_holds(
         await view.look()
         assert view.is_alive(0)
         assert not view.is_alive(1)
-
-    asyncio.run(test())
-
-
-def test_transactions_of_one_process_do_not_overtake_each_other() -> None:
-    async def test() -> None:
-        link = ShownLink()
-        view = EtcdView(cast("Any", link), ("default", "broker-a"), LEASE_S)
-        link.show(record(), 10)
-        await asyncio.gather(*(view.look() for _ in range(5)))
-        told = repaired(record(), report(1, last_term=1, known=replace(record(), version=9)))
-        assert told is not None
-        await asyncio.gather(view.look(), view.replace(told), view.report(report(1)))
-        assert len(link.puts) == 8
 
     asyncio.run(test())
