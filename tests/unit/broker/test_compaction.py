@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Generator
 from typing import Any, cast
 
 import pytest
@@ -18,7 +15,7 @@ from minimq_broker.store.upkeep.compaction_file import COMPACTED, load_record, s
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
 from support.one_store import OneStore
-from support.stores import PATIENCE_S, OpenStore, Stores
+from support.stores import OpenStore, Stores
 
 SEGMENT_BYTES = 128 << 10
 
@@ -181,34 +178,3 @@ def test_a_damaged_record_lets_compaction_begin_anew(stores: Stores, store: Open
     compact(store)
     assert load_record(store.store.log.path).position > 0
     work.check()
-
-
-def test_a_stop_gives_a_round_up_once_its_thread_is_done_with_a_step(store: OpenStore) -> None:
-    events, begun, may_end = list[str](), threading.Event(), threading.Event()
-
-    def slowly(*_: object) -> Generator[None, None, bool]:
-        begun.set()
-        assert may_end.wait(PATIENCE_S)
-        events.append("step")
-        try:
-            yield
-        finally:
-            events.append("end")
-        return True
-
-    async def check() -> None:
-        handle = cast(StoreHandle, OneStore(store.store))
-        compactor: Any = Compactor(
-            handle, Counters(), lambda: 0, store.clock, interval_s=0.001, memory_bytes=1 << 20, share=1.0
-        )
-        compactor._round = slowly
-        compactor.start()
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        stopping = asyncio.create_task(compactor.stop())
-        for _ in range(50):
-            await asyncio.sleep(0)
-        may_end.set()
-        await stopping
-
-    asyncio.run(check())
-    assert events == ["step", "end"]

@@ -11,7 +11,7 @@ import pytest
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.held.delaying import DueTimer
 from minimq_broker.store.jobs import DueJob
-from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster, StoreFull
+from minimq_common.errors import MiniMQError
 from support.virtual_loop import VirtualLoop
 
 
@@ -157,56 +157,5 @@ def test_a_clock_that_is_set_is_noticed(ahead_ms: int) -> None:
         await asyncio.sleep(1_000 - ahead_ms / 1000 if ahead_ms < 0 else 1)
         await world.timer.stop()
         assert world.published.keys() == {1_000_000}
-
-    play(scene())
-
-
-@pytest.mark.parametrize("error", [NotEnoughReplicas("one is away"), NotMaster("another leads"), StoreFull("no room")])
-def test_a_refusal_ends_and_what_is_due_is_published_then(error: MiniMQError) -> None:
-    async def scene() -> None:
-        world = World()
-        world.put(1_000)
-        world.timer.start()
-        if isinstance(error, StoreFull):
-            world.failure = error
-        else:
-            world.refusal = error
-        await asyncio.sleep(5)
-        assert not world.published
-        assert world.jobs <= 10, "it does not ask without pause"
-        world.refusal = world.failure = None
-        await asyncio.sleep(1)
-        await world.timer.stop()
-        assert world.published.keys() == {1_000}
-
-    play(scene())
-
-
-def test_a_slave_publishes_nothing_until_it_leads() -> None:
-    async def scene() -> None:
-        world = World()
-        world.leads = False
-        world.put(1_000)
-        world.timer.start()
-        await asyncio.sleep(5)
-        assert not world.jobs
-        world.leads = True
-        world.timer.look()
-        await asyncio.sleep(0.01)
-        await world.timer.stop()
-        assert world.published.keys() == {1_000}
-
-    play(scene())
-
-
-def test_what_cannot_be_passed_over_is_not_asked_for_without_pause() -> None:
-    async def scene() -> None:
-        world = World()
-        world.is_stuck = True
-        world.put(1_000)
-        world.timer.start()
-        await asyncio.sleep(11)
-        await world.timer.stop()
-        assert 10 <= world.jobs <= 30
 
     play(scene())

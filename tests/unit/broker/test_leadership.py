@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +13,10 @@ import pytest
 from minimq_broker.core.in_sync import Patience
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership
-from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import NotEnoughReplicas, Unavailable
-from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, change_in_sync
+from minimq_common.replicas.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
 from support.replica import until
 from support.replica_engine import make_topic, with_engine
@@ -139,68 +136,6 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
 
     with_engine(tmp_path, test)
     assert caplog.text.count("in-sync set not recorded yet") == 1
-
-
-def test_a_slave_with_the_log_of_another_broker_is_told_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        engine.begin(1)
-        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
-
-        async def leaves() -> AsyncIterator[replication_pb2.ReplicaRequest]:
-            return
-            yield
-
-        for log_id in ("theirs", "theirs", "theirs", "", engine.store.state.log_id):
-            follow = replication_pb2.Follow(replica_id=1, term=1, run=5, address="host:1", log_id=log_id)
-            await leadership.serve(follow, leaves(), cast("Any", Frames()))
-        await leadership.stop()
-
-    with_engine(tmp_path, test)
-    assert caplog.text.count("a slave has the log of another broker id=1 address=host:1 log=theirs") == 1
-    assert caplog.text.count("slave follows") == caplog.text.count("slave is gone") == 2
-
-
-def test_readers_are_sent_to_a_slave_only_while_it_is_in_sync(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        engine.begin(1)
-        silent = cast("Any", SilentController())
-        own = ReplicaReport(
-            cluster="c",
-            broker_name="broker-a",
-            replica_id=0,
-            run=1,
-            address="host:0",
-            founds=True,
-            sync=False,
-            min_in_sync=1,
-        )
-        roles = RoleKeeper(engine, own, silent, Patience(), lambda: None)
-        engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
-        leadership = Leadership(engine, RECORD, 0, silent, Patience(), lease_clock() + LEASE_S)
-        roles.leadership = leadership
-        standing, leaves = ReplicationView(engine.handle, roles), asyncio.Event()
-
-        async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
-            yield replication_pb2.ReplicaRequest(synced=0)
-            await leaves.wait()
-
-        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", Frames())))
-        await until(lambda: (progress := leadership.progress().get(1)) and progress.connected)
-        assert standing.slave_for_readers() == 0
-        leadership.renew(replace(RECORD, version=2, in_sync=frozenset({0, 1})), lease_clock() + LEASE_S)
-        assert standing.slave_for_readers() == 1
-        leaves.set()
-        await serving
-        assert standing.slave_for_readers() == 0
-        await leadership.stop()
-
-    with_engine(tmp_path, test)
 
 
 def test_a_lease_does_not_go_back(tmp_path: Path) -> None:

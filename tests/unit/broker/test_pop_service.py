@@ -10,16 +10,12 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState
+from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.groups import GroupService
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import popping
 from minimq_broker.services.popping.popping import PopService
-from minimq_broker.services.session import SessionOptions, SessionService
 from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import SystemBusy
@@ -130,32 +126,6 @@ def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be
     run_with(tmp_path, test)
 
 
-def test_of_a_consumer_that_does_not_read_its_refusals_no_more_requests_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(popping, "MAX_WAITING", 10)
-
-    async def test(_engine: Engine, consumer: Consumer, _service: PopService) -> None:
-        reads, write = asyncio.Event(), consumer.write
-
-        async def write_late(response: bytes) -> None:
-            await reads.wait()
-            await write(response)
-
-        consumer.write = write_late  # type: ignore[method-assign]
-        for _ in range(100):
-            consumer._requests.put_nowait(broker_pb2.PopRequest(group="no name!", client_id="a", cancels=[1]))
-        for _ in range(1_000):
-            await asyncio.sleep(0)
-        unread = consumer._requests.qsize()
-        reads.set()
-        assert unread > 70
-        for _ in range(100):
-            assert (await consumer._results.get()).HasField("failure")
-
-    run_with(tmp_path, test)
-
-
 def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
     monkeypatch.setattr(popping, "_COUNTED_FOR_S", 0.0)
@@ -169,54 +139,3 @@ def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkey
         del engine.state.popped[letters]
 
     run_with(tmp_path, test)
-
-
-def test_a_take_that_stands_behind_others_can_be_cancelled_although_it_does_not_wait(tmp_path: Path) -> None:
-    async def test(engine: Engine, consumer: Consumer, service: PopService) -> None:
-        await make_topic(engine, 1)
-        assert await consumer.take(1) == [(0, 1, 1)]
-        [line] = service._lines.values()
-        line.returning()  # until it is done, nobody is told that there is nothing
-        taking = asyncio.create_task(consumer.take(1))
-        done, _ = await asyncio.wait([taking], timeout=0.1)
-        assert not done
-        assert line._late
-        consumer.cancel(1)
-        assert await taking == []
-        line.returned(0)
-
-    run_with(tmp_path, test)
-
-
-def test_a_report_about_many_queues_lets_others_have_their_turn_after_each(tmp_path: Path) -> None:
-    queues, turns = 20, 0
-
-    async def take_turns() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
-
-    async def run() -> None:
-        engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
-        try:
-            await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, queues, queues)))
-            topic_id = engine.state.topic("t").topic_id
-            runs = (Run(0, 4, RunState.OUT, 1, 5, 6, "a"), Run(4, 6, RunState.DONE), Run(6, 9, RunState.FREE, 2, 5, 6))
-            moved = tuple(QueueMoved(topic_id, queue_id, runs) for queue_id in range(queues))
-            await engine.writes.record(lambda _: PopMoved("g", moved))
-            sessions = SessionService(engine, SessionOptions(), "broker-a")
-            service = GroupService(engine, sessions.leases, GroupExpiry())
-            others = asyncio.create_task(take_turns())
-            described = await service.describe(broker_pb2.DescribeGroupRequest(group="g"))
-            others.cancel()
-        finally:
-            engine.close()
-        assert len(described.queues) == queues
-        for queue in described.queues:
-            found = queue.popped
-            assert (found.in_flight, found.settled_ahead, found.returned, found.most_tries) == (4, 2, 3, 2)
-            assert [(holder.client_id, holder.messages) for holder in found.holders] == [("a", 4)]
-
-    asyncio.run(run())
-    assert turns >= queues

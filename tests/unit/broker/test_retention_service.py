@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import struct
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +16,8 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.core.state import QueueKey
-from minimq_broker.core.upkeep.retention import AGED_AT_ONCE, NOTHING_NEEDED, Expired, RetentionRules
-from minimq_broker.services.clock import DeletionClock, PopClock
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
@@ -141,78 +140,6 @@ def test_by_age_all_goes_in_the_end(tmp_path: Path) -> None:
         assert kept.engine.counters.segments_deleted == len(before)
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
-
-
-def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path) -> None:
-    async def test(kept: Kept) -> None:
-        await kept.send(12)
-        kept.clock.now_ms += 1000
-        delete, begun, may_end = kept.retention._delete, threading.Event(), threading.Event()
-
-        def slowly(*args: Any) -> bool:
-            begun.set()
-            assert may_end.wait(PATIENCE_S)
-            return delete(*args)
-
-        cast(Any, kept.retention)._delete = slowly
-        kept.retention.start()
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        stopping = asyncio.create_task(kept.retention.stop())
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert not stopping.done()
-        may_end.set()
-        await stopping
-        assert kept.engine.counters.segments_deleted == 1
-
-    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
-
-
-def test_a_clock_that_jumps_ahead_deletes_nothing_and_time_that_passes_some_at_a_time(tmp_path: Path) -> None:
-    steady_s = 0.0
-
-    async def test(kept: Kept) -> None:
-        nonlocal steady_s
-        clock = DeletionClock(
-            tmp_path / "clock",
-            24 * 3600.0,
-            kept.engine.newest_ms,
-            clock_ms=kept.clock,
-            steady_s=lambda: steady_s,
-        )
-        kept.retention._clock_ms = clock.kept_ms
-        await kept.send(80)
-        before = kept.starts
-        assert len(before) > 2 * AGED_AT_ONCE
-        await kept.until_saved()
-        kept.retention.start()
-        await kept.looked()
-        kept.clock.now_ms += 10 * 24 * 3600 * 1000
-        await kept.looked()
-        assert clock.ahead_s > 0
-        assert kept.starts == before
-        deleted: list[int] = []
-        real_delete = kept.retention._delete
-        at_once: list[int] = []
-
-        def delete(item: Expired, needed_from: int) -> bool:
-            at_once[-1] += 1
-            return real_delete(item, needed_from)
-
-        real_find = kept.retention._find
-
-        def find(needed_from: int) -> list[Expired]:
-            deleted.extend(at_once)
-            at_once[:] = [0]
-            return real_find(needed_from)
-
-        kept.retention._find = find  # type: ignore[method-assign]
-        kept.retention._delete = delete  # type: ignore[method-assign]
-        steady_s += 10 * 24 * 3600.0
-        await kept.until(lambda: len(kept.starts) == 1)
-        assert max(deleted) == AGED_AT_ONCE
-
-    with_retention(tmp_path, RetentionRules(max_age_ms=72 * 3600 * 1000), test)
 
 
 def test_facts_alone_do_not_keep_old_batches(tmp_path: Path) -> None:

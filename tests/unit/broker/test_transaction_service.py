@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from minimq_broker.core.facts import StagedSequences, TransactionDecided
 from minimq_broker.core.held.staged_batches import TransactionId
-from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held import transactions
 from minimq_broker.services.held.transactions import TransactionService
-from minimq_broker.store import commit_group
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
-from minimq_common.errors import NotEnoughReplicas, StoreFull
+from minimq_common.errors import NotEnoughReplicas
 from minimq_proto.v1 import broker_pb2
 from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
@@ -88,85 +82,6 @@ def test_a_start_goes_on_with_it(tmp_path: Path) -> None:
     with_engine(tmp_path, second)
 
 
-def test_a_full_disk_delays_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It is said once, whatever waits, and again when it is so again."""
-
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        queue = await stage_and_decide(engine)
-        await stage(engine, 0, 2, "y")
-        await engine.writes.record(lambda _: TransactionDecided("y", 0, b"", (StagedSequences(7, (2,)),)))
-        loop = asyncio.get_running_loop()
-        texts = (f"no space is left for this test, {number} bytes" for number in itertools.count())
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-
-        async def refuse() -> None:
-            asked: asyncio.Queue[None] = asyncio.Queue()
-
-            def refusal() -> StoreFull:
-                loop.call_soon_threadsafe(asked.put_nowait, None)
-                return StoreFull(next(texts))
-
-            engine.store._writer.refusal = refusal
-            service.look()
-            for _ in range(4):  # once is the look for what expires
-                await asked.get()
-                service.look()
-
-        service.start()
-        await refuse()
-        assert engine.store.bounds(queue) == (0, 0)
-        assert len(complaints()) == 1
-        engine.store._writer.refusal = lambda: None
-        service.look()
-        await until_published(engine, queue, 3)
-        await stage(engine, 1, 3)
-        await engine.writes.record(lambda _: TransactionDecided("x", 1, b"", (StagedSequences(7, (3,)),)))
-        await refuse()
-        assert engine.store.bounds(queue) == (0, 3)
-        await service.stop()
-
-    def complaints() -> list[logging.LogRecord]:
-        return [record for record in caplog.records if "no space is left for this test" in record.getMessage()]
-
-    with_engine(tmp_path, test)
-    assert len(complaints()) == 2
-
-
-def test_it_waits_for_enough_replicas_as_a_batch_does(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        queue = await stage_and_decide(engine)
-        await stage(engine, 1, 2)
-        asked: asyncio.Queue[None] = asyncio.Queue()
-
-        def refusal(*, to_sender: bool) -> NotEnoughReplicas | None:
-            if not to_sender:
-                return None
-            asked.put_nowait(None)
-            return NotEnoughReplicas("too few for this test")
-
-        engine.writes.refusal = refusal
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        service.start()
-        for _ in range(3):
-            await asked.get()
-            service.look()
-        for number in (0, 1):
-            wanted = decision(number, {"broker-a": {7: [2]}})
-            with pytest.raises(NotEnoughReplicas):
-                await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
-        assert engine.state.transactions.endings() == [("x", 0, 2)]
-        assert engine.store.bounds(queue) == (0, 0)
-        engine.writes.refusal = lambda *, to_sender: None
-        service.look()
-        await until_published(engine, queue)
-        await service.stop()
-
-    with_engine(tmp_path, test)
-    assert len([record for record in caplog.records if "too few for this test" in record.getMessage()]) == 1
-
-
 def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> None:
     """The replicas that are left when it is written may be too few, though all of them have it."""
 
@@ -228,22 +143,6 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
     with_engine(tmp_path, test)
 
 
-def test_the_answer_comes_when_all_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_group, "MAX_PUBLISHED", 2)
-
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        queue = await make_topic(engine)
-        for sequence in range(5):
-            await stage(engine, 0, sequence)
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        wanted = decision(0, {"broker-a": {7: range(5)}})
-        await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
-        assert engine.store.bounds(queue) == (0, 5)
-
-    with_engine(tmp_path, test)
-
-
 def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
@@ -258,72 +157,7 @@ def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
     with_engine(tmp_path, test)
 
 
-def test_no_segment_goes_while_a_commit_has_looked_for_its_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def first(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        await make_topic(engine)
-        for sequence in range(4):
-            await stage(engine, 0, sequence, body=bytes(20_000))
-
-    async def second(engine: Engine) -> None:
-        await engine.lead(2, waits_for_replicas=False)
-        store = engine.store
-        assert len(store.log.segments) > 1
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        removal = threading.Thread(target=lambda: store.remove_first(NOTHING_NEEDED))
-        check = service._check_staged
-
-        def check_and_dawdle(wanted: TransactionDecided, state: State) -> None:
-            check(wanted, state)
-            removal.start()
-            removal.join(0.1)
-
-        monkeypatch.setattr(service, "_check_staged", check_and_dawdle)
-        wanted = decision(0, {"broker-a": {7: [0]}})
-        await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
-        removal.join()
-        assert store.figures.lost == 0
-        assert store.bounds(engine.state.queue("t", 0)) == (0, 1)
-
-    with_engine(tmp_path, first, segment_bytes=1 << 16)
-    with_engine(tmp_path, second, segment_bytes=1 << 16)
-
-
 # ---- what expires, by clocks of the test -----------------------------------------------------------
-
-
-@pytest.mark.parametrize(("expiry_s", "every_s"), [(60.0, 10.0), (4.0, 2.0)])
-def test_what_expires_is_looked_for_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expiry_s: float, every_s: float
-) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        now = 1000.0
-        looked = asyncio.Event()
-        expired: list[float] = []
-
-        def monotonic() -> float:
-            looked.set()
-            return now
-
-        def clock_ms() -> int:
-            expired.append(now)
-            return 0
-
-        monkeypatch.setattr(transactions, "time", SimpleNamespace(monotonic=monotonic))
-        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", expiry_s, clock_ms)
-        service.start()
-        for later_s in (0.0, 0.9, 0.1, 0.9, 0.2, 0.9, 0.1):
-            now += later_s * every_s
-            looked.clear()
-            service.look()
-            await looked.wait()
-        await service.stop()
-        assert expired == [pytest.approx(1000.0 + every_s * many) for many in (0, 1, 2.1, 3.1)]
-
-    with_engine(tmp_path, test)
 
 
 def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
