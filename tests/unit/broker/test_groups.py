@@ -107,15 +107,6 @@ def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_come
     assert table.agreement("g") == WITH_U
 
 
-def test_push_consumers_with_different_topics_come_back_in_any_order() -> None:
-    with_u = PUSH._replace(filters=(*PUSH.filters, ("u", "")))
-    for first, second in ((PUSH, with_u), (with_u, PUSH)):
-        table = GroupTable(0, 10.0, {"g": with_u})
-        assert table.join("g", "a", first, now=1.0)
-        assert table.join("g", "b", second, now=1.0)
-        assert table.agreement("g") == with_u
-
-
 # ---- different topics -----------------------------------------------------------------------------
 
 
@@ -175,30 +166,6 @@ def test_of_those_that_contradict_each_other_the_next_is_told_when_the_first_has
     assert table.admissible("g") == ["circle"]
 
 
-@pytest.mark.parametrize("how", ["leave", "agree"])
-def test_who_no_longer_asks_is_not_told(how: str) -> None:
-    table = GroupTable(0)
-    table.join("g", "old", T)
-    with pytest.raises(GroupConflict):
-        table.join("g", "new", RED)
-    if how == "leave":
-        assert table.leave("g", "new") is None
-    else:
-        table.join("g", "new", T)
-    table.leave("g", "old")
-    assert table.admissible("g") == []
-
-
-def test_a_member_that_wants_something_else_is_told_when_it_is_alone() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    table.join("g", "b", T)
-    with pytest.raises(GroupConflict):
-        table.join("g", "a", RED)
-    table.leave("g", "b")
-    assert table.admissible("g") == ["a"]
-
-
 # ---- changing one's mind ----------------------------------------------------------------------------
 
 
@@ -223,13 +190,6 @@ def test_one_of_several_may_not_change_its_mind() -> None:
     assert table.join("g", "a", RED) is not None
 
 
-def test_what_the_last_one_said_binds_nobody() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    table.leave("g", "a")
-    assert table.join("g", "b", WITH_U) == Members("g", 3, ("b",), {})
-
-
 def test_what_members_held_is_frozen_when_a_version_begins() -> None:
     table = GroupTable(0)
     table.join("g", "a", T, [Q1, Q0, Q1])
@@ -250,16 +210,6 @@ def test_what_members_held_is_frozen_when_a_version_begins() -> None:
     assert left is not None
     assert left.held == {"b": (Q1,)}
     assert joined.held == {"a": (Q2,)}
-
-
-def test_what_a_member_holds_now_is_known() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T, [Q0])
-    assert table.holds("g", "a", Q0)
-    assert not table.holds("g", "a", Q1)
-    assert not table.holds("g", "b", Q0)
-    table.hold("g", "a", [Q1])
-    assert not table.holds("g", "a", Q0)
 
 
 queues = st.lists(st.sampled_from([Q0, Q1, Q2]), max_size=3)

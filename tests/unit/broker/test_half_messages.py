@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,20 +21,6 @@ SEGMENT_BYTES = 1 << 16
 LARGE = bytes(20_000)
 
 
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    opened = Stores(tmp_path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def store(stores: Stores) -> OpenStore:
-    opened = stores.open()
-    opened.create_topic("t", queues=2)
-    return opened
-
-
 def test_a_commit_publishes_in_the_same_commit_and_touches_no_other_number(store: OpenStore) -> None:
     store.stage("@g", 5, "t", 0, numbered_batch(7, 0, b"a"))
     store.stage("@g", 3, "t", 0, numbered_batch(8, 0, b"other"))
@@ -50,40 +35,6 @@ def test_a_commit_publishes_in_the_same_commit_and_touches_no_other_number(store
     table = store.state.transactions
     assert [*table.open_halves()] == [("@g", 3)]
     assert (table.count, table.unpublished, table.endings()) == (1, {}, [])
-
-
-def test_a_number_has_one_outcome(store: OpenStore) -> None:
-    for number in range(4):
-        store.stage("@g", number, "t", 0, numbered_batch(7, number))
-    assert store.end_half("@g", 0, COMMITTED) is COMMITTED
-    assert store.end_half("@g", 0, ROLLED_BACK) is COMMITTED
-    assert store.end_half("@g", 1, ROLLED_BACK, 1) is ROLLED_BACK
-    assert store.end_half("@g", 1, COMMITTED, 1) is ROLLED_BACK
-    assert store.end_half("@g", 2, EXPIRED) is EXPIRED
-    assert store.end_half("@g", 2, COMMITTED) is EXPIRED
-    assert store.end_half("@h", 3, COMMITTED) is None  # of another group
-    both = [store.submit_end("@g", 3, wanted) for wanted in (ROLLED_BACK, COMMITTED)]
-    assert {future.result(PATIENCE_S).stands for future in both} == {ROLLED_BACK}
-    assert store.bodies("t", 0) == [b"7/0"]
-    for number in range(4):
-        with pytest.raises(TransactionEnded, match=f"transaction {number} of producer group 'g'"):
-            store.stage("@g", number, "t", 0, numbered_batch(7, number))
-
-
-def test_a_producer_that_rolls_back_is_remembered_though_nothing_has_come(store: OpenStore) -> None:
-    """Its batches may still be on their way; others cannot know of a number that is not there."""
-    assert store.end_half("@g", 1, ROLLED_BACK, batches=1) is ROLLED_BACK
-    with pytest.raises(TransactionEnded, match="was rolled back"):
-        store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
-    assert store.end_half("@g", 2, ROLLED_BACK) is None
-    store.stage("@g", 2, "t", 0, numbered_batch(7, 1))
-
-
-def test_a_transaction_that_has_lost_a_part_is_not_published(store: OpenStore) -> None:
-    store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
-    assert store.end_half("@g", 1, COMMITTED, batches=2) is EXPIRED
-    assert store.end_half("@g", 2, COMMITTED, batches=1) is EXPIRED
-    assert store.bodies("t", 0) == []
 
 
 def test_a_number_belongs_to_one_producer(store: OpenStore) -> None:

@@ -24,30 +24,6 @@ def join(in_sync: InSync, replica_id: int, now: float) -> None:
     in_sync.recorded(wanted, now)
 
 
-def test_a_master_alone_confirms_what_it_has_synced() -> None:
-    in_sync = leading()
-
-    assert in_sync.confirm(100, 0.0) == 100
-    assert in_sync.wanted(60.0) == {0}
-
-
-def test_an_asynchronous_master_confirms_what_it_has_synced_whoever_is_in_sync() -> None:
-    in_sync = leading(1, sync=False)
-
-    assert in_sync.confirm(100, 0.0) == 100
-
-
-def test_a_synchronous_master_waits_for_every_member() -> None:
-    in_sync = leading(1, 2)
-    for replica_id in (1, 2):
-        in_sync.attach(replica_id, 0, 0.0)
-    in_sync.acknowledged(1, 80, 0.1)
-    assert in_sync.confirm(100, 0.1) == 0
-    in_sync.acknowledged(2, 60, 0.2)
-
-    assert in_sync.confirm(100, 0.2) == 60
-
-
 def test_a_member_that_never_came_is_waited_for_until_the_controller_has_recorded_that_it_left() -> None:
     in_sync = leading(1)
     assert in_sync.confirm(100, 0.9) == 0
@@ -70,16 +46,6 @@ def test_a_replica_joins_once_it_has_what_it_was_told_of() -> None:
     in_sync.acknowledged(1, 100, 0.2)
 
     join(in_sync, 1, 0.2)
-
-
-def test_what_comes_while_a_replica_joins_waits_for_it() -> None:
-    in_sync = leading()
-    in_sync.confirm(100, 0.0)
-    in_sync.attach(1, 0, 0.0)
-    in_sync.told(1, 100, 0.0)
-    in_sync.acknowledged(1, 100, 0.1)
-
-    assert in_sync.confirm(200, 0.2) == 100  # it may be in the record a moment from now
 
 
 def test_a_replica_that_is_told_of_less_than_is_confirmed_does_not_join_yet() -> None:
@@ -153,19 +119,6 @@ def test_a_member_that_has_lost_what_is_confirmed_leaves_at_once() -> None:
     in_sync.attach(1, 60, 0.0)
 
     assert in_sync.wanted(0.0) == {0}
-
-
-def test_who_may_be_recorded_by_a_question_without_an_answer_counts() -> None:
-    in_sync = leading()
-    in_sync.attach(1, 100, 0.0)
-    in_sync.told(1, 100, 0.0)
-    in_sync.ask(in_sync.wanted(0.0))
-    in_sync.confirm(100, 0.0)
-    in_sync.detach(1, 0.1)
-    assert in_sync.confirm(200, 60.0) == 100
-    in_sync.recorded({0}, 60.1)
-
-    assert in_sync.confirm(200, 60.1) == 200
 
 
 def test_a_question_without_an_answer_is_to_be_settled_by_another() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import lmdb
@@ -21,7 +20,7 @@ from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store import commit_group
-from minimq_broker.store.jobs import AppendStatus, ReplicaJob
+from minimq_broker.store.jobs import AppendStatus
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
@@ -42,20 +41,6 @@ from support.waiting import wait_until
 SEGMENT_BYTES = 1 << 16
 #: Two of these fill more than half of a small segment.
 LARGE = bytes(20_000)
-
-
-@pytest.fixture
-def stores(tmp_path: Path) -> Iterator[Stores]:
-    opened = Stores(tmp_path)
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def store(stores: Stores) -> OpenStore:
-    opened = stores.open()
-    opened.create_topic("t", queues=2)
-    return opened
 
 
 def test_what_is_staged_is_seen_once_it_is_published(store: OpenStore) -> None:
@@ -545,11 +530,6 @@ def test_a_master_does_not_keep_what_nobody_has_decided_on(stores: Stores) -> No
     while again.store.remove_first(NOTHING_NEEDED):
         pass
     assert again.store.log.start > again.state.transactions.open_from()
-
-
-def test_entries_of_a_master_are_applied_before_a_segment_goes() -> None:
-    """A decision among them lets go of what was staged before it says what is needed."""
-    assert ReplicaJob(0, []).keeps_log
 
 
 def test_a_copy_has_what_is_staged(stores: Stores, pair: tuple[OpenStore, OpenStore]) -> None:
