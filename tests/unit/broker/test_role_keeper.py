@@ -104,8 +104,8 @@ def test_the_lease_is_counted_from_the_moment_before_the_report_was_sent(tmp_pat
             await roles.leads(2)
             assert roles.leadership is not None
             assert roles.leadership.record == record
-            left_s = roles.leadership.lease_left_s
-            assert left_s + lease_clock() <= received_at + LEASE_S + late_s / 3
+            now = lease_clock()
+            assert now + roles.leadership.lease_left_s <= received_at + LEASE_S
 
     with_keeper(tmp_path, test)
 
@@ -153,19 +153,6 @@ def test_a_slave_that_finds_no_set_says_so_once(
         assert caplog.text.count("no set of that name") == len(said)
 
     with_keeper(tmp_path, test, replace(OWN, founds=founds))
-
-
-def test_what_the_leadership_alone_was_told_is_reported(tmp_path: Path) -> None:
-    async def test(roles: RoleKeeper, controller: ToldController) -> None:
-        await controller.tell(LEADING)
-        await roles.leads(2)
-        assert roles.leadership is not None
-        changed = replace(LEADING, version=6, in_sync=frozenset({0, 1}))
-        roles.leadership.renew(changed, 0.0)
-        await controller.tell(replace(LEADING, version=5))
-        assert controller.reports[-1][0].known == changed
-
-    with_keeper(tmp_path, test)
 
 
 def test_a_slave_acknowledges_a_former_term_no_more_though_its_role_cannot_change_yet(
