@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import grpc
-import grpc.aio
 import pytest
 
 from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Unavailable
@@ -18,12 +16,8 @@ from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCalle
 from minimq_common.security.needs import CallAccess, CallerKind
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
-from minimq_common.wire import rpc
-from minimq_common.wire.dispatcher import Dispatcher
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2
-from support.read_requests import read_requests
 
-BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 ALICE, SERVER, LATER_SERVER, NOBODY = (new_key(bytes([number]) * 37) for number in range(4))
 EXPIRES_MS = 1_000
 
@@ -201,42 +195,6 @@ async def test_a_key_that_another_user_gets_has_the_rights_of_that_user_alone() 
         caller.check(broker_pb2.PullRequest(topic="t"))
     with pytest.raises(NotAuthenticated):
         former.check(broker_pb2.PullRequest(topic="t"))
-    await own.control.stop()
-
-
-@on_loop
-async def test_what_a_stranger_sends_is_not_read_and_who_calls_is_known_to_what_serves() -> None:
-    own = world()
-    own.shared.settle()
-    own.allow(1, "allow manage topic t")
-    callers = []
-
-    async def delete(request: Any, context: Any) -> broker_pb2.DeleteTopicResponse:
-        callers.append(current_caller().user)
-        return broker_pb2.DeleteTopicResponse()
-
-    dispatcher = Dispatcher(control=own.control)
-    with read_requests() as read:
-        dispatcher.add(BROKER, {"DeleteTopic": delete})
-    server = grpc.aio.server(options=rpc.server_options())
-    server.add_generic_rpc_handlers((dispatcher,))
-    address = await rpc.bind(server, "127.0.0.1:0")
-    await server.start()
-    async with rpc.open_aio_channel(address) as channel:
-        call: Any = channel.unary_unary("/minimq.v1.Broker/DeleteTopic", bytes, bytes)
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await call(bytes(16 << 20), metadata=shown(NOBODY))
-        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert isinstance(rpc.from_rpc_error(raised.value, "server"), NotAuthenticated)
-        assert read == []
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await call(broker_pb2.DeleteTopicRequest(topic="u").SerializeToString(), metadata=shown(ALICE))
-        assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert isinstance(rpc.from_rpc_error(raised.value, "server"), AccessDenied)
-        assert callers == []
-        await call(broker_pb2.DeleteTopicRequest(topic="t").SerializeToString(), metadata=shown(ALICE))
-        assert callers == ["alice"]
-    await server.stop(0)
     await own.control.stop()
 
 

@@ -320,12 +320,6 @@ STORED_REPORT = (
     '"sync":true,"min_in_sync":2,"last_term":5,"log_end":2000,"log_id":"an-identity","resigns":true,'
     f'"common_end":1000,"known":{STORED_RECORD}}}'
 )
-#: What every one of them has. A field that came later is missing in those that were stored before.
-OLDEST_RECORD = (
-    '{"cluster":"default","broker_name":"broker-a","term":6,"master_id":1,"master_run":2,"in_sync":[1],"version":9,'
-    '"sync":true,"min_in_sync":2,"lease_s":3.0}'
-)
-OLDEST_REPORT = '{"cluster":"default","broker_name":"broker-a","replica_id":1,"run":2,"address":"127.0.0.1:10912"}'
 
 
 def test_what_is_stored_is_read_by_its_names_and_written_by_the_same() -> None:
@@ -361,10 +355,3 @@ def test_what_is_stored_is_read_by_its_names_and_written_by_the_same() -> None:
     for text, value in ((STORED_RECORD, stored), (STORED_REPORT, told)):
         assert msgspec.json.decode(text, type=type(value)) == value
         assert msgspec.json.decode(msgspec.json.encode(value)).keys() >= msgspec.json.decode(text).keys()
-
-
-def test_what_was_stored_without_the_fields_that_came_later_is_read() -> None:
-    record = msgspec.json.decode(OLDEST_RECORD, type=ReplicaSet)
-    assert (record.addresses, record.log_term, record.log_id) == ({}, 0, "")
-    assert (record.successor, record.common_end) == (None, 0)
-    assert msgspec.json.decode(OLDEST_REPORT, type=ReplicaReport) == report(1)

@@ -20,13 +20,10 @@ from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import watched
 from minimq_common.security.certificates import CertificateReport, Pair, Trust, security_of_files
 from minimq_common.security.channel_security import PLAIN
-from minimq_common.security.credentials import Credentials
-from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import ServerSecrets, check_secrets
 from minimq_common.security.shared_access import access_of
 from minimq_common.security.user_key import new_key
 from minimq_common.wire import rpc
-from minimq_common.wire.channels import Channels
 
 HOST = "127.0.0.1"
 FOR_EVER = CertificateReport((), float("inf"))
@@ -279,47 +276,3 @@ def test_a_client_is_told_why_it_does_not_trust_a_server(
         assert "not signed by a CA that is trusted here" in await ask(signer.sign_server([HOST]), other)
 
     asyncio.run(ask_all())
-
-
-def test_an_authority_is_replaced_without_a_restart_of_anybody(signer: Signer, tmp_path: Path) -> None:
-    """Both trust both for a while, as the page for operators says."""
-    former, later = signer, Signer.new()
-    both = former.pair.certificate + later.pair.certificate
-    directory, file = tmp_path / "server", tmp_path / "alice.minimq"
-
-    def write(roots: bytes, pair: Pair) -> None:
-        file.write_text(written([], Trust(roots, pair), "Of alice."))
-
-    async def replace() -> list[str]:
-        secrets = ServerSecrets(
-            fill(directory, former.sign_server([HOST]), former.pair.certificate), requires_certificates=True
-        )
-        write(former.pair.certificate, former.sign_user("alice"))
-        credentials = CredentialsFile(Credentials(str(file)))
-        channels: Channels[Any] = Channels(health_pb2_grpc.HealthStub, security=credentials)
-        told = []
-        async with Peer(secrets) as peer:
-            first = channels.stub(peer.address)
-            told.append(await check(first))
-            assert channels.stub(peer.address) is first
-            write(both, former.sign_user("alice"))
-            fill(directory, former.sign_server([HOST]), both)
-            told.append(await check(channels.stub(peer.address)))
-            fill(directory, later.sign_server([HOST]), both)
-            write(both, later.sign_user("alice"))
-            told.append(await check(channels.stub(peer.address)))
-            fill(directory, later.sign_server([HOST]), later.pair.certificate)
-            write(later.pair.certificate, later.sign_user("alice"))
-            told.append(await check(channels.stub(peer.address)))
-            assert channels.stub(peer.address) is not first
-            assert channels.is_outdated(peer.address, first)  # although another call has opened the newer channel
-            assert not channels.is_outdated(peer.address, channels.stub(peer.address))
-            told.append(await check(first))  # its connection goes on
-            async with rpc.open_aio_channel(peer.address, Trust(former.pair.certificate)) as channel:
-                told.append(await check(health_pb2_grpc.HealthStub(channel)))
-            await channels.close()
-        return told
-
-    *served, refused = asyncio.run(replace())
-    assert served == ["served"] * 5
-    assert "not signed by a CA that is trusted here" in refused
