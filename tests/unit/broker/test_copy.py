@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +16,7 @@ from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_as_json
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
+from support.photographs import photographed
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 
@@ -172,36 +171,7 @@ def test_a_copy_that_was_interrupted_at_its_very_begin_is_begun_anew(stores: Sto
     assert stores.open("slave", alone=False).store.end == master.store.saved_position
 
 
-class Photographer:
-    """Copies a data directory ahead of every step that changes its files."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, path: Path, folder: Path) -> None:
-        self.copies: list[Path] = []
-        self._path = path
-        self._folder = folder
-        for owner, name in (
-            (Checkpoint, "restore"),
-            (CommitLog, "append"),
-            (CommitLog, "roll"),
-            (Path, "unlink"),
-            (StoreCopy, "_clear"),
-        ):
-            patch.setattr(owner, name, self._watched(getattr(owner, name)))
-
-    def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
-        def watched(*arguments: Any, **named: Any) -> None:
-            self.copy()
-            step(*arguments, **named)
-
-        return watched
-
-    def copy(self) -> None:
-        copy = self._folder / f"copy-{len(self.copies)}"
-        shutil.copytree(self._path, copy)
-        self.copies.append(copy)
-
-
-def test_a_crash_at_any_stage(stores: Stores, master: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_stage(stores: Stores, master: OpenStore) -> None:
     """The directory has the former log, or a mark that a copy was interrupted, or the whole copy."""
     former = stores.open("slave", segment_bytes=SEGMENT_BYTES)
     former.create_topic("other")
@@ -209,12 +179,17 @@ def test_a_crash_at_any_stage(stores: Stores, master: OpenStore, monkeypatch: py
         former.append("other", 0, bytes(70_000))
     former.close()
     before = rows(former.state)
-    with monkeypatch.context() as patch:
-        photographer = Photographer(patch, former.path, stores.folder)
+    steps = (
+        (Checkpoint, "restore"),
+        (CommitLog, "append"),
+        (CommitLog, "roll"),
+        (Path, "unlink"),
+        (StoreCopy, "_clear"),
+    )
+    with photographed(former.path, stores.folder, *steps) as copies:
         copy_of(master, former.path, end=master.store.end, replace=True, frame_bytes=150_000)
-        photographer.copy()
     kinds = []
-    for path in photographer.copies:
+    for path in copies:
         try:
             opened = stores.open(path.name, alone=False)
         except CopyInterrupted:
@@ -233,4 +208,4 @@ def test_a_crash_at_any_stage(stores: Stores, master: OpenStore, monkeypatch: py
         shutil.rmtree(path / "commitlog")
     assert kinds == sorted(kinds, key=["former", "interrupted", "whole"].index)
     assert set(kinds) == {"former", "interrupted", "whole"}
-    stores.damaged.update(photographer.copies)
+    stores.damaged.update(copies)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import struct
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from minimq_broker.store.upkeep.rewriting import Rewriting
 from minimq_broker.store.upkeep.verify import verified
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
+from support.photographs import photographed
 from support.rewritings import Keeps, begin_rewriting, rewrite
 from support.states import rows
 from support.stores import OpenStore, Stores, make_batch
@@ -195,48 +195,18 @@ def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Sto
     rewriting.close()
 
 
-class Photographer:
-    """Copies a data directory ahead of every step that changes its files, or their names."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, path: Path, folder: Path) -> None:
-        self.copies: list[Path] = []
-        self._path = path
-        self._folder = folder
-        for owner, name in (
-            (Segment, "put"),
-            (Segment, "mark_rewritten"),
-            (Path, "unlink"),
-            (Path, "replace"),
-            (Path, "rename"),
-        ):
-            patch.setattr(owner, name, self._watched(getattr(owner, name)))
-
-    def _watched(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        def watched(*arguments: Any, **named: Any) -> Any:
-            self.copy()
-            return step(*arguments, **named)
-
-        return watched
-
-    def copy(self) -> None:
-        copy = self._folder / f"copy-{len(self.copies)}"
-        shutil.copytree(self._path, copy)
-        self.copies.append(copy)
-
-
-def test_a_crash_at_any_stage(store: OpenStore, stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_at_any_stage(store: OpenStore, stores: Stores) -> None:
     """The log has the former segments, or the rewritten one; nothing else is left of either."""
     before = {topic: offsets(store, topic) for topic in TOPICS}
     starts = [segment.start for segment in store.store.log.segments]
-    with monkeypatch.context() as patch:
-        photographer = Photographer(patch, store.path, stores.folder)
+    steps = ((Segment, "put"), (Segment, "mark_rewritten"), (Path, "unlink"), (Path, "replace"), (Path, "rename"))
+    with photographed(store.path, stores.folder, *steps) as copies:
         rewrite(store.store, 1, 3, only(store, "a", "c"))
-        photographer.copy()
     after = {topic: offsets(store, topic) for topic in TOPICS}
     ends = [segment.start for segment in store.store.log.segments]
     assert after != before
     kinds = []
-    for path in photographer.copies:
+    for path in copies:
         assert check_directory(path).findings == []
         inspect_as_json(path, entries=True)
         opened = stores.open(path.name, segment_bytes=SEGMENT_BYTES)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import lmdb
@@ -14,6 +12,7 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, T
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError
+from support.photographs import photographed
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -160,43 +159,19 @@ def test_an_error_on_the_way_stops_the_store(stores: Stores, monkeypatch: pytest
     assert rows(store.state) == states[20][1]
 
 
-class Photographer:
-    """Copies a data directory ahead of every step that changes its files."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, path: Path, folder: Path) -> None:
-        self.copies: list[Path] = []
-        self._path = path
-        self._folder = folder
-        for owner, name in ((Checkpoint, "clear"), (Segment, "remove_file"), (Segment, "truncate")):
-            patch.setattr(owner, name, self._watched(getattr(owner, name)))
-
-    def _watched(self, step: Callable[..., None]) -> Callable[..., None]:
-        def watched(*arguments: Any) -> None:
-            self.copy()
-            step(*arguments)
-
-        return watched
-
-    def copy(self) -> None:
-        copy = self._folder / f"copy-{len(self.copies)}"
-        shutil.copytree(self._path, copy)
-        self.copies.append(copy)
-
-
 @pytest.mark.parametrize("saved", [False, True])
-def test_a_crash_at_any_stage(stores: Stores, monkeypatch: pytest.MonkeyPatch, saved: bool) -> None:
+def test_a_crash_at_any_stage(stores: Stores, saved: bool) -> None:
     if saved:
         store, states = saved_at_the_end(stores)
     else:
         store = open_slave(stores)
         states = grow(store)
     position, state = states[15]
-    with monkeypatch.context() as patch:
-        photographer = Photographer(patch, store.path, stores.folder)
+    steps = ((Checkpoint, "clear"), (Segment, "remove_file"), (Segment, "truncate"))
+    with photographed(store.path, stores.folder, *steps) as copies:
         store.store.truncate(position)
-        photographer.copy()
-    assert len(photographer.copies) >= 4 + saved, "several segments, one of them in part"
-    for path in photographer.copies:
+    assert len(copies) >= 4 + saved, "several segments, one of them in part"
+    for path in copies:
         copy = open_slave(stores, path.name)
         assert copy.store.end >= position
         copy.store.truncate(position)
