@@ -1,16 +1,23 @@
+"""Options from flags, variables and a file: what they may say, which of them wins, and what is said of mistakes."""
+
 from __future__ import annotations
 
+import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from minimq_broker.__main__ import main as broker
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address
-from minimq_common.serving.options import check_limits, from_command_line, option
+from minimq_common.serving import daemon
+from minimq_common.serving.options import check_limits, from_command_line, option, read_config
+from minimq_nameserver.__main__ import main as nameserver
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,29 +25,184 @@ class Options:
     listen: str = option("127.0.0.1:0", "Address to serve at.", metavar="HOST:PORT")
     broker_id: int = option(0, "0 for a master.", flag="--id", minimum=0, maximum=9)
     expire_after_s: float = option(120.0, "Silence until removal.", minimum=1)
-    segment_bytes: int = option(1 << 30, "Size of a segment.")
     readable: bool = option(True, "Whether it can be read.")
-    nameserver: tuple[str, ...] = option(("127.0.0.1:9876",), "Name servers.", metavar="HOST:PORT[,HOST:PORT]")
+    nameserver: tuple[str, ...] = option(("127.0.0.1:9876",), "Name servers.")
     ports: tuple[int, ...] = option((), "Further ports.")
     role: Literal["master", "slave"] = option("master", "What it is.")
     flush: Literal["sync", "async"] = option("sync", "When it acknowledges.")
     data_dir: Path | None = option(None, "Where it writes.")
+    segment_bytes: int = option(1 << 20, "Size of a file.")
 
     def __post_init__(self) -> None:
         check_limits(self)
 
 
-def run(*args: str, **environment: str) -> tuple[Options | None, Result]:
-    seen: list[tuple[Options, bool]] = []
+EVERYTHING = """
+listen = "h:1"
+id = 3
+expire-after = 7
+readable = false
+nameserver = ["a:1", "b:2"]
+ports = [1, 2]
+role = "slave"
+flush = "async"
+data-dir = "somewhere"
+segment-bytes = 4096
+"""
+EXPECTED = Options("h:1", 3, 7.0, False, ("a:1", "b:2"), (1, 2), "slave", "async", Path("somewhere"), 4096)
 
-    @click.command()
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "server.toml"
+
+
+def run(*args: str | Path, **environment: str) -> tuple[Options | None, Result]:
+    seen: list[Options] = []
+
+    @click.group(invoke_without_command=True)
     @from_command_line(Options, env_prefix="MINIMQ_TEST")
-    @click.option("--more", is_flag=True)
-    def main(options: Options, more: bool) -> None:
-        seen.append((options, more))
+    def main(options: Options) -> None:
+        seen.append(options)
 
-    result = CliRunner().invoke(main, args, env=environment)
-    return (seen[0][0] if seen else None), result
+    @main.command()
+    def check() -> None:
+        pass
+
+    result = CliRunner().invoke(main, [str(arg) for arg in args], env=environment)
+    return (seen[0] if seen else None), result
+
+
+def test_every_option_can_be_set(file: Path) -> None:
+    file.write_text(EVERYTHING)
+    assert [name for name in Options.__slots__ if getattr(EXPECTED, name) == getattr(Options(), name)] == []
+    options, result = run("--config", file)
+    assert options == EXPECTED, result.output
+    assert run(MINIMQ_TEST_CONFIG=str(file))[0] == EXPECTED
+    assert run("--config", file, "check")[0] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds", "size", "number"), [("3d", 259_200, "64MiB", 64 << 20), ("1m30s", 90, "1.5KB", 1500)]
+)
+def test_a_duration_and_a_size_may_have_units(
+    file: Path, duration: str, seconds: float, size: str, number: int
+) -> None:
+    file.write_text(f'expire-after = "{duration}"\nsegment-bytes = "{size}"')
+    expected = Options(expire_after_s=seconds, segment_bytes=number)
+    assert run("--config", file)[0] == expected
+    assert run("--expire-after", duration, "--segment-bytes", size)[0] == expected
+    assert run(MINIMQ_TEST_EXPIRE_AFTER=duration, MINIMQ_TEST_SEGMENT_BYTES=size)[0] == expected
+
+
+@pytest.mark.parametrize(("flag", "wanted"), [("--expire-after", "seconds"), ("--segment-bytes", "bytes")])
+def test_a_flag_that_is_no_quantity_says_how_to_write_one(flag: str, wanted: str) -> None:
+    options, result = run(flag, "much")
+    assert options is None
+    assert f"'much' is neither a number of {wanted} nor, for example, " in result.output
+
+
+def test_a_flag_wins_over_a_variable_and_that_over_the_file(file: Path) -> None:
+    file.write_text('expire-after = 7\nlisten = "file:1"\nreadable = false\nid = 5')
+    variables = {"MINIMQ_TEST_EXPIRE_AFTER": "8", "MINIMQ_TEST_LISTEN": "variable:1"}
+    options, _ = run("--config", file, "--expire-after", "9", "--readable", **variables)
+    assert options == Options(listen="variable:1", broker_id=5, expire_after_s=9, readable=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lisen = 'h:1'", "there is no option 'lisen': did you mean 'listen'?"),
+        ("data_dir = 'x'", "there is no option 'data_dir': did you mean 'data-dir'?"),
+        ("expire_after_s = 3", "there is no option 'expire_after_s': did you mean 'expire-after'?"),
+        ("expire-after-timeout = 3", "there is no option 'expire-after-timeout': did you mean 'expire-after'?"),
+        ("id-of-broker = 3", "there is no option 'id-of-broker': did you mean 'id'?"),
+        ("no-readable = true", "there is no option 'no-readable': did you mean 'readable'?"),
+        ("[xyz]\nid = 3", "there is no option 'xyz'"),
+        ("id = 'x'", 'id is "x": it has to be a whole number'),
+        ("id = 1.0", "id is 1.0: it has to be a whole number"),
+        ("id = true", "id is true: it has to be a whole number"),
+        ("expire-after = '7'", "expire-after is \"7\": it has to be a number of seconds, or text such as '3d'"),
+        ("expire-after = false", "expire-after is false: it has to be a number of seconds, or text such as '3d'"),
+        (
+            "segment-bytes = 'big'",
+            "segment-bytes is \"big\": it has to be a whole number of bytes, or text such as '10GB'",
+        ),
+        ("readable = 1", "readable is 1: it has to be true or false"),
+        ("nameserver = 'a:1,b:2'", 'nameserver is "a:1,b:2": it has to be a list in brackets, and each item a string'),
+        ("ports = [1, '2']", 'ports is [1, "2"]: it has to be a list in brackets, and each item a whole number'),
+        ("role = 'boss'", 'role is "boss": it has to be one of "master", "slave"'),
+        ("flush = 3", 'flush is 3: it has to be one of "sync", "async"'),
+        ("data-dir = 2020-01-01", 'data-dir is "2020-01-01": it has to be a string'),
+        ("listen.host = 'h'", 'listen is {"host": "h"}: it has to be a string'),
+    ],
+)
+def test_a_mistake_names_file_and_key(file: Path, text: str, said: str) -> None:
+    file.write_text(text)
+    options, result = run("--config", file)
+    assert options is None
+    assert result.exit_code == 2
+    assert result.output.endswith(f"Error: {file}: {said}\n")
+
+
+def test_a_file_that_cannot_be_read(file: Path) -> None:
+    assert f"cannot read the configuration file {file}: No such file" in run("--config", file)[1].output
+    assert "Is a directory" in run("--config", file.parent)[1].output
+    file.write_text("id = ")
+    assert f"{file} is not a TOML file: Invalid value (at end of document)" in run("--config", file)[1].output
+    file.write_bytes(b"listen = '\xff'")
+    assert f"{file} is not a TOML file: 'utf-8'" in run(MINIMQ_TEST_CONFIG=str(file))[1].output
+
+
+def test_nothing_is_an_empty_string_where_nothing_may_be_said(file: Path) -> None:
+    file.write_text("data-dir = ''\nlisten = ''")
+    assert run("--config", file)[0] == Options(listen="", data_dir=None)
+
+
+def test_a_number_outside_its_limits_is_found_in_the_file(file: Path) -> None:
+    file.write_text("listen = 'h:1'\nid = -1")
+    assert f"--id is -1: it must be at least 0 (id in {file})\n" in run("--config", file)[1].output
+    assert run("--config", file, "--id", "-2")[1].output.endswith("at least 0\n")
+    file.write_text("listen = 'nowhere'")
+    refused = CliRunner().invoke(nameserver, ["--config", str(file)])
+    assert refused.exit_code == 2
+    assert refused.output.endswith(f" (listen in {file})\n")
+
+
+@pytest.mark.parametrize(("name", "command"), [("minimq-broker", broker), ("minimq-nameserver", nameserver)])
+def test_the_example_has_every_option_at_its_default(
+    name: str, command: click.Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(daemon, "run", lambda _, server, **__: started.append(server._options))
+    text = CliRunner().invoke(command, ["--example-config"], prog_name=name).output
+    assert text.startswith(f"# Configuration of {name}: ")
+    assert max(map(len, text.splitlines())) <= 120
+    assert tomllib.loads(text) == {}
+    file.write_text(re.sub("^#(?! )", "", text, flags=re.MULTILINE))
+    flags = {parameter.opts[0][2:] for parameter in command.params if getattr(parameter, "envvar", None)}
+    assert tomllib.loads(file.read_text()).keys() == flags - {"config"}
+    assert CliRunner().invoke(command, ["--config", str(file)]).output == ""
+    assert CliRunner().invoke(command, []).output == ""
+    assert len(started) == 2
+    assert started[0] == started[1]
+
+
+def test_the_help_says_it() -> None:
+    text = " ".join(CliRunner().invoke(broker, ["--help"]).output.split())
+    assert "--config FILE File in TOML" in text
+    assert "MINIMQ_BROKER_CONFIG" in text
+
+
+def test_lists_in_lists_without_end_are_no_file_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("a = " + "[" * 5000)
+
+    with pytest.raises(InvalidArgument, match="is not a TOML file"):
+        read_config(path, Options)
+
+
+# ---- Flags and variables alone ------------------------------------------------------------------
 
 
 def test_without_arguments_every_option_has_its_default() -> None:
@@ -60,7 +222,6 @@ def test_without_arguments_every_option_has_its_default() -> None:
         (["--role", "slave"], Options(role="slave")),
         (["--flush", "async"], Options(flush="async")),
         (["--data-dir", "/tmp/x"], Options(data_dir=Path("/tmp/x"))),
-        (["--more"], Options()),
     ],
 )
 def test_flags(args: list[str], expected: Options) -> None:
