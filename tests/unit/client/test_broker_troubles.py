@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -45,39 +44,6 @@ def test_the_longer_an_answer_took_the_longer_a_broker_is_avoided(latency_s: flo
     assert until(troubles, "a", 0.0) == avoided_s
 
 
-def test_a_quick_answer_does_not_end_what_a_slow_one_began() -> None:
-    troubles, end = BrokerTroubles(), 6.0
-    troubles.measured("a", 3.0, 0.0)
-    troubles.measured("a", 0.02, 0.1)
-    assert troubles.trouble("a", math.nextafter(end, 0)) == Trouble(0.0, end, "an answer took 3.00 s")
-    assert troubles.trouble("a", end) is None
-    assert troubles.trouble("b", 0.1) is None
-
-
-def test_what_is_over_is_forgotten_however_many_addresses_there_were() -> None:
-    troubles = BrokerTroubles()
-    for number in range(100):
-        troubles.failed(f"host-{number}", Unavailable("gone"), 0.0, float(number))
-        troubles.answers(f"host-{number}")
-    assert [*troubles.known] == ["host-99"]
-
-
-def test_a_shorter_trouble_does_not_shorten_a_longer_one() -> None:
-    troubles = BrokerTroubles()
-    troubles.failed("a", SystemBusy("full", retry_after_s=60.0), 0.0, 0.0)
-    troubles.failed("a", SystemBusy("busy"), 0.0, 1.0)
-    assert troubles.trouble("a", 1.0) == Trouble(0.0, 60.0, "full")
-    troubles.failed("a", SystemBusy("busy"), 0.0, 55.0)
-    assert troubles.trouble("a", 55.0) == Trouble(0.0, 65.0, "busy")
-
-
-def test_a_trouble_after_the_end_of_another_is_a_new_one() -> None:
-    troubles = BrokerTroubles()
-    troubles.failed("a", SystemBusy("first"), 0.0, 0.0)
-    troubles.failed("a", SystemBusy("second"), 0.0, ERROR_S)
-    assert troubles.trouble("a", ERROR_S) == Trouble(ERROR_S, 2 * ERROR_S, "second")
-
-
 def test_the_server_may_ask_for_more_time_but_not_for_less() -> None:
     troubles = BrokerTroubles()
     troubles.failed("a", SystemBusy("busy", retry_after_s=0.5), 0.0, 0.0)
@@ -101,13 +67,6 @@ def test_a_silent_broker_has_to_answer_and_is_avoided_on_if_it_was_slow() -> Non
     troubles.answers("a")
     assert not troubles.is_silent("a")
     assert (until(troubles, "a", 1.9), until(troubles, "a", 2.0)) == (2.0, None)
-
-
-def test_troubles_that_are_over_are_forgotten() -> None:
-    troubles = BrokerTroubles()
-    for number in range(1_000):
-        troubles.measured(f"slow-{number}", 1.0, float(number))
-    assert len(troubles.known) <= 3
 
 
 # ---- Which brokers to use -----------------------------------------------------------------------

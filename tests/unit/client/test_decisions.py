@@ -76,13 +76,6 @@ def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
     assert protocol.decision == earlier
 
 
-def test_what_the_coordinator_keeps_counts_and_not_what_it_was_told() -> None:
-    protocol = told(protocol_of(0, part("b", 1)), a=None, b=None)
-    kept = Decision(0, (part("a", 5),), ("a", "b"))
-    protocol.committed("a", kept)
-    assert protocol.calls() == [CommitCall("b", kept)]
-
-
 def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides() -> None:
     """Another attempt may know fewer or more brokers that carry the topic; all know the decision before."""
     before = Decision(4, (part("c", 1),), ("b", "c"))
@@ -99,42 +92,6 @@ def test_a_broker_that_carries_nothing_any_more_is_not_named_again() -> None:
     assert call.decision.broker_names == ("a", "b")
 
 
-def test_other_brokers_are_asked_once_and_not_waited_for() -> None:
-    protocol = told(protocol_of(0, part("a", 1), carrying=["a"]), a=None)
-    protocol.see(["a"], ["a", "x"])
-    assert protocol.calls() == [Describe("x")]
-    protocol.failed("x")
-    protocol.see(["a"], ["a", "x"])  # as before every round
-    assert protocol.calls() == [CommitCall("a", Decision(0, (part("a", 1),), ("a",)))]
-
-
-def test_a_broker_that_was_passed_over_is_waited_for_once_it_turns_out_to_be_needed() -> None:
-    protocol = protocol_of(5, part("a", 1), carrying=["a"])
-    protocol.see(["a"], ["a", "x"])
-    protocol.failed("x")
-    told(protocol, a=Decision(4, (), ("a", "x")))
-    assert protocol.calls() == [Describe("x")]
-
-
-def test_a_broker_that_was_passed_over_may_be_the_one_that_knows_the_decision() -> None:
-    """It has refused a batch, carries the topic no more, and answers again at last."""
-    earlier = Decision(5, (), ("a", "x"))
-    protocol = protocol_of(5, carrying=["a"], decided=True)
-    protocol.see(["a"], ["a", "x"])
-    protocol.failed("x")
-    assert told(protocol, a=None).calls() == [Describe("a"), Describe("x")]
-    assert told(protocol, x=earlier).calls() == [CommitCall("a", earlier), CommitCall("x", earlier)]
-
-
-def test_a_decision_at_another_broker_is_found() -> None:
-    """The topic was on other brokers when an earlier attempt got as far as that."""
-    earlier = Decision(3, (part("x", 1),), ("x", "y"))
-    protocol = protocol_of(3, part("a", 1), carrying=["a"])
-    protocol.see(["a"], ["a", "x"])
-    told(protocol, a=None, x=earlier)
-    assert protocol.calls() == [CommitCall(name, earlier) for name in ("a", "x", "y")]
-
-
 def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None:
     """It would let go of it otherwise."""
     before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
@@ -145,23 +102,6 @@ def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None
     lost = told(protocol_of(5, part("a", 3)), a=before, b=None)
     lost.cannot_catch_up("b")
     assert lost.calls() == protocol.calls()
-
-
-def test_who_knows_only_of_an_older_transaction_gets_its_part_of_the_one_before_first() -> None:
-    older, before = Decision(3, (), ("a", "b")), Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    protocol = told(protocol_of(5, part("a", 3)), a=before, b=older)
-    assert protocol.calls() == [CommitCall("b", before)]
-
-
-def test_who_has_caught_up_is_still_told_of_this_one() -> None:
-    """Otherwise what it has staged would never be published."""
-    before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
-    protocol = told(protocol_of(5, part("a", 3), part("b", 4)), a=before, b=None)
-    protocol.committed("b", before)
-    decision = Decision(5, (part("a", 3), part("b", 4)), ("a", "b"))
-    protocol.committed("a", decision)
-    assert not protocol.finished
-    assert protocol.calls() == [CommitCall("b", decision)]
 
 
 def test_a_later_number_means_that_another_writer_is_ahead() -> None:

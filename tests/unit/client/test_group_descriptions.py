@@ -55,16 +55,6 @@ def test_lag_counts_what_is_stored_and_not_committed(fields: dict[str, Any], lag
     assert item.committed_offset == fields.get("committed_offset")
 
 
-def test_lag_in_time_is_the_age_of_the_oldest_unread_message() -> None:
-    found = describe(
-        a=answer("m", queue(0, "m", 90, max_offset=1), queue(1, "m", max_offset=1, committed_offset=1)),
-        b=answer("m", queue(0, unread_for_s=3600, max_offset=2)),
-    )
-    assert [item.lag_s for item in found.queues] == [90, 0, 3600]
-    assert (found.lag, found.lag_s) == (3, 3600)
-    assert [(member.lag, member.lag_s) for member in found.members] == [(1, 90)]
-
-
 def test_messages_that_wait_for_another_try_are_counted_apart() -> None:
     found = describe(
         a=answer(
@@ -124,14 +114,3 @@ def test_the_lowest_named_broker_with_a_topic_decides() -> None:
     assert (found.deciding_broker, found.strategy, found.hold_s) == ("b", "averagely", 50)
     assert found.brokers == ("a", "b", "c")
     assert [item.queue.broker_name for item in found.queues] == ["b", "c"]
-
-
-def test_a_group_without_members_has_no_strategy() -> None:
-    found = describe(a=answer("", queue(0, max_offset=3, committed_offset=1)))
-    assert (found.members, found.strategy, found.hold_s, found.lag) == ((), None, 0, 2)
-
-
-def test_without_anything_nothing_is_unread() -> None:
-    found = group_from_wire("billing", {}, {"a": "nothing listens"}, NOW)
-    assert (found.lag, found.lag_s, found.deciding_broker, found.is_agreed) == (0, 0, None, True)
-    assert found.unanswered == {"a": "nothing listens"}

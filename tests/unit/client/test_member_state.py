@@ -66,27 +66,6 @@ def test_a_queue_is_asked_for_granted_revoked_and_given_back(state: MemberState)
     assert state.aim([Q], 3.0) == [Ask(Q, 7, 1)], "with the former epoch"
 
 
-def test_a_queue_that_is_wanted_again_while_it_leaves_is_given_back_and_asked_for(holder: MemberState) -> None:
-    holder.aim([], 1.0)
-    assert holder.aim([Q], 2.0) == []
-    assert holder.released({Q: 7}) == [GiveBack(Q, 7), Ask(Q, 7, 1)]
-
-
-def test_a_queue_that_takes_too_long_to_leave_is_lost(holder: MemberState) -> None:
-    holder.heard("a", 9.0, 9.0)
-    holder.aim([], 10.0)
-    assert holder.tick(14.9) == []
-    assert holder.tick(15.0) == [Lose(Q), GiveBack(Q, 7)]
-    assert holder.tick(20.0) == []
-
-
-def test_a_grant_that_nobody_wants_any_more_is_given_back(state: MemberState) -> None:
-    state.aim([Q], 0.0)
-    state.aim([], 0.1)
-    assert state.granted(Q, grant(7), 0.2) == [GiveBack(Q, 7)]
-    assert state.held() == []
-
-
 def test_a_grant_that_crossed_the_giving_back_does_not_hold(state: MemberState) -> None:
     state.aim([Q], 0.0)
     assert state.aim([], 0.1) == [GiveBack(Q, 0)]
@@ -146,19 +125,6 @@ def test_a_member_that_stood_still_asks_before_it_gives_up_its_queues(holder: Me
     assert holder.tick(40.4) == []
 
 
-def test_a_member_that_stood_still_gives_up_what_is_not_confirmed(holder: MemberState) -> None:
-    assert holder.tick(0.2) == []
-    assert holder.tick(40.0) == [Unconfirmed(Q, 40.0)]
-    lost = [step for at in range(41, 80) for step in holder.tick(float(at))]
-    assert lost == [Lose(Q)]
-
-
-def test_a_queue_that_was_to_leave_a_silent_broker_is_given_back(holder: MemberState) -> None:
-    holder.aim([], 27.0)
-    assert holder.tick(30.0) == [Lose(Q), GiveBack(Q, 7)]
-    assert holder.heard("a", 31.0, 31.0) == [GiveBack(Q, 7)], "the first word may not have arrived"
-
-
 def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberState) -> None:
     assert holder.lease_over(Q, 6, 1.0) == [], "of an earlier lease"
     assert holder.lease_over(Q, 7, 1.0) == [Ask(Q, 7)]
@@ -166,14 +132,6 @@ def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberS
     assert holder.granted(Q, grant(9), 2.0) == [Begin(Q, grant(9))]
     assert holder.granted(Q, grant(7), 2.1) == [], "late"
     assert holder.lease_over(Q, 7, 3.0) == []
-
-
-def test_a_lease_that_is_never_confirmed_is_lost(holder: MemberState) -> None:
-    holder.lease_over(Q, 7, 1.0)
-    holder.heard("a", 25.0, 25.0)
-    assert holder.tick(30.9) == []
-    assert holder.tick(31.0) == [Lose(Q)]
-    assert holder.phase(Q) is Phase.ASKED
 
 
 def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed(holder: MemberState) -> None:
@@ -194,32 +152,6 @@ def test_a_lease_in_doubt_is_lost_when_another_had_the_queue_meanwhile_or_nobody
     holder.heard("a", 20.0, 20.0)
     assert holder.tick(34.9) == []
     assert holder.tick(35.0) == [Lose(Q)]
-
-
-def test_a_queue_in_doubt_that_leaves_is_not_begun_again(holder: MemberState) -> None:
-    holder.disconnected("a", 4.0, 2.0)
-    holder.aim([], 3.0)
-    assert holder.granted(Q, grant(7), 3.1) == []
-    assert holder.released({Q: 7}) == [GiveBack(Q, 7)]
-
-
-def test_what_was_read_under_an_earlier_lease_gives_no_later_one_back(holder: MemberState) -> None:
-    holder.aim([], 1.0)
-    holder.aim([Q], 1.5)
-    holder.granted(Q, grant(9), 2.0)
-    assert holder.released({Q: 7}) == []
-    assert holder.held() == [Q]
-
-
-def test_a_lease_that_is_over_while_its_queue_leaves_is_lost(holder: MemberState) -> None:
-    holder.aim([], 1.0)
-    assert holder.lease_over(Q, 7, 2.0) == [Lose(Q), GiveBack(Q, 7)]
-
-
-def test_a_queue_that_leaves_goes_on_leaving_under_a_new_lease(holder: MemberState) -> None:
-    holder.aim([], 1.0)
-    assert holder.granted(Q, grant(9), 2.0) == [Begin(Q, grant(9)), Revoke(Q)]
-    assert holder.released({Q: 9}) == [GiveBack(Q, 9)]
 
 
 # ---- state --------------------------------------------------------------------------------------

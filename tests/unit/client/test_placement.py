@@ -84,24 +84,6 @@ def test_each_message_group_is_a_batch_of_its_own() -> None:
     assert parts_of(messages, [queue("both", "a")] * 3) == [("both", 0, "g", [0, 2]), ("both", 0, "h", [1])]
 
 
-@pytest.mark.parametrize(
-    ("items", "most"),
-    [
-        ([item("both", group=str(number), size=100) for number in range(1_000)], 200),
-        ([item("both", size=100_000) for _ in range(80)], 20),
-    ],
-    ids=["many small batches", "large batches that shrink"],
-)
-def test_the_batches_of_a_large_transaction_are_encoded_in_turns_with_others(
-    items: list[TransactionMessage], most: int
-) -> None:
-    options = ProducerOptions(compression="zstd")
-    transactor = Transactor(cast("Any", None), options, cast("Any", None), cast("Any", None))
-    parts = Batcher(options).parts(items, [queue("both", "a")] * len(items))
-    turns = sum(1 for _ in transactor._encoded(parts, items).__await__())
-    assert turns >= len(items) // most
-
-
 @pytest.mark.parametrize(("avoids", "chosen"), [(True, ["b"]), (False, ["a", "b"])])
 def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, chosen: list[str]) -> None:
     troubles = BrokerTroubles()

@@ -343,25 +343,6 @@ def test_a_filter_names_the_properties_that_it_looks_at() -> None:
     assert repr(compile_filter("a = 1")) == "PropertyFilter('a = 1')"
 
 
-def test_of_a_joined_condition_only_what_decides_is_asked() -> None:
-    class Asked(dict[str, str]):
-        names: tuple[str, ...] = ()
-
-        def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]
-            self.names += (name,)
-            return super().get(name, default)
-
-    for text, names in [
-        ("no = 'x' AND yes = '1'", ("no",)),
-        ("yes = '1' OR no = 'x'", ("yes",)),
-        ("NOT (no = 'x' AND yes = '1')", ("no", "yes")),
-        ("yes <> '1' AND yes = '1'", ("yes",)),
-    ]:
-        properties = Asked(yes="1")
-        compile_filter(text).matches(properties, None)
-        assert properties.names == names
-
-
 @pytest.mark.parametrize(
     ("text", "keys", "is_wanted"),
     [

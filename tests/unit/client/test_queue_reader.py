@@ -18,7 +18,6 @@ from minimq.receiving.queue_decisions import (
     LeaseOver,
     OffsetReset,
     Pull,
-    ReaderState,
 )
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch, ReceivedMessage
@@ -33,7 +32,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
-from support.handing import give_back, has_any, take
+from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 OPTIONS = FetchOptions(100, 1 << 20, wait_s=15.0, offset_reset="earliest", slaves=True, recommit_s=3600.0)
@@ -90,15 +89,6 @@ def refused(error: MiniMQError, **fields: int | bool) -> Frame:
 # ---- handing out ----------------------------------------------------------------------------------
 
 
-def test_small_batches_are_handed_out_together() -> None:
-    reader = fetched(1, stored(0, 3), stored(3, 3), stored(6, 3))
-    assert offsets(reader, 6) == [1, 2, 3, 4, 5, 6]
-    assert reader.position == 7
-    assert offsets(reader, 6) == [7, 8]
-    assert reader.at_end
-    assert not has_any(reader, 0.0)
-
-
 def test_what_is_ahead_of_a_damaged_batch_comes_first_and_a_seek_leads_past_it() -> None:
     reader = fetched(0, stored(0, 3), damaged(3, 3), stored(6, 3))
     assert offsets(reader) == [0, 1, 2]
@@ -115,26 +105,6 @@ def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() ->
     assert len(offsets(reader)) == 3
     with pytest.raises(CorruptBatch, match=r"a batch of 2 records stands where 3 should.*seek to 6"):
         take(reader, 9, 0.0)
-
-
-def test_what_a_broker_sends_again_is_handed_out_once() -> None:
-    reader = fetched(0, stored(0, 3), stored(3, 3))
-    reader.frame_arrived(1, Frame([stored(0, 3), stored(5, 3)], max_offset=8), 0.0)
-    assert offsets(reader) == list(range(8))
-
-
-def test_only_what_was_read_already_is_no_message() -> None:
-    reader = fetched(3)
-    reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3), 0.0)
-    assert not has_any(reader, 0.0)
-
-
-def test_what_is_given_back_is_handed_out_again() -> None:
-    reader = fetched(0, stored(0, 5))
-    messages = take(reader, 4, 0.0)
-    give_back(reader, len(messages) - 1)
-    assert reader.position == 1
-    assert offsets(reader) == [1, 2, 3, 4]
 
 
 HOUR_MS = 3_600_000
@@ -158,13 +128,6 @@ def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: in
     assert has_any(reader, 5.0 + due_s)
 
 
-def test_a_message_shows_the_beginning_of_its_body() -> None:
-    data = encode([one(body=b"caf\xc3\xa9"), one(body=b"x" * 5000)])
-    short, long = take(fetched(0, EncodedBatch(0, 0, 0, 2, data)), 2, 0.0)
-    assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
-    assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
-
-
 def test_a_large_batch_is_opened_in_parts_between_which_others_run() -> None:
     handed = fetched(0, stored(0, 3), stored(3, 5_000)).hand_over(10, 0.0)
     parts: list[int] = []
@@ -184,24 +147,7 @@ def test_a_large_batch_is_opened_in_parts_between_which_others_run() -> None:
     assert max(after - before for before, after in pairwise([0, *pauses, 5_003])) < 500
 
 
-def test_messages_that_a_broker_passes_over_count_when_those_before_them_are_handed_out() -> None:
-    reader = fetched(0, stored(0, 2))
-    reader.frame_arrived(1, Frame([stored(5, 1)], next_offset=9, max_offset=9), 0.0)
-    assert reader.passed_over == 0
-    assert offsets(reader, 2) == [0, 1]
-    assert (offsets(reader), reader.passed_over, reader.position) == ([5], 6, 9)
-
-
 # ---- pulls ----------------------------------------------------------------------------------------
-
-
-def test_the_first_pull_does_not_wait_and_the_next_one_goes_on_behind_what_came() -> None:
-    reader = QueueReader(QUEUE, Grant(FIRST, 4, 7, term=2), OPTIONS)
-    assert reader.tick(0.0) == [Pull(1, 4, 100, 1 << 20, 0.0, 2, FIRST)]
-    assert reader.tick(0.0) == [], "one is under way"
-    batch = stored(4, 10)
-    pull = pull_of(reader.frame_arrived(1, Frame([batch], max_offset=14, term=3, is_last=True), 0.0))
-    assert pull == Pull(2, 14, 90, (1 << 20) - len(batch.data), 15.0, 3, FIRST)
 
 
 def test_the_next_pull_waits_until_more_than_half_was_handed_out() -> None:
@@ -210,14 +156,6 @@ def test_the_next_pull_waits_until_more_than_half_was_handed_out() -> None:
     offsets(reader, 10)
     assert pull_of(reader.tick(0.0)).max_messages == 90
     assert reader.tick(0.0) == []
-
-
-def test_what_an_earlier_pull_still_brings_is_dropped() -> None:
-    reader = reader_from()
-    assert kinds(reader.seek(50, 0.0)) == [Cancel, Pull]
-    assert reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3, is_last=True), 0.0) == []
-    assert reader.pull_failed(1, None, 0.0) == []
-    assert (reader.position, reader.is_pulling(2)) == (50, True)
 
 
 def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_short() -> None:
@@ -242,20 +180,6 @@ def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
     assert isinstance(reader.error_to_tell(), QueueNotFound)
     assert (reader.error_to_tell(), reader.tick(99.0)) == (None, [])
     assert kinds(reader.seek(0, 0.0)) == [Pull]
-
-
-def test_a_queue_that_leaves_is_not_fetched_and_gives_nothing() -> None:
-    reader = fetched(0, stored(0, 3))
-    assert reader.leave() == [Cancel(1)]
-    assert (reader.state is ReaderState.LEAVING, has_any(reader, 0.0), reader.tick(0.0)) == (True, False, [])
-
-
-def test_a_paused_queue_is_fetched_and_gives_nothing() -> None:
-    reader = fetched(0, stored(0, 3))
-    reader.pause(paused=True)
-    assert not has_any(reader, 0.0)
-    reader.pause(paused=False)
-    assert has_any(reader, 0.0)
 
 
 # ---- slaves ---------------------------------------------------------------------------------------
@@ -524,15 +448,6 @@ def batches_of(reader: QueueReader) -> list[tuple[int, int]]:
     while (taken := reader.take_batch()) is not None:
         found.append((taken[0].base_offset, taken[1]))
     return found
-
-
-def test_no_more_than_a_range_is_asked_for_and_handed_out() -> None:
-    reader = QueueReader(QUEUE, Grant(0, 5, 0), RANGE, end=20)
-    assert reader.tick(0.0) == [Pull(1, 5, 15, 1 << 20)]
-    frame = Frame([stored(3, 10), stored(15, 3), stored(25, 3)], max_offset=99, is_last=True)
-    assert reader.frame_arrived(1, frame, 0.0) == [], "there is no more of it"
-    assert batches_of(reader) == [(3, 0), (15, 2)]
-    assert reader.position == 20
 
 
 def test_a_range_that_the_queue_does_not_have_is_an_error_once_all_before_is_handed_out() -> None:

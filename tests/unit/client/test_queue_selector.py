@@ -21,7 +21,6 @@ from minimq_common.errors import (
     QueueNotFound,
     StoreFull,
     SystemBusy,
-    TopicNotFound,
     Unavailable,
 )
 from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
@@ -79,24 +78,6 @@ def answered(selector: QueueSelector, broker: str, latency_s: float, now: float)
     selector.release(target, latency_s, now)
 
 
-def test_queues_take_turns_and_tell_their_address() -> None:
-    selector = selector_of(Routes("a", "b"))
-    assert brokers_taken(selector, 40) == {"a": 20, "b": 20}
-    found = selector.take("t", None, None, 0.0)
-    assert found is not None
-    assert found.address == f"{found.queue.broker_name}:1"
-
-
-def test_a_window_holds_back_what_is_too_much_for_a_broker() -> None:
-    selector = selector_of(Routes("a", "b"), window=3)
-    taken = [selector.take("t", None, None, 0.0) for _ in range(6)]
-    assert None not in taken
-    assert selector.take("t", None, None, 0.0) is None
-    assert taken[0] is not None
-    selector.release(taken[0])
-    assert selector.take("t", None, None, 0.0) is not None
-
-
 @pytest.mark.parametrize(
     ("error", "avoided"),
     [
@@ -117,13 +98,6 @@ def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniM
     assert brokers_taken(selector, 20, now=10.1) == {"a": 10, "b": 10}
 
 
-def test_a_broker_that_says_when_to_come_back_is_left_out_until_then() -> None:
-    selector = selector_of(Routes("a", "b"))
-    selector.fail("a", SystemBusy("busy", retry_after_s=30.0), 0.0)
-    assert brokers_taken(selector, 20, now=29.9) == {"b": 20}
-    assert brokers_taken(selector, 20, now=30.1) == {"a": 10, "b": 10}
-
-
 def test_many_producers_begin_at_different_queues() -> None:
     firsts = set()
     for seed in range(40):
@@ -133,26 +107,12 @@ def test_many_producers_begin_at_different_queues() -> None:
     assert len(firsts) == 4
 
 
-def test_a_slow_broker_is_left_out_as_the_table_says() -> None:
-    selector = selector_of(Routes("a", "b"))
-    answered(selector, "a", 0.6, 0.0)
-    assert brokers_taken(selector, 20, now=1.9) == {"b": 20}
-    assert brokers_taken(selector, 20, now=2.1) == {"a": 10, "b": 10}
-
-
 def test_without_fault_avoidance_only_the_retry_goes_elsewhere() -> None:
     selector = selector_of(Routes("a", "b"), fault_avoidance=False)
     selector.fail("a", Unavailable("gone"), 0.0)
     answered(selector, "b", 20.0, 0.0)
     assert brokers_taken(selector, 20) == {"a": 10, "b": 10}
     assert brokers_taken(selector, 20, avoid="a") == {"b": 20}
-
-
-def test_the_only_broker_is_used_whatever_it_did() -> None:
-    selector = selector_of(Routes("a"))
-    selector.fail("a", Unavailable("gone"), 0.0)
-    assert brokers_taken(selector, 5, now=1.0) == {"a": 5}
-    assert brokers_taken(selector, 5, now=1.0, avoid="a") == {"a": 5}
 
 
 def test_a_broker_that_answers_again_takes_part_again() -> None:
@@ -172,15 +132,6 @@ def test_a_broker_that_left_a_try_without_an_answer_for_long_is_slow_when_it_is_
     selector.health.answers("a:1")
     assert brokers_taken(selector, 20, now=1.9) == {"b": 20}
     assert brokers_taken(selector, 20, now=2.0) == {"a": 10, "b": 10}
-
-
-def test_a_broker_that_no_route_names_is_not_told() -> None:
-    routes = Routes("a", "b")
-    selector = selector_of(routes)
-    selector.fail("a", Unavailable("gone"))
-    routes.set("b")
-    brokers_taken(selector, 1)
-    assert selector.avoided(1.0) == []
 
 
 def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
@@ -217,11 +168,6 @@ def test_a_master_that_is_not_elected_yet_is_no_matter_of_permission() -> None:
     routes.set("a", permission=Permission.READ, broker_id=1)
     with pytest.raises(Unavailable, match="no master of a is registered"):
         selector_of(routes).take("t", None, None, 0.0)
-
-
-def test_a_topic_without_a_route_has_no_place() -> None:
-    with pytest.raises(TopicNotFound):
-        selector_of(Routes("a")).take("unknown", None, None, 0.0)
 
 
 def test_brokers_of_near_machine_rooms_are_preferred() -> None:

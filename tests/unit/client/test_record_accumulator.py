@@ -227,15 +227,6 @@ class Play:
 # ---- gathering and turns ------------------------------------------------------------------------
 
 
-def test_a_lone_message_leaves_at_once() -> None:
-    play = Play()
-    number = play.message()
-    assert play.batches == {0: [number]}
-    play.answer()
-    assert isinstance(play.outcome(number), SendReceipt)
-    assert play.accumulator.wake_at == math.inf
-
-
 def test_messages_gather_while_the_window_is_full() -> None:
     play = Play(window=1)
     for _ in range(6):
@@ -285,19 +276,6 @@ def test_a_delayed_message_keeps_its_due_time_over_tries() -> None:
     assert one.batch.due == due
 
 
-def test_single_messages_and_batches_for_one_queue_keep_their_order() -> None:
-    play = Play()
-    queue = QUEUES[0]
-    play.message(queue)
-    play.message(queue)
-    play.records(queue)
-    play.message(queue)
-    for _ in range(4):
-        play.answer()
-    assert [*play.batches.values()] == [[0], [2], [1], [3]] or [*play.batches.values()] == [[0], [1], [2], [3]]
-    assert play.logs[queue] == [0, 1, 2, 3]
-
-
 def test_a_flood_for_one_destination_lets_the_others_through() -> None:
     play = Play(window=1)
     for _ in range(100):
@@ -340,17 +318,6 @@ def test_what_is_bound_to_a_queue_leaves_together() -> None:
     assert play.sizes() == [1, 399]
 
 
-def test_a_full_batch_waits_for_its_next_try_as_it_is() -> None:
-    play = Play()
-    first = play.message(QUEUES[0])
-    play.fail(SystemBusy("later", retry_after_s=0.5))
-    second = play.message(QUEUES[0])
-    play.pass_time(0.6)
-    play.answer()
-    play.answer()
-    assert [*play.batches.values()] == [[first], [second]]
-
-
 # ---- numbers ------------------------------------------------------------------------------------
 
 
@@ -382,18 +349,6 @@ def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> N
 # ---- failures -----------------------------------------------------------------------------------
 
 
-def test_a_batch_is_tried_elsewhere_under_the_same_number() -> None:
-    play = Play()
-    number = play.message()
-    [first] = play.under_way
-    play.fail(Unavailable("gone"))
-    [second] = play.under_way
-    assert first.sequence == second.sequence
-    assert first.target.queue.broker_name != second.target.queue.broker_name
-    play.answer()
-    assert isinstance(play.outcome(number), SendReceipt)
-
-
 def test_a_late_answer_to_an_earlier_try_is_no_outcome() -> None:
     play = Play()
     number = play.message()
@@ -417,54 +372,12 @@ def test_a_try_without_an_answer_is_given_up_with_its_stream() -> None:
     assert receipt.status is SendStatus.ALREADY_STORED
 
 
-def test_a_message_fails_when_its_time_is_used_up_and_with_it_what_waited_as_long() -> None:
-    play = Play()
-    numbers = [play.message(QUEUES[0]) for _ in range(3)]
-    for _ in range(100):
-        while play.under_way:
-            play.hang(0, stored=False)
-        play.pass_time(0.1)
-    for number in numbers:
-        assert isinstance(play.outcome(number), SendFailed)
-    assert play.accumulator.wake_at == math.inf
-
-
-def test_what_fails_behind_another_batch_lets_nothing_overtake() -> None:
-    play = Play()
-    first, second = QUEUES[:2]  # of one broker
-    play.records(first)
-    play.records(second)
-    play.records(second)
-    play.now += 5.95
-    play.fail(Unavailable("gone"), 1)  # the first one for the second queue is tried again
-    play.now += 0.1
-    play.fail(Unavailable("gone"))
-    assert isinstance(play.outcome(0), SendFailed)
-    assert isinstance(play.outcome(2), SendFailed)  # has waited as long for that broker
-    last = play.message(second)
-    assert [one.batch.queue for one in play.under_way] == [second]
-    play.answer()
-    play.answer()
-    assert isinstance(play.outcome(last), SendReceipt)
-
-
 def test_an_error_that_no_try_would_change_is_told_at_once() -> None:
     play = Play()
     number = play.message()
     refusal = InvalidArgument("the broker does not like it")
     play.fail(refusal)
     assert play.outcome(number) is refusal
-
-
-def test_a_queue_that_nobody_has_is_tried_until_the_time_is_over() -> None:
-    play = Play()
-    number = play.message(NOBODYS)
-    assert not play.under_way
-    play.pass_time(5.8)
-    assert not play.told[number].outcomes
-    play.pass_time(0.5)
-    assert isinstance(play.outcome(number), SendFailed)
-    assert ("t", False) in play.looked_for
 
 
 def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_times() -> None:
@@ -497,16 +410,6 @@ def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MiniMQErr
     outcome = play.outcome(number)
     assert isinstance(outcome, SendFailed)
     assert [error.message in line for line in outcome.tries] == [True, False]
-
-
-def test_a_changed_route_brings_a_message_on_its_way() -> None:
-    play = Play()
-    known = play.routes.routes.pop("t")
-    number = play.message()
-    play.routes.routes["t"] = known
-    play.pass_time(0.2)
-    play.answer()
-    assert isinstance(play.outcome(number), SendReceipt)
 
 
 def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:

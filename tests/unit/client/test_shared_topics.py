@@ -13,25 +13,6 @@ from minimq_common.model import MemberList
 BOTH = {"broker-a", "broker-b"}
 
 
-def test_members_with_the_same_topics_divide_them_together_by_one_list() -> None:
-    """By that of the first broker, even if another one is ahead of it, or has said nothing yet."""
-    carriers = {"t": BOTH, "u": {"broker-b"}}
-    lists = {"broker-a": MemberList(["m", "n"], {}), "broker-b": MemberList(["m", "n", "o"], {})}
-    everything = [SharedTopics("broker-a", ("t", "u"), ("m", "n"))]
-    assert shared_topics("m", carriers, lists) == everything
-    assert shared_topics("m", carriers, {"broker-a": lists["broker-a"]}) == everything
-
-
-def test_each_topic_is_divided_among_those_that_subscribe_to_it() -> None:
-    told = MemberList(["new", "old"], {"old": ["t"], "new": ["t", "u"]})
-    lists = {"broker-a": told, "broker-b": told}
-    assert shared_topics("old", {"t": BOTH}, lists) == [SharedTopics("broker-a", ("t",), ("new", "old"))]
-    assert shared_topics("new", {"t": BOTH, "u": BOTH}, lists) == [
-        SharedTopics("broker-a", ("u",), ("new",)),
-        SharedTopics("broker-a", ("t",), ("new", "old")),
-    ]
-
-
 def test_a_topic_goes_by_the_first_broker_that_carries_it_where_all_who_have_it_meet() -> None:
     """The member that has `t` alone has not joined at broker-a."""
     lists = {
@@ -43,15 +24,6 @@ def test_a_topic_goes_by_the_first_broker_that_carries_it_where_all_who_have_it_
         SharedTopics("broker-a", ("u",), ("new",)),
         SharedTopics("broker-b", ("t",), ("new", "old")),
     ]
-
-
-def test_a_list_that_is_on_its_way_is_waited_for() -> None:
-    stranger = MemberList(["other"], {})
-    assert shared_topics("m", {"t": BOTH}, {}) is None
-    assert shared_topics("m", {"t": BOTH}, {"broker-a": stranger}) is None
-    differs = MemberList(["m", "n"], {"m": ["t", "u"], "n": ["t"]})
-    assert shared_topics("m", {"t": BOTH, "u": {"broker-b"}}, {"broker-a": differs}) is None
-    assert shared_topics("m", {}, {}) == []
 
 
 subscriptions = st.dictionaries(
