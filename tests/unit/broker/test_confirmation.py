@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.store import recovery, writer
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendStatus
-from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster, TopicNotFound
+from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 from support.waiting import wait_until
@@ -83,28 +83,6 @@ def test_what_is_not_confirmed_is_neither_answered_nor_read(master: OpenStore) -
     assert set(master.grown) == {queue, master.key("t", 1)}
 
 
-def test_what_is_confirmed_ahead_is_answered_at_once(master: OpenStore) -> None:
-    """As on a slave: the confirmed position may be that of entries which are still on their way to it."""
-    master.store.confirm(1 << 40)
-    assert master.submit("t", 0, body(1)).result(PATIENCE_S).status is AppendStatus.OK
-    assert master.store.confirmed == master.store.end
-
-
-def test_facts_wait_too_and_so_do_those_that_find_nothing_to_do(master: OpenStore) -> None:
-    offsets = OffsetsCommitted("g", (CommittedOffset(*master.key("t", 0), 0),))
-    waiting = [
-        master.submit_fact(offsets),
-        master.submit_fact(lambda state: TopicSet(Topic("u", state.position, 1, 1))),
-        master.submit_fact(lambda _: None),
-    ]
-    refused = master.submit("no such topic", 0, body(1))
-    with pytest.raises(TopicNotFound):  # an error needs no confirmation
-        refused.result(PATIENCE_S)
-    assert is_waiting(*waiting)
-    master.store.confirm(master.store.end)
-    assert [future.result(0) is None for future in waiting] == [False, False, True]
-
-
 def test_a_repeat_waits_until_what_it_repeats_is_confirmed(master: OpenStore) -> None:
     data = numbered_batch(7, 1)
     first = master.submit("t", 0, data)
@@ -157,17 +135,6 @@ def test_one_who_follows_refuses_all_who_wait_and_all_who_come(master: OpenStore
     assert master.bodies("t", 0) == [b"1"]
 
 
-def test_a_term_that_waits_for_nobody_answers_all(master: OpenStore) -> None:
-    waiting = master.submit("t", 0, body(1))
-    settle(master)
-    assert is_waiting(waiting)
-    master.store.lead(2)
-    assert waiting.done()
-    assert master.append("t", 0, b"2") == 1
-    assert master.bodies("t", 0) == [b"1", b"2"]
-    assert master.store.confirmed == master.store.end
-
-
 def test_a_term_is_larger_than_all_before(master: OpenStore) -> None:
     with pytest.raises(InvalidArgument, match="term 1 cannot follow on term 1"):
         master.store.lead(1)
@@ -186,13 +153,6 @@ def test_a_new_role_does_not_believe_what_was_confirmed_of_another_log(master: O
     waiting = master.submit("t", 0, body(1))
     settle(master)
     assert is_waiting(waiting)
-
-
-def test_those_who_wait_when_the_store_is_closed_are_refused(master: OpenStore) -> None:
-    waiting = master.submit("t", 0, body(1))
-    master.close()
-    with pytest.raises(NotMaster, match="the broker stops"):
-        waiting.result(PATIENCE_S)
 
 
 def test_a_closed_store_takes_no_role(master: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,39 +186,6 @@ def test_only_what_is_confirmed_is_in_a_checkpoint(stores: Stores) -> None:
     assert store.store.confirmed < end
     store.store.confirm(end)
     assert store.bodies("t", 0) == [b"1", b"2"]
-
-
-def test_the_state_is_saved_as_soon_as_it_is_confirmed(stores: Stores) -> None:
-    store = stores.open(alone=False, checkpoint_interval_s=0.01)
-    store.store.lead(1, waits_for_replicas=True)
-    settle(store)
-    settle(store)  # the writer has tried to save, or is just about to
-    assert store.store.saved_position == 0
-    store.store.confirm(store.store.end)
-    wait_until(lambda: store.store.saved_position == store.store.end)
-
-
-def test_the_state_is_saved_though_there_is_always_something_that_is_not_confirmed(stores: Stores) -> None:
-    """As under steady load, with slaves that are a moment behind; a start takes the rest from the log."""
-    store = stores.open(alone=False, checkpoint_interval_s=0.01)
-    store.store.lead(1, waits_for_replicas=True)
-    store.submit_fact(lambda state: TopicSet(Topic("t", state.position, 1, 1, 6)))
-    settle(store)
-    for _ in range(3):
-        saved = store.store.saved_position
-
-        def is_saved(saved: int = saved) -> bool:
-            before = store.store.end
-            store.submit("t", 0, body(7))
-            settle(store)
-            store.store.confirm(before)
-            return store.store.saved_position > saved
-
-        wait_until(is_saved)
-        assert store.store.saved_position < store.store.end
-    expected = rows(store.state)
-    shutil.copytree(store.path, stores.folder / "copy")
-    assert rows(stores.open("copy", alone=False).state) == expected
 
 
 def test_what_was_about_to_be_saved_is_forgotten_with_the_entries_that_are_cut_off(stores: Stores) -> None:

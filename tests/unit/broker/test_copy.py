@@ -12,7 +12,6 @@ from minimq_broker.store.checkpoint import Checkpoint, Snapshot
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_as_json
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
@@ -55,21 +54,6 @@ def copy_of(
         copy.finish()
 
 
-def test_a_copy_goes_on_as_a_slave(stores: Stores, master: OpenStore) -> None:
-    copy_of(master, stores.folder / "slave")
-    slave = stores.open("slave", alone=False)
-    assert slave.store.end == slave.store.confirmed == master.store.saved_position > 0
-    assert slave.store.log.start == master.store.log.start
-    slave.take_from(master)
-    slave.store.confirm(slave.store.end)
-    assert rows(slave.state) == rows(master.state)
-    start = master.store.bounds(master.key("t", 1))[0]
-    assert slave.bodies("t", 1, start) == master.bodies("t", 1, start)
-    master.close()
-    slave.close()
-    assert compare_directories(master.path, slave.path).difference is None
-
-
 def test_a_copy_with_entries_behind_the_state_is_a_backup(stores: Stores, master: OpenStore) -> None:
     copy_of(master, stores.folder / "backup", end=master.store.end)
     before = rows(master.state)
@@ -80,16 +64,6 @@ def test_a_copy_with_entries_behind_the_state_is_a_backup(stores: Stores, master
     backup = stores.open("backup")  # also a broker that stands alone opens it
     backup.append("t", 0, b"more")
     assert backup.store.term == before["term"] + 1
-
-
-def test_a_copy_of_one_that_saved_nothing(stores: Stores) -> None:
-    master = stores.open("new")
-    master.create_topic("t", 2)
-    assert master.store.snapshot() == Snapshot(0, [])
-    copy_of(master, stores.folder / "slave")
-    slave = stores.open("slave", alone=False)
-    slave.take_from(master)
-    assert rows(slave.state) == rows(master.state)
 
 
 def test_what_is_damaged_is_not_copied(stores: Stores, master: OpenStore) -> None:

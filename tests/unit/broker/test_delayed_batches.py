@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tracemalloc
-
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.core.held.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome, Waiting
+from minimq_broker.core.held.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome
 from minimq_broker.core.upkeep.disk import Watermarks
 from minimq_broker.store.held.due_index import DelayedRange
 from minimq_broker.store.upkeep.check import check_directory
@@ -39,35 +37,6 @@ def wait(store: OpenStore, ms: int) -> list[bytes]:
     return store.bodies("orders", 0)
 
 
-def test_a_delayed_batch_is_published_when_it_is_due_and_once(store: OpenStore) -> None:
-    key = store.delay("orders", 0, after(store, 100), b"a", b"b")
-    assert store.store.next_due_ms == key.due_ms == after(store, 100)
-    assert store.state.delays.by_topic == {store.state.topic("orders").topic_id: Waiting(1, 2)}
-    assert wait(store, 99) == []
-    [job] = store.publish_due()
-    assert (job.published, job.has_more) == (0, False)
-    assert wait(store, 1) == [b"a", b"b"]
-    assert store.store.next_due_ms is None
-    assert wait(store, 1_000) == [b"a", b"b"]
-    assert store.state.delays.by_topic == {}
-
-
-def test_large_batches_are_not_opened_to_be_recalled_or_dropped(store: OpenStore) -> None:
-    """The writer does so for thousands in one go, and everybody waits."""
-    size = 4 << 20
-    keys = [store.delay("orders", 0, after(store, 100), bytes(size), recallable=which) for which in (False, True)]
-    tracemalloc.start()
-    try:
-        assert store.recall("orders", *keys) == [NOT_RECALLABLE, RECALLED]
-        store.delete_topic("orders")
-        store.clock.now_ms += 100
-        [job] = store.publish_due()
-        assert (job.published, job.recalled, job.dropped) == (0, 1, 1)
-        assert tracemalloc.get_traced_memory()[1] < size
-    finally:
-        tracemalloc.stop()
-
-
 def test_the_longest_delay_is_an_option(stores: Stores) -> None:
     store = stores.open(max_delay_ms=2 * DAY_MS)
     store.create_topic("orders")
@@ -94,28 +63,6 @@ def test_a_recall_is_of_one_topic(store: OpenStore) -> None:
     with pytest.raises(TopicNotFound):
         store.recall("missing", key)
     assert wait(store, 100) == [b"a"]
-
-
-def test_a_recall_in_the_commit_of_the_publication_is_exact(store: OpenStore) -> None:
-    keys = [store.delay("orders", 0, after(store, 100), b"%d" % number) for number in range(4)]
-    store.clock.now_ms += 100
-    first, published = store.submit_recall("orders", keys[1]), store.submit_due()
-    last = store.submit_recall("orders", *keys).result(PATIENCE_S).outcomes
-    assert first.result(PATIENCE_S).outcomes == [RECALLED]
-    assert published.result(PATIENCE_S).published == 3
-    assert last == [TOO_LATE, AGAIN, TOO_LATE, TOO_LATE]
-    assert store.bodies("orders", 0) == [b"0", b"2", b"3"]
-
-
-def test_a_commit_publishes_only_so_many_and_others_follow(store: OpenStore) -> None:
-    futures = [
-        store.submit("orders", 0, make_batch([b"%d" % number]), delay=Delay(delay_ms=10)) for number in range(1_201)
-    ]
-    for future in futures:
-        future.result(PATIENCE_S)
-    store.clock.now_ms += 10
-    assert [job.published for job in store.publish_due()] == [500, 500, 201]
-    assert store.bodies("orders", 0) == [b"%d" % number for number in range(1_201)]
 
 
 def test_what_waits_for_a_deleted_topic_is_dropped_when_it_is_due(store: OpenStore) -> None:
@@ -217,25 +164,6 @@ def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
     some = store.store.delayed(topic_id, DelayedRange(from_ms=keys[2].due_ms, before_ms=keys[5].due_ms)).batches
     assert [batch.key for batch in some] == keys[2:5]
     assert (some[0].data, some[0].count, some[0].is_recallable) == (make_batch([b"2"]), 1, True)
-
-
-def test_segments_with_waiting_batches_are_kept(stores: Stores) -> None:
-    store = stores.open(segment_bytes=1 << 17)
-    store.create_topic("orders")
-    key = store.delay("orders", 0, after(store, 100), b"a")
-    for _ in range(40):
-        store.append("orders", 0, bytes(20_000))
-    assert len(store.store.log.segments) > 3
-    store.close()
-    store = stores.open(segment_bytes=1 << 17)  # all is saved
-    assert store.store.needed_from == 0
-    assert not store.store.remove_first(store.store.saved_position)
-    assert store.recall("orders", key) == [RECALLED]
-    assert not store.store.remove_first(store.store.saved_position)  # the recall may be cut off yet
-    store.close()
-    store = stores.open(segment_bytes=1 << 17)
-    assert store.store.remove_first(store.store.saved_position)
-    assert store.recall("orders", key) == [AGAIN]
 
 
 def test_a_disk_that_fills_with_delays_refuses_more_and_loses_none(stores: Stores) -> None:

@@ -146,21 +146,6 @@ def test_who_comes_at_the_last_moment_keeps_the_group(tmp_path: Path) -> None:
     as_master(tmp_path, test)
 
 
-def test_a_deleted_group_is_told_apart_from_one_that_never_was(tmp_path: Path) -> None:
-    async def test(engine: Engine, queue: QueueKey) -> None:
-        deletion = Groups(engine).deletion
-        await commit(engine, "g", queue, 1)
-        version = engine.tables.data_version
-        request = broker_pb2.DeleteGroupRequest(group="g")
-        first = await deletion.delete(request)
-        assert first.deleted
-        assert first.data_version > version
-        assert not (await deletion.delete(request)).deleted
-        assert engine.state.groups() == set()
-
-    as_master(tmp_path, test)
-
-
 def test_a_group_of_which_an_agreement_is_left_is_listed_and_deleted(tmp_path: Path) -> None:
     async def test(engine: Engine, _: QueueKey) -> None:
         await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
@@ -169,24 +154,5 @@ def test_a_group_of_which_an_agreement_is_left_is_listed_and_deleted(tmp_path: P
         assert (await listing.list_groups(broker_pb2.ListGroupsRequest())).groups == ["g"]
         assert (await groups.deletion.delete(broker_pb2.DeleteGroupRequest(group="g"))).deleted
         assert (await listing.list_groups(broker_pb2.ListGroupsRequest())).groups == []
-
-    as_master(tmp_path, test)
-
-
-@pytest.mark.parametrize("has_members", [False, True])
-def test_what_waits_for_another_try_goes_with_the_group_and_stays_with_its_members(
-    tmp_path: Path, has_members: bool
-) -> None:
-    async def test(engine: Engine, queue: QueueKey) -> None:
-        groups = Groups(engine)
-        await make_topic(engine, 3, "%RETRY%g")
-        await make_topic(engine, 3, "%DLQ%g")
-        await commit(engine, "g", queue, 1)
-        if has_members:
-            engine.groups.join("g", "m", AGREEMENT)
-        await groups.deletion.delete(broker_pb2.DeleteGroupRequest(group="g", force=has_members))
-        assert engine.state.offset("g", queue) != 1
-        assert ("%RETRY%g" in engine.state.topics) == has_members
-        assert "%DLQ%g" in engine.state.topics
 
     as_master(tmp_path, test)

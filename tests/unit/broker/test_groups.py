@@ -110,19 +110,6 @@ def test_a_topic_of_before_a_start_is_remembered_until_a_member_that_has_it_come
 # ---- different topics -----------------------------------------------------------------------------
 
 
-def test_members_with_different_topics_are_in_one_group() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    assert table.members("g").topics == {}
-    joined = table.join("g", "b", WITH_U)
-    assert joined == Members("g", 2, ("a", "b"), {}, {"a": ("t",), "b": ("t", "u")})
-    assert (joined.member_list.subscribers("t"), joined.member_list.subscribers("u")) == (("a", "b"), ("b",))
-    assert table.agreement("g") == WITH_U
-    left = table.leave("g", "a")
-    assert left == Members("g", 3, ("b",), {})
-    assert left.member_list.subscribers("u") == ("b",)
-
-
 def test_a_topic_that_nobody_subscribes_to_any_more_may_be_filtered_by_something_else() -> None:
     table = GroupTable(0)
     table.join("g", "a", T)
@@ -151,21 +138,6 @@ def test_who_was_refused_is_told_once_when_nobody_is_contradicted_any_more() -> 
     assert table.join("g", "new", RED)
 
 
-def test_of_those_that_contradict_each_other_the_next_is_told_when_the_first_has_left() -> None:
-    table = GroupTable(0)
-    table.join("g", "old", T)
-    for client_id, terms in (("red", RED), ("circle", T._replace(allocation="circle"))):
-        with pytest.raises(GroupConflict):
-            table.join("g", client_id, terms)
-    table.leave("g", "old")
-    assert table.admissible("g") == ["red", "circle"]
-    table.join("g", "red", RED)
-    with pytest.raises(GroupConflict):
-        table.join("g", "circle", T._replace(allocation="circle"))
-    table.leave("g", "red")
-    assert table.admissible("g") == ["circle"]
-
-
 # ---- changing one's mind ----------------------------------------------------------------------------
 
 
@@ -177,17 +149,6 @@ def test_a_lone_member_may_change_its_mind(other: GroupConfig) -> None:
     assert table.agreement("g") == other
     with pytest.raises(GroupConflict):
         table.join("g", "b", T)
-
-
-def test_one_of_several_may_not_change_its_mind() -> None:
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    table.join("g", "b", T)
-    with pytest.raises(GroupConflict):
-        table.join("g", "a", RED)
-    assert table.join("g", "a", WITH_U) is not None
-    table.leave("g", "b")
-    assert table.join("g", "a", RED) is not None
 
 
 def test_what_members_held_is_frozen_when_a_version_begins() -> None:

@@ -15,7 +15,7 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
-from minimq_common.errors import NotEnoughReplicas, Unavailable
+from minimq_common.errors import Unavailable
 from minimq_common.replicas.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2
 from support.replica import until
@@ -149,17 +149,3 @@ def test_a_lease_does_not_go_back(tmp_path: Path) -> None:
         await leadership.stop()
 
     with_engine(tmp_path, test)
-
-
-def test_who_waits_for_a_slave_for_too_long_is_told(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=True)
-        engine.begin(1)
-        record = replace(RECORD, sync=True, in_sync=frozenset({0, 1}))
-        leadership = Leadership(engine, record, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
-        engine.observer = replace(engine.observer, log_grew=leadership.grown)
-        with pytest.raises(NotEnoughReplicas, match="did not confirm"):
-            await make_topic(engine)
-        await leadership.stop()
-
-    with_engine(tmp_path, test, replication_timeout_s=0.2)

@@ -6,11 +6,10 @@ import itertools
 import random
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.core.facts import Fact, Topic, TopicSet
 from minimq_broker.core.state import BatchApplied, State
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
@@ -22,16 +21,6 @@ SMALL = 256 << 10
 
 def body(number: int) -> bytes:
     return b"body-%06d" % number
-
-
-def hold_writer(store: OpenStore) -> tuple[Future[Fact | None], threading.Event]:
-    """Let the writer wait until the event is set, so that all that is handed in meanwhile has to wait, too."""
-    go_on = threading.Event()
-
-    def decide(_: State) -> None:
-        go_on.wait(PATIENCE_S)
-
-    return store.submit_fact(decide), go_on
 
 
 def fill(store: OpenStore, sizes: list[int], topic: str = "t", queue_id: int = 0) -> list[bytes]:
@@ -70,16 +59,6 @@ def test_a_read_stops_after_the_batch_that_reaches_a_bound(store: OpenStore) -> 
     entry_bytes = store.read("t", 0, 4)[0].position - store.read("t", 0, 0)[0].position
     assert counts(0, max_bytes=entry_bytes) == [0]
     assert counts(0, max_bytes=entry_bytes + 1) == [0, 4]
-
-
-def test_what_a_stored_batch_says_of_itself(stores: Stores, store: OpenStore) -> None:
-    stores.clock.now_ms += 5
-    data = make_batch([b"a", b"b"], tag="x")
-    job = store.submit("t", 1, data).result(PATIENCE_S)
-    [stored] = store.read("t", 1, 1)
-
-    assert (stored.base_offset, stored.count, stored.data) == (0, 2, data)
-    assert stored.stored_ms == job.stored_ms == stores.clock.now_ms
 
 
 @pytest.mark.parametrize(
@@ -128,36 +107,6 @@ def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkey
     assert store.bodies("t", 0) == [b"x"]
 
 
-def test_many_jobs_share_few_commits_and_keep_their_order(store: OpenStore) -> None:
-    before = store.store.figures.commits
-    holding, go_on = hold_writer(store)
-    jobs = [store.submit("t", number % 2, make_batch([body(number)])) for number in range(2000)]
-    go_on.set()
-    holding.result(PATIENCE_S)
-
-    assert [job.result(PATIENCE_S).base_offset for job in jobs] == [number // 2 for number in range(2000)]
-    assert store.store.figures.commits - before <= 2
-    assert store.bodies("t", 1) == [body(number) for number in range(1, 2000, 2)]
-
-
-def test_offsets_that_are_committed_at_once_share_commits(store: OpenStore) -> None:
-    store.append("t", 0, *([b"x"] * 500))
-    queue = store.key("t", 0)
-    before = store.store.figures.commits
-    holding, go_on = hold_writer(store)
-    jobs = [
-        store.submit_fact(OffsetsCommitted(f"g{number}", (CommittedOffset(*queue, number),)), alone=False)
-        for number in range(500)
-    ]
-    go_on.set()
-    holding.result(PATIENCE_S)
-    for job in jobs:
-        job.result(PATIENCE_S)
-
-    assert store.store.figures.commits - before <= 2
-    assert [store.state.offset(f"g{number}", queue) for number in range(500)] == list(range(500))
-
-
 def test_a_decision_sees_all_that_came_before_it(store: OpenStore) -> None:
     """Ten at the same time create the topic if it is not there: one does."""
 
@@ -196,18 +145,6 @@ def test_segments_roll_and_are_read_as_one(stores: Stores) -> None:
     assert again.bodies("t", 0) == every
     assert again.append("t", 0, b"more") == 60
     assert again.append("t", 1, b"first") == 0
-
-
-def test_a_full_map_rolls_to_the_next_segment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minimq_broker.store.segment_file._MAP_SLACK", 0)
-    store = stores.open(segment_bytes=1 << 20)
-    store.create_topic("t")
-    # Two of them do not fit into one map, though the first alone does not make the segment full.
-    every = [bytes([number]) * 600_000 for number in range(4)]
-
-    assert [store.append("t", 0, each) for each in every] == [0, 1, 2, 3]
-    assert len(store.store.log.segments) == 4
-    assert store.bodies("t", 0) == every
 
 
 def test_what_fits_into_no_segment_is_refused_and_the_store_goes_on(

@@ -16,14 +16,12 @@ from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.rows import ReadLimits
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreFull
 from support.chance import SEED
 from support.compactions import Workload, compact, make_compacted
 from support.one_store import OneStore
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import PATIENCE_S, Stores, numbered_batch
 from support.topic_rules import set_rules
 from support.waiting import wait_until
 
@@ -110,34 +108,6 @@ class World:
     @property
     def starts(self) -> list[int]:
         return [segment.start for segment in self.store.store.log.segments]
-
-
-def test_a_longer_topic_outlives_its_segments(stores: Stores) -> None:
-    world = World(stores)
-    world.create("default")
-    world.create("long", age_ms=60_000)
-    for number in range(60):
-        stores.clock.now_ms += 500
-        world.send("default", number % 2, b"%d" % number + bytes(6_000))
-        world.send("long", number % 2, b"%d" % number + bytes(500))
-    before, used = world.starts, world.store.store.log.disk_bytes
-    assert len(before) > 6
-    world.look(3)
-    world.verify("long", 60_000, exact=True)
-    world.verify("default", BROKER_AGE_MS, exact=False)
-    assert world.store.store.bounds(world.store.key("default", 0))[0] > 5
-    assert world.store.store.log.disk_bytes < used
-    assert world.store.store.log.start == 0 < world.store.store.log.complete_from
-    assert world.counters.segments_rewritten > 2
-    world.settle()
-    world.reopen()
-    world.look()
-    world.verify("long", 60_000, exact=True)
-    stores.clock.now_ms += 60_000
-    world.look(6)
-    world.verify("long", 60_000, exact=True)
-    assert len(world.starts) <= 2
-    assert world.store.store.log.start > 0
 
 
 def test_the_disk_of_a_shorter_topic_comes_back(stores: Stores) -> None:
@@ -243,20 +213,6 @@ def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
     world.verify("long", 600_000, exact=True)
 
 
-def test_deleted_topics_give_their_disk_back(stores: Stores) -> None:
-    world = World(stores)
-    world.create("default")
-    world.create("gone")
-    for number in range(30):
-        world.send("default", number % 2, b"%d" % number + bytes(500))
-        world.send("gone", number % 2, bytes(6_000))
-    used = world.store.store.log.disk_bytes
-    world.store.delete_topic("gone")
-    world.look(10)
-    assert world.store.store.log.disk_bytes < 0.7 * used
-    world.verify("default", BROKER_AGE_MS, exact=True)
-
-
 def test_what_is_undecided_stays(stores: Stores) -> None:
     world = World(stores)
     world.create("t")
@@ -344,24 +300,6 @@ def test_the_oldest_dead_letters_of_a_group_go_when_they_are_too_many(stores: St
     assert world.store.bodies("%DLQ%h", 0) == [b"of another group"]
 
 
-def test_a_topic_of_dead_letters_may_have_rules_of_its_own(stores: Stores) -> None:
-    world = World(stores)
-    with_dead_letters(world)
-    set_rules(world.store, DEAD, age_ms=5_000, size=0)
-    world.settle()
-    world.verify(DEAD, 5_000, exact=True)
-
-
-def test_those_of_a_deleted_group_go(stores: Stores) -> None:
-    world = World(stores)
-    with_dead_letters(world)
-    world.store.delete_topic(DEAD)
-    stores.clock.now_ms += 2 * BROKER_AGE_MS
-    world.settle()
-    assert len(world.starts) <= 2
-    assert world.store.store.old.topics.dead_letter_bytes == 0
-
-
 @pytest.mark.parametrize("table", [b"log", b"consumequeue"])
 def test_a_damaged_segment_costs_the_dead_letters_that_cannot_be_read_alone(
     stores: Stores, table: bytes, caplog: pytest.LogCaptureFixture
@@ -416,31 +354,3 @@ def test_at_random(stores: Stores, seed: int) -> None:
         most = max(most, len(world.starts))
     assert most < 20
     assert world.counters.segments_rewritten > 0
-
-
-def test_replicas_rewrite_by_themselves(stores: Stores) -> None:
-    """Both have the same in the end, and what was rewritten at different times compares as the same."""
-    world = World(stores)
-    world.create("default")
-    world.create("long", age_ms=60_000)
-    slave = OpenStore(
-        stores.folder / "slave",
-        world.store.options,
-        stores.clock,
-        alone=False,
-    )
-    for number in range(50):
-        stores.clock.now_ms += 700
-        world.send("default", number % 2, bytes(6_000))
-        world.send("long", number % 2, b"%d" % number)
-        if number % 10 == 9:
-            slave.take_from(world.store)
-            slave.store.confirm(slave.store.end)
-            world.look()
-    assert world.store.store.log.complete_from > 0
-    assert slave.store.log.complete_from == 0
-    assert slave.bodies("long", 0) == world.store.bodies("long", 0)
-    slave.close()
-    world.store.close()
-    assert check_directory(slave.path).findings == []
-    assert compare_directories(slave.path, world.store.path).difference is None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
@@ -28,7 +28,7 @@ from minimq_broker.core.popping.pop_runs import (
     handle_epoch,
 )
 from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
-from minimq_broker.store.popping.pop_drafts import PopDraft, PopJob, PopStep
+from minimq_broker.store.popping.pop_drafts import PopDraft
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 T = TypeVar("T")
@@ -285,34 +285,3 @@ def test_messages_are_delivered_again_until_the_queue_has_too_many_pieces(few_pi
     with pytest.raises(SystemBusy):
         queue.reopen(Reopen(spans[8:9]), (0, 1_000))
     assert queue.reopen(Reopen(spans[:8]), (0, 1_000)) == []
-
-
-def test_what_is_delivered_again_is_found_without_a_look_at_all_for_each_span() -> None:
-    looked_at = 0
-
-    class Counted(list[Run]):
-        def __iter__(self) -> Iterator[Run]:
-            nonlocal looked_at
-            looked_at += len(self)
-            return super().__iter__()
-
-        def __getitem__(self, index: Any) -> Any:
-            nonlocal looked_at
-            looked_at += 1
-            return super().__getitem__(index)
-
-    count = 1_000
-    queue = PopQueue(0, [Run(0, 2 * count, RunState.OUT, 1, 9, 1)])
-    for at in range(1, 2 * count, 2):
-        queue.put(Run(at, at + 1, RunState.DONE))
-    assert len(queue) == 2 * count
-    queue._runs = Counted(queue._runs)
-    spans = [(at, at + 1) for at in range(1, 2 * count, 2)]
-    assert len(queue.reopen(Reopen(spans), (0, 2 * count))) == count
-    assert looked_at < 20 * count
-
-
-def test_a_job_has_the_size_of_its_spans() -> None:
-    spans = [(at, at + 1) for at in range(0, 2_000, 2)]
-    for what in (Settle(1, spans, PopOutcome.DONE), Claim(spans, 2_000), Reopen(spans)):
-        assert PopJob("g", [PopStep(1, KEY, what)], 0).size > 100 * len(spans)

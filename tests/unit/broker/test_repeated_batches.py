@@ -12,13 +12,11 @@ import lmdb
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
-from minimq_broker.core.producers import PendingBatches, ProducerTable
+from minimq_broker.core.producers import PendingBatches
 from minimq_broker.core.state import State
-from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.errors import StaleSequence, StoreFull
 from minimq_common.model import Permission
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
@@ -102,15 +100,6 @@ def test_a_repeat_is_answered_with_where_the_batch_is(stores: Stores, store: Ope
         assert repeat.stored_ms == first.stored_ms
     assert store.state.position == position
     assert store.bodies("t", 0) == []
-
-
-def test_copies_in_one_group_are_stored_once(store: OpenStore) -> None:
-    go_on = hold(store)
-    futures = [send(store, number % 2, 7) for number in range(10)]
-    go_on.set()
-    assert [answer(future) for future in futures] == [(AppendStatus.OK, 0, 0)] + [(STORED, 0, 0)] * 9
-    assert store.bodies("t", 0) == [b"7"]
-    assert store.bodies("t", 1) == []
 
 
 def test_a_copy_behind_a_group_that_is_not_committed_yet_waits_for_it(store: OpenStore, disk: Disk) -> None:
@@ -223,22 +212,6 @@ def test_a_repeat_is_answered_though_its_queue_takes_nothing_any_more(store: Ope
     assert answer(send(store, 1, 7)) == (STORED, 1, 0)
 
 
-def test_a_forgotten_producer_has_no_row_in_the_checkpoint(stores: Stores, store: OpenStore) -> None:
-    store.state.producers = ProducerTable(max_producers=2)
-    for producer_id in (1, 2):
-        store.submit("t", 0, numbered_batch(producer_id, 0)).result(PATIENCE_S)
-    store.close()
-    again = stores.open()
-    assert [key[0] for key in again.state.producers] == [1, 2]
-    again.state.producers = ProducerTable(max_producers=2)
-    for producer_id in (1, 2, 3):
-        again.submit("t", 0, numbered_batch(producer_id, 1)).result(PATIENCE_S)
-    again.close()
-    checkpoint = Checkpoint(again.path / "state.mdb", readonly=True)
-    assert [key[0] for key in checkpoint.load().producers] == [2, 3]
-    checkpoint.close()
-
-
 # ---- looking at a directory ---------------------------------------------------------------------
 
 
@@ -257,15 +230,3 @@ def test_the_check_finds_a_batch_that_is_stored_twice(
 
     [finding] = check_directory(store.path).findings
     assert finding.endswith("is batch 7 of producer 000000000000feed again, which is in queue 0 at offset 0")
-
-
-def test_inspecting_shows_the_number_of_a_batch(store: OpenStore) -> None:
-    store.append("t", 0, b"without")
-    send(store, 0, 7).result(PATIENCE_S)
-    store.close()
-    *_, without, numbered = inspect_directory(store.path, entries=True)
-    assert without.endswith("min_offset=0 max_offset=1")
-    assert numbered.endswith("min_offset=1 max_offset=2 producer=000000000000feed sequence=7")
-    *_, plain, entry = inspect_as_json(store.path, entries=True)["entries"]
-    assert (entry["producer"], entry["sequence"]) == ("000000000000feed", 7)
-    assert "producer" not in plain

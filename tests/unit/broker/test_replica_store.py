@@ -38,55 +38,6 @@ def all_entries(store: OpenStore) -> list[bytes]:
     return store.store.entries(0, 1 << 40)
 
 
-def test_a_slave_becomes_the_same(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
-    while slave.store.end < master.store.end:
-        slave.take_from(master, 30_000)
-    slave.store.confirm(slave.store.end)
-    assert rows(slave.state) == rows(master.state)
-    assert slave.store.term == master.store.term
-    assert [slave.bodies("t", queue) for queue in range(2)] == [master.bodies("t", queue) for queue in range(2)]
-    starts = [[segment.start for segment in store.store.log.segments] for store in (master, slave)]
-    assert len(starts[0]) > 1, "the master has several segments"
-    assert starts[0] != starts[1], "segments end where it suits each"
-
-    slave.close()
-    again = stores.open("slave", alone=False)
-    assert rows(again.state) == rows(master.state)
-    master.close()
-    again.close()
-    found = compare_directories(master.path, slave.path)
-    assert (found.difference, found.start, found.end) == (None, 0, master.store.end)
-
-
-def test_a_slave_shows_what_is_confirmed(master: OpenStore, slave: OpenStore) -> None:
-    slave.take_from(master)
-    queue = slave.key("t", 0)
-    assert slave.store.bounds(queue) == (0, 0)
-    assert slave.grown == []
-    slave.store.confirm(slave.store.end // 2)
-    assert slave.store.bounds(queue) == (0, 0), "it came as one group"
-    slave.store.confirm(slave.store.end)
-    assert slave.store.bounds(queue) == master.store.bounds(master.key("t", 0))
-    assert set(slave.grown) == {queue, slave.key("t", 1)}
-
-
-def test_entries_that_come_together_share_one_sync(master: OpenStore, slave: OpenStore) -> None:
-    entries = all_entries(master)
-    jobs, position = [], 0
-
-    def hand_in() -> None:  # on the writer's thread, so that all of them wait for it
-        nonlocal position
-        for entry in entries:
-            jobs.append(slave.submit_entries(position, [entry]))
-            position += len(entry)
-
-    slave.store.call(hand_in)
-    for job in jobs:
-        job.result(PATIENCE_S)
-    assert slave.store.end == master.store.end
-    assert slave.store.figures.commits == 1
-
-
 def test_entries_begin_where_the_log_ends(master: OpenStore, slave: OpenStore) -> None:
     entries = all_entries(master)
     slave.submit_entries(0, entries[:3]).result(PATIENCE_S)
@@ -170,23 +121,6 @@ def test_entries_come_as_many_as_fit_from_exactly_where_they_are_asked_for(maste
             master.store.entries(wrong, 1)
 
 
-def test_entries_that_are_removed_are_not_found(stores: Stores, master: OpenStore) -> None:
-    master.close()
-    again = stores.open("master", segment_bytes=96 << 10)
-    assert not again.store.remove_first(0), "a slave needs it"
-    assert again.store.remove_first(again.store.end)
-    assert again.store.log.start > 0
-    with pytest.raises(CopyNeeded, match=f"which holds {again.store.log.start} to"):
-        again.store.entries(0, 1)
-    assert again.store.entries(again.store.log.start, 1)
-
-
-def test_what_recovery_needs_is_not_removed(master: OpenStore) -> None:
-    assert len(master.store.log.segments) > 1
-    assert master.store.saved_position == 0
-    assert not master.store.remove_first(master.store.end)
-
-
 def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
     stores: Stores, master: OpenStore
 ) -> None:
@@ -203,14 +137,6 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
     assert not removed.exists()
     found += [bytes(entry) for _, entry in reader]
     assert found == expected
-
-
-def test_growth_is_told_before_it_is_confirmed(stores: Stores, master: OpenStore) -> None:
-    ends: list[int] = []
-    watched = stores.open("watched", alone=False, grown=lambda: ends.append(watched.store.end))
-    watched.take_from(master)
-    assert ends == [master.store.end]
-    assert watched.store.confirmed == 0
 
 
 def test_compare_names_the_first_position_that_differs(stores: Stores, master: OpenStore, slave: OpenStore) -> None:

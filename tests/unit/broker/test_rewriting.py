@@ -29,7 +29,6 @@ from support.states import rows
 from support.stores import OpenStore, Stores, make_batch
 
 SEGMENT_BYTES = 64 << 10
-ALL = ReadLimits(1 << 40, 1 << 40)
 #: Two messages each, in three topics one after the other.
 BATCHES = 36
 TOPICS = ("a", "b", "c")
@@ -101,22 +100,6 @@ def log_rows(store: OpenStore, topic: str) -> list[Any]:
     ]
 
 
-def test_a_queue_that_ends_in_a_gap_is_read_to_its_end(store: OpenStore, stores: Stores) -> None:
-    store.create_topic("d")
-    for number in range(6):
-        store.append("d", 0, b"%d" % number, bytes(30_000))
-    fill(store, range(9))
-    store.close()
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    queue = store.key("d", 0)
-    count = len(store.store.log.segments) - 1
-    rewrite(store.store, 0, count, lambda key, offset: key != queue or offset < 4)
-    assert store.store.bounds(queue) == (0, 12)
-    assert store.store.search(queue, 4, ALL) == ([], 12)
-    rewrite(store.store, 0, 1, lambda key, offset: key != queue)
-    assert store.store.bounds(queue) == (12, 12)
-
-
 def test_nothing_may_be_left(store: OpenStore, stores: Stores) -> None:
     log = store.store.log
     end = log.segments[3].start
@@ -141,19 +124,6 @@ def test_a_reader_of_a_former_segment_goes_on(store: OpenStore) -> None:
         seen += [bytes(entry) for _, entry in entries]
     assert len(seen) == len(before)
     assert next(log.entries())[0] == log.complete_from
-
-
-def test_it_gives_way_to_who_removed_one(store: OpenStore) -> None:
-    log = store.store.log
-    rewriting = begin_rewriting(store.store, 0, 2, lambda queue, offset: True)
-    while rewriting.step(1 << 30, 5):
-        pass
-    assert store.store.remove_first(log.segments[1].start)
-    before = log.segments
-    assert not rewriting.put_in_place()
-    rewriting.close()
-    assert log.segments is before
-    assert not list(log.path.glob("*.new*"))
 
 
 def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
@@ -244,15 +214,6 @@ def test_a_state_that_was_lost_cannot_be_made_of_a_part_of_the_log(store: OpenSt
     path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(StoreError, match=r"state\.mdb"):
         stores.open(segment_bytes=SEGMENT_BYTES)
-
-
-def test_a_lost_segment_is_missed(store: OpenStore, stores: Stores) -> None:
-    rewrite(store.store, 0, 3, only(store, "a"))
-    second = store.store.log.segments[1].path
-    store.close()
-    stores.damaged.add(store.path)
-    second.unlink()
-    assert any("a gap: the next segment" in finding for finding in check_directory(store.path).findings)
 
 
 def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> None:
@@ -384,19 +345,3 @@ def test_a_segment_of_another_replica_may_lack_entries(store: OpenStore) -> None
     made.give_up()
     assert log.complete_from == end
     assert [at for at, _ in log.segments[2].entries()] == [at for at, _ in kept]
-
-
-def test_logs_that_were_rewritten_in_other_ways_are_the_same(store: OpenStore, stores: Stores) -> None:
-    store.close()
-    other = shutil.copytree(store.path, stores.folder / "other")
-    store, second = stores.open(segment_bytes=SEGMENT_BYTES), stores.open("other", segment_bytes=SEGMENT_BYTES)
-    rewrite(store.store, 0, 2, only(store, "a"))
-    rewrite(second.store, 1, 2, only(store, "b"))
-    start = max(store.store.log.complete_from, second.store.log.complete_from)
-    end = store.store.saved_position
-    store.close()
-    second.close()
-    comparison = compare_directories(store.path, other)
-    assert comparison.start == start
-    assert comparison.difference is None or f"position {end}" in comparison.difference
-    assert comparison.entries > 0

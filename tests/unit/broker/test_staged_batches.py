@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import lmdb
@@ -14,14 +13,11 @@ from minimq_broker.core.facts import (
     Topic,
     TopicSet,
     TransactionDecided,
-    TransactionsExpired,
 )
 from minimq_broker.core.held.staged_batches import TransactionId
-from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store import commit_group
 from minimq_broker.store.jobs import AppendStatus
-from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
@@ -95,42 +91,6 @@ def test_a_batch_is_staged_once(store: OpenStore) -> None:
         store.stage("x", 0, "u", 0, data)
 
 
-def test_a_full_disk_refuses_what_is_new_and_answers_what_is_staged(
-    store: OpenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
-    put = Segment.put
-
-    def fail(*_: object) -> None:
-        raise lmdb.DiskError("no space")
-
-    monkeypatch.setattr(Segment, "put", fail)
-    go_on = threading.Event()
-
-    def hold(_: State) -> None:
-        """Let what comes next be one group."""
-        assert go_on.wait(PATIENCE_S)
-
-    held = store.submit_fact(hold)
-    sent = [store.submit("t", 0, numbered_batch(7, sequence), TransactionId("x", 0)) for sequence in (1, 0, 1)]
-    go_on.set()
-    held.result(PATIENCE_S)
-    assert [type(future.exception(PATIENCE_S)) for future in sent] == [StoreFull, type(None), StoreFull]
-    assert sent[1].result().status is AppendStatus.ALREADY_STORED
-    monkeypatch.setattr(Segment, "put", put)
-    assert store.stage("x", 0, "t", 0, numbered_batch(7, 1)).status is AppendStatus.OK
-
-
-def test_published_batches_do_not_push_numbers_of_producers_out(store: OpenStore) -> None:
-    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
-    store.decide("x", 0, {7: [0]})
-    store.publish("x")
-    assert list(store.state.producers) == []
-    # Sent as an ordinary one it is another batch, for those who check the directory, too.
-    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is AppendStatus.OK
-    assert store.bodies("t", 0) == [b"7/0"] * 2
-
-
 def test_what_cannot_be_staged(store: OpenStore) -> None:
     data = numbered_batch(7, 0)
     with pytest.raises(TopicNotFound):
@@ -186,14 +146,6 @@ def test_a_large_transaction_is_published_in_parts_between_others(
     assert store.bodies("t", 0) == [LARGE] * 5
 
 
-def test_two_decisions_of_a_name_before_the_first_is_published(store: OpenStore) -> None:
-    for number in range(2):
-        store.stage("x", number, "t", 0, numbered_batch(7, number))
-        store.decide("x", number, {7: [number]})
-    assert store.publish("x") == [2]
-    assert store.bodies("t", 0) == [b"7/0", b"7/1"]
-
-
 def test_a_deleted_topic_takes_what_was_staged_for_it_along(store: OpenStore) -> None:
     store.create_topic("u")
     for sequence, topic in enumerate(("t", "u", "t", "u")):
@@ -228,20 +180,6 @@ def test_nothing_is_published_on_a_full_disk(store: OpenStore) -> None:
         store.publish("x")
     store.store._writer.refusal = lambda: None
     assert store.publish("x") == [1]
-
-
-def test_what_nobody_decides_on_expires(store: OpenStore) -> None:
-    begin_ms = store.clock.now_ms
-    for sequence in range(3):
-        store.clock.now_ms = begin_ms + sequence
-        store.stage("x", 0, "t", 0, numbered_batch(7, sequence))
-    store.stage("z", 0, "t", 0, numbered_batch(7, 3))
-    store.decide("y", 0, {})
-    table = store.state.transactions
-    assert [len(table.older(begin_ms + ms, 10)) for ms in range(4)] == [0, 1, 1, 2]
-    assert len(table.older(begin_ms + 3, 1)) == 1
-    store.record(TransactionsExpired(table.older(begin_ms + 2, 10)))
-    assert [*table] == [("z", 0, 7)]
 
 
 # ---- Over starts, in several segments ------------------------------------------------------------------
@@ -331,38 +269,6 @@ def test_a_checkpoint_lets_go_of_what_was_published_before_it(stores: Stores) ->
     assert both < store.state.transactions.needed_from < NOTHING_NEEDED
     store.store.confirm(second)
     wait_until(lambda: store.state.transactions.needed_from == NOTHING_NEEDED, PATIENCE_S)
-
-
-def test_no_segment_goes_between_a_decision_and_its_effect(stores: Stores) -> None:
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    store.create_topic("t", queues=2)
-    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
-    for _ in range(3):
-        store.append("t", 1, LARGE, LARGE)
-    store.close()
-    again = stores.open(segment_bytes=SEGMENT_BYTES)
-    wanted = TransactionDecided("x", 0, b"", (StagedSequences(7, (0,)),))
-    removal = threading.Thread(target=lambda: again.store.remove_first(NOTHING_NEEDED))
-
-    def decide(state: State) -> TransactionDecided:
-        assert state.transactions.missing(wanted, again.store.log.start) == 0
-        removal.start()
-        removal.join(0.1)
-        return wanted
-
-    again.submit_fact(decide, keeps_log=True).result(PATIENCE_S)
-    removal.join()
-    assert again.store.log.start == 0
-    assert again.publish("x") == [1]
-
-
-def test_staged_batches_are_as_old_as_others(store: OpenStore) -> None:
-    store.stage("x", 0, "t", 0, numbered_batch(7, 0))
-    assert store.store.log.active.newest_ms() == store.clock.now_ms
-    store.clock.now_ms += 5
-    store.decide("x", 0, {7: [0]})
-    store.publish("x")
-    assert store.store.log.active.newest_ms() == store.clock.now_ms
 
 
 def test_a_staged_batch_that_is_damaged_is_skipped(
@@ -519,17 +425,6 @@ def test_a_slave_keeps_what_its_master_may_decide_on(stores: Stores, pair: tuple
     again.store.lead(2)
     again.publish("x")
     assert again.bodies("t", 0) == WANTED
-
-
-def test_a_master_does_not_keep_what_nobody_has_decided_on(stores: Stores) -> None:
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    store.create_topic("t", queues=2)
-    stage_over_segments(store)
-    store.close()
-    again = stores.open(segment_bytes=SEGMENT_BYTES)
-    while again.store.remove_first(NOTHING_NEEDED):
-        pass
-    assert again.store.log.start > again.state.transactions.open_from()
 
 
 def test_a_copy_has_what_is_staged(stores: Stores, pair: tuple[OpenStore, OpenStore]) -> None:

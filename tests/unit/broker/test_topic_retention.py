@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from minimq_broker.core.upkeep.retention import RetentionRules
-from minimq_broker.store.upkeep.topic_retention import TopicRetention, TopicSizes
+from minimq_broker.store.upkeep.topic_retention import TopicRetention
 from support.chance import SEED
 from support.stores import OpenStore, Stores
 from support.topic_rules import set_rules
@@ -124,21 +122,3 @@ def test_by_size(stores: Stores) -> None:
     store = stores.open(segment_bytes=SEGMENT_BYTES)
     look(store)
     assert kept[0][1] == first(store, "a", kept[0][0])
-
-
-def test_sizes_are_counted_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = stores.open(segment_bytes=SEGMENT_BYTES)
-    store.create_topic("a")
-    store.append("a", 0, bytes(1000))
-    active = store.store.log.active
-    topic_id = store.key("a", 0).topic_id
-    sizes = TopicSizes(active, SEGMENT_BYTES)
-    [(start, size)] = sizes.slices(topic_id)
-    store.append("a", 0, bytes(1000))
-    assert sum(size for _, size in sizes.slices(topic_id)) == 2 * size
-    assert start == active.start
-    assert sizes.size_of(topic_id, active.start) == 0
-    store.store.call(lambda: store.store.log.roll(store.store.end))
-    sizes.slices(topic_id)
-    monkeypatch.setattr(active, "queues_of", None)
-    assert sizes.size_of(topic_id, 1 << 60) == 2 * size
