@@ -6,7 +6,6 @@ import random
 import struct
 import subprocess
 import sys
-import threading
 import tracemalloc
 
 import google_crc32c
@@ -190,25 +189,6 @@ def test_a_window_over_the_limit_is_refused() -> None:
     wide = struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 17 << 3, 100) + b"\0"
     with pytest.raises(CorruptBatch, match="too much memory"):
         RecordBatch(with_frame(wide))
-
-
-def test_threads_compress_and_open_at_the_same_time() -> None:
-    plain = encode(REPEATED * 20)
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        for _ in range(20):
-            messages = [one(body=b"%d" % number + message.body, tag=message.tag) for message in REPEATED * 20]
-            if RecordBatch(encode(messages, compression=ALWAYS)).bodies() != [message.body for message in messages]:
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert RecordBatch(encode(REPEATED * 20, compression=ALWAYS)).bodies() == RecordBatch(plain).bodies()
 
 
 def test_who_does_not_compress_does_not_load_the_library() -> None:

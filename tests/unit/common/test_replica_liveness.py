@@ -29,31 +29,6 @@ def winner(call: ReplicaLiveness, now: float, known: ReplicaSet | None = None) -
     return elected.master_id if elected else None
 
 
-def test_after_a_start_a_whole_lease_passes_before_anybody_is_elected() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    for now in range(11):
-        call.hear(record(), SLAVE, now)
-        assert winner(call, now) is None
-    assert winner(call, PATIENCE_S) == 1
-
-
-def test_every_report_of_the_master_renews_its_lease() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    for now in range(40):
-        call.hear(record(), SLAVE, now)
-        if now <= 20:
-            call.hear(record(), report(), now)
-        assert winner(call, now) == (1 if now >= 20 + PATIENCE_S else None)
-
-
-def test_a_master_that_was_started_anew_does_not_renew_the_lease_and_is_a_candidate() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    for now in range(11):
-        call.hear(record(), report(run=7, last_term=1, log_end=5), now)
-        call.hear(record(), SLAVE, now)
-    assert winner(call, PATIENCE_S) == 0
-
-
 def test_a_master_that_resigns_is_replaced_at_once() -> None:
     call = ReplicaLiveness(record(), now=0)
     known = replace(record(), in_sync=frozenset({0, 1}))
@@ -93,21 +68,6 @@ def test_the_next_run_of_a_master_that_had_begun_its_term_does_not_wait_and_anot
         assert elected.wait_s == wait_s
 
 
-def test_a_resignation_of_somebody_else_ends_no_lease() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    call.hear(record(), SLAVE, 5)
-    call.hear(record(), report(2, last_term=1, resigns=True), 5)
-    call.hear(record(), report(run=7, resigns=True), 5)  # the master has another run
-    assert winner(call, 5) is None
-    assert call.next_look_at(record(), 5) == PATIENCE_S
-
-
-def test_the_silent_are_not_elected() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    call.hear(record(), SLAVE, 0)
-    assert winner(call, PATIENCE_S) is None
-
-
 def test_whoever_is_back_first_waits_for_the_others() -> None:
     call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 100)
@@ -144,12 +104,6 @@ def test_a_promotion_ends_with_the_lease_and_waits_for_nobody_else() -> None:
     assert winner(call, PATIENCE_S, ending) == 1
 
 
-def test_a_new_term_begins_with_a_lease_of_its_own_length() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    call.adopt(replace(record(), term=2, lease_s=20), 100)
-    assert call.next_look_at(record(), 100) == 122
-
-
 def test_without_a_master_the_time_of_a_lease_begins_anew() -> None:
     call = ReplicaLiveness(record(), now=0)
     call.adopt(replace(record(), master_run=0), 5)
@@ -176,15 +130,6 @@ def test_an_old_copy_of_the_master_is_not_elected() -> None:
     assert winner(call, PATIENCE_S, alone) is None
     call.hear(alone, report(run=7, last_term=1, log_end=90), PATIENCE_S)
     assert winner(call, PATIENCE_S, alone) == 0
-
-
-def test_a_log_that_has_grown_since_its_report_is_not_measured_again() -> None:
-    call = ReplicaLiveness(record(), now=0)
-    for each in (1, 2):
-        call.hear(record(), report(each, last_term=1, log_end=50), 0)
-    call.hear(record(), report(last_term=1, log_end=90, common_end=80), 1)
-    call.hear(record(), report(last_term=1, log_end=90, resigns=True), 2)
-    assert winner(call, 2) == 1
 
 
 def test_an_old_copy_is_promoted_by_hand_if_that_is_wanted() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from minimq_common.errors import BrokerConflict, InvalidArgument
-from minimq_common.model import BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.model import Permission, QueueData
 from minimq_nameserver.route_table import BrokerState, RouteTable
 
 RW, READ, WRITE, NONE = Permission.READ_WRITE, Permission.READ, Permission.WRITE, Permission.NONE
@@ -41,33 +41,11 @@ def table_of(*states: BrokerState) -> RouteTable:
     return table
 
 
-def route_of(table: RouteTable, topic: str = "orders") -> TopicRoute:
-    route = table.route(topic)
-    assert route is not None
-    return route
-
-
 def everything(table: RouteTable) -> object:
     return table.brokers(), [table.route(topic) for topic in sorted(table.topics())]
 
 
 # ---- What a route says ---------------------------------------------------------------------------
-
-
-def test_a_route_lists_the_brokers_that_carry_the_topic_sorted_by_name() -> None:
-    table = table_of(state("broker-b"), state("broker-a"), state("broker-a", 1), state("broker-c", topics=["other"]))
-
-    assert route_of(table) == TopicRoute(
-        "orders",
-        (QueueData("broker-a", 8, 4, RW), QueueData("broker-b", 8, 4, RW)),
-        {
-            "broker-a": BrokerData("default", "broker-a", {0: "broker-a-0:10911", 1: "broker-a-1:10911"}),
-            "broker-b": BrokerData("default", "broker-b", {0: "broker-b-0:10911"}),
-        },
-    )
-    assert table.route("nothing") is None
-    assert sorted(table.topics()) == ["orders", "other"]
-    assert [broker.broker_name for broker in table.brokers()] == ["broker-a", "broker-b", "broker-c"]
 
 
 def test_a_slave_learns_its_master() -> None:
@@ -150,21 +128,6 @@ def test_a_stream_serves_one_broker() -> None:
 
 
 # ---- Time ----------------------------------------------------------------------------------------
-
-
-def test_silence_for_the_whole_time_removes_a_broker() -> None:
-    table = table_of(state("broker-a"), state("broker-b"))
-    assert table.heartbeat(1, 1, now=60)
-
-    assert table.expire(now=119.9).topics == set()
-    change = table.expire(now=120)
-
-    assert change.topics == {"orders"}
-    assert [session for session, _ in change.ended] == [2]
-    assert "broker-b (id 0) at broker-b-0:10911" in change.ended[0][1]
-    assert list(route_of(table).brokers) == ["broker-a"]
-    assert table.expire(now=180).topics == {"orders"}
-    assert everything(table) == ([], [])
 
 
 def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:

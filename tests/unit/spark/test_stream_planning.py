@@ -84,12 +84,6 @@ def test_where_a_stream_begins() -> None:
 # ---- What comes next ------------------------------------------------------------------------------
 
 
-def test_it_goes_on_after_what_was_read() -> None:
-    outlook = ahead({A0: StoredOffsets(0, 20, ID_7), A1: StoredOffsets(0, 3, ID_7)})
-    assert (outlook.starts, outlook.ends, outlook.losses) == ({A0: 15, A1: 3}, {A0: 20, A1: 3}, ())
-    assert (outlook.available, outlook.topic_ids) == (5, {AT_A: ID_7})
-
-
 def test_a_new_queue_begins_with_its_first_message() -> None:
     outlook = ahead({A0: StoredOffsets(0, 15, ID_7), A1: StoredOffsets(0, 3, ID_7), B0: StoredOffsets(2, 6, ID_9)})
     assert (outlook.starts[B0], outlook.ends[B0], outlook.topic_ids) == (2, 6, {AT_A: ID_7, AT_B: ID_9})
@@ -179,10 +173,6 @@ def test_many_losses_are_told_in_one_line() -> None:
 
 
 # ---- How far --------------------------------------------------------------------------------------
-
-
-def test_without_limits_all_is_taken() -> None:
-    assert limited({A0: 1000, A1: 1}, BatchLimits()) == {A0: 1000, A1: 1}
 
 
 def test_each_queue_gives_its_share() -> None:
