@@ -173,6 +173,16 @@ def test_what_members_held_is_frozen_when_a_version_begins() -> None:
     assert joined.held == {"a": (Q2,)}
 
 
+def test_what_a_member_holds_now_is_known() -> None:
+    table = GroupTable(0)
+    table.join("g", "a", T, [Q0])
+    assert table.holds("g", "a", Q0)
+    assert not table.holds("g", "a", Q1)
+    assert not table.holds("g", "b", Q0)
+    table.hold("g", "a", [Q1])
+    assert not table.holds("g", "a", Q0)
+
+
 queues = st.lists(st.sampled_from([Q0, Q1, Q2]), max_size=3)
 steps = st.tuples(st.sampled_from(["join", "hold", "leave"]), st.sampled_from("abc"), queues)
 

@@ -51,20 +51,6 @@ def test_records_arrive_in_order_on_another_thread(recorder: Recorder) -> None:
     assert threading.get_ident() not in recorder.threads
 
 
-def test_many_threads_lose_nothing(recorder: Recorder) -> None:
-    def work(name: int) -> None:
-        for number in range(100):
-            LOG.warning("%d %d", name, number)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    client_log.flush(60)
-    assert sorted(recorder.lines) == sorted(f"{name} {number}" for name in range(5) for number in range(100))
-
-
 def test_records_are_dropped_and_counted_while_a_handler_blocks(
     recorder: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -88,21 +87,6 @@ def test_head_costs_only_the_lines_that_it_shows(pipe: tuple[int, int], lines: i
         assert head.stdout is not None
         assert head.stdout.read().count(b"\n") == lines
     assert taken_back(output, reader_left=True) == {QUEUES[0]: 100 + lines}
-
-
-def test_a_reader_that_takes_nothing_is_waited_for_only_once(
-    pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, writing = pipe
-    output = MessageOutput(writing, as_body, threading.Event())
-    started = time.monotonic()
-    output.write(messages(QUEUES[0], 0, 100))
-    waited = time.monotonic()
-    assert waited - started > 0.4
-    monkeypatch.setattr("minimq.cli.message_output._SINGLE_S", 100.0)
-    output.write(messages(QUEUES[0], 100, 100))
-    assert time.monotonic() - waited < 50
-    assert output.count == 200
 
 
 def test_a_disk_that_is_full_is_named_and_nothing_counts_as_written() -> None:

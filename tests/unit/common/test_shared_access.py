@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security import shared_access
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.shared_access import AccessRank, SharedAccess, exchange
 from minimq_proto.v1.nameserver_pb2 import AccessNotice
@@ -86,33 +85,6 @@ def test_the_newest_document_reaches_every_server(servers: int, events: list[tup
         for link in links:
             await link.end()
         assert all(each.age.seconds > 0 for each in own)
-
-    asyncio.run(test())
-
-
-def test_a_document_is_sent_once_to_whom_it_is_new() -> None:
-    async def test() -> None:
-        here, there = SharedAccess(), SharedAccess()
-        here.offer(document(3, "alice"), "test")
-        link = Link(here, there)
-        await turns(20)
-        assert sorted(notice.document for notice in link.said) == [b"", document(3, "alice").encoded()]
-        assert there.document == here.document
-        await link.end()
-
-    asyncio.run(test())
-
-
-def test_of_a_document_that_both_have_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        here, there = SharedAccess(), SharedAccess()
-        for each in (here, there):
-            each.offer(document(3, "alice"), "test")
-        monkeypatch.delattr(shared_access, "decode")
-        link = Link(here, there)
-        await turns(20)
-        assert [each.age.seconds for each in (here, there)] == [0, 0]
-        await link.end()
 
     asyncio.run(test())
 
