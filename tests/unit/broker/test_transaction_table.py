@@ -27,6 +27,7 @@ from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy, TransactionEnded
 from support.states import transaction_rows
 
@@ -187,6 +188,48 @@ def test_what_is_missing_of_a_decision() -> None:
     assert of.missing(wanted, 0) == 2
     assert of.missing(wanted, 1) == 3
     assert of.missing(decided("x", 1, (7, (0,))), 0) == 1
+
+
+def test_what_is_published_is_needed_until_it_is_saved_whatever_is_decided_meanwhile() -> None:
+    """A start goes on from what was saved: there it is still to be published."""
+    of = table()
+    for position, number in ((3, 0), (5, 0), (14, 1)):
+        of.apply(staged(position, number=number), position)
+    of.apply(decided("x", 0, (7, (3, 5))), 20)
+    of.publish(3, 22)
+    of.apply(decided("x", 1, (7, (14,))), 23)
+    assert of.needed_from == 3
+    of.publish(5, 24)
+    of.publish(14, 25)
+    of.release(25)
+    assert of.needed_from == 3
+    of.release(26)
+    assert of.needed_from == NOTHING_NEEDED
+
+
+def test_what_is_skipped_is_needed_until_that_is_saved() -> None:
+    of = table()
+    of.apply(staged(3), 3)
+    of.apply(decided("x", 0, (7, (3,))), 10)
+    of.apply(PublicationSkipped("x", 0, 1), 11)
+    of.release(11)
+    assert of.needed_from == 3
+    of.release(12)
+    assert of.needed_from == NOTHING_NEEDED
+
+
+def test_what_a_deleted_topic_takes_along_is_needed_until_that_is_saved() -> None:
+    of = table()
+    of.apply(staged(3), 3)
+    of.apply(staged(5, topic_id=2), 5)
+    of.apply(decided("x", 0, (7, (3, 5))), 10)
+    of.forget_topic(2, 11)
+    of.forget_topic(1, 12)
+    assert of.unpublished == {}
+    of.release(12)
+    assert of.needed_from == 3
+    of.release(13)
+    assert of.needed_from == NOTHING_NEEDED
 
 
 def loaded(of: TransactionTable, **bounds: int) -> TransactionTable:
