@@ -110,6 +110,8 @@ class Found(NamedTuple):
     messages: list[ReceivedMessage]
     handed: HandOver
     given: int
+    #: Has one item: the poll that returns the messages takes it, or a `close` on another thread; then nobody has them.
+    claim: Iterator[bool]
 
     def one_by_one(self, reader: PullReader) -> Iterator[ReceivedMessage]:
         """Yield the messages until the turn ends; one is finished when the next is asked for."""
@@ -255,7 +257,7 @@ class Consumer:
                 continue  # it may have been taken back meanwhile
             if messages := handed.messages:  # else none is wanted, or compaction has removed all of them
                 end = min(handed.given + most, len(messages))
-                return Found(messages[handed.given : end], handed, end)
+                return Found(messages[handed.given : end], handed, end, iter([True]))
         return None
 
     async def _announce_all(self) -> bool:

@@ -22,7 +22,7 @@ from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
-from minimq_common.errors import Fenced, MiniMQError, TopicNotFound
+from minimq_common.errors import Closed, Fenced, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
@@ -199,8 +199,10 @@ class PullConsumer(PullFace):
             found = run_steps(lambda: self._reader.poll(timeout, max_messages))
         if found is None:
             return []
-        found.handed.given = found.given  # no signal is handled from here to the return
-        return found.messages
+        for _ in found.claim:  # no signal is handled from here to the return
+            found.handed.given = found.given
+            return found.messages
+        raise Closed("the consumer is closed")
 
     def poll_arrow(
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None

@@ -213,6 +213,8 @@ class PullReader(Consumer):
             return
         self._closed = True
         self.turn = object()
+        if self._found is not None and not next(self._found.claim, False):  # a poll returns them, or has
+            self._found.handed.given = self._found.given
         try:
             await self._revoke_all()
             if self._committing is not None:
