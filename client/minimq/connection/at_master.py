@@ -1,6 +1,7 @@
-"""The retry policy: a request goes to the master of a broker, whichever server that is by then, until its deadline.
+"""Carries out the retry policy: a request for the master of a broker goes, by `at_master`, to whichever server that is.
 
-Calls of threads are repeated by the same schedule.
+Any other call is made by `tried`, and in a thread by `with_retries`. The error at the end is that of the last try; if
+that had no answer, an answer of an earlier one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from minimq.connection.retry_schedule import RetrySchedule
+from minimq.connection.retry_schedule import SHORTEST_TRY_S, RetrySchedule
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
@@ -62,13 +63,11 @@ async def at_master(
 ) -> T:
     """Return what an attempt returns, which is given the address of the master; on the event loop of the connection.
 
-    Each try has a share of the time, so that a hung server does not eat all of it, and is cancelled when that is over.
-    The last one is at the end of `timeout_s`. `again` tells whether an error is worth another try, and may raise
-    another one. The error is that of the last try; if it had no answer, an answer of an earlier one.
+    Each try has a share of the time, and is cancelled when that is over. `again` tells whether an error is worth
+    another try, and may raise another one.
     """
     loop = asyncio.get_running_loop()
     schedule = RetrySchedule(timeout_s, loop.time())
-    answer: MiniMQError | None = None
     while True:
         address = ""
         limit_s = schedule.try_s(loop.time())
@@ -81,10 +80,28 @@ async def at_master(
         except TimeoutError:
             error = DeadlineExceeded(f"the broker at {address or '?'} gave no answer within {limit_s:.1f} s")
         master.failed(address, error)
-        answer = error if error.answered else answer
-        if not (error.retriable if again is None else again(address, error)):
-            raise error
-        await asyncio.sleep(schedule.pause_after_s(error, loop.time(), answer))
+        is_worth_it = None if again is None else again(address, error)
+        await asyncio.sleep(schedule.pause_s(error, loop.time(), again=is_worth_it))
+
+
+async def tried(
+    attempt: Callable[[float], Awaitable[T]], timeout_s: float, *, only: type[MiniMQError] = MiniMQError
+) -> T:
+    """Return what an attempt returns, which is given the seconds left; repeat it while servers are absent.
+
+    With `only`, it is repeated after such errors alone.
+    """
+    begun_at = time.monotonic()
+    schedule: RetrySchedule | None = None
+    left_s = timeout_s
+    while True:
+        try:
+            return await attempt(max(left_s, SHORTEST_TRY_S))
+        except only as error:
+            schedule = schedule or RetrySchedule(timeout_s, begun_at)
+            pause_s = schedule.pause_s(error, time.monotonic())
+        await asyncio.sleep(pause_s)
+        left_s = schedule.left_s(time.monotonic())
 
 
 def with_retries(
@@ -95,15 +112,13 @@ def with_retries(
     option: str = "",
     only: Callable[[MiniMQError], bool] | None = None,
 ) -> T:
-    """Return what an attempt returns, which is repeated while servers are absent."""
+    """Do as `tried`, in a thread; `only` tells which errors are worth another try."""
     schedule = RetrySchedule(timeout_s, time.monotonic(), option)
     while True:
         try:
             return attempt(schedule.left_s(time.monotonic()))
         except MiniMQError as error:
-            if only is not None and not only(error):
-                raise
-            pause_s = schedule.pause_s(error, time.monotonic())
+            pause_s = schedule.pause_s(error, time.monotonic(), again=None if only is None else only(error))
         (wait or time.sleep)(pause_s)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
+from minimq.connection.at_master import tried
 from minimq.connection.cluster import Cluster
-from minimq.connection.connection import RECONNECT_S, BrokerMethod, Connection
+from minimq.connection.connection import BrokerMethod, Connection
 from minimq.connection.loop_calls import LoopCall, LoopOutcome, Outcome, UserLoop, as_coroutine
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
-from minimq.connection.retry_schedule import RetrySchedule
+from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback
 from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
@@ -28,9 +28,6 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-#: Least time for a question, in seconds, however little is left of the time to wait for servers.
-_SHORTEST_S = 0.2
 
 
 class ClusterClient:
@@ -189,14 +186,7 @@ class RouteCache:
 
     async def with_retries(self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float) -> T:
         """Return what an attempt returns, which gets its timeout in seconds; repeat it while servers are absent."""
-        schedule = RetrySchedule(timeout_s, time.monotonic())
-        while True:
-            left_s = schedule.left_s(time.monotonic())
-            try:
-                return await attempt(min(max(left_s, _SHORTEST_S), self._client.timeout_s))
-            except MiniMQError as error:
-                pause_s = schedule.pause_s(error, time.monotonic())
-            await asyncio.sleep(pause_s)
+        return await tried(lambda left_s: attempt(min(left_s, self._client.timeout_s)), timeout_s)
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""

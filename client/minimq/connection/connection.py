@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import grpc
 import grpc.aio
 
+from minimq.connection.at_master import tried
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
@@ -40,9 +41,6 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 #: Picks the method of a stub.
 BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
-#: A broker that is not reached is tried again for this long, in seconds: one that has just come back needs a moment.
-RECONNECT_S = 1.5
-_PAUSE_S = 0.05
 #: Calls to one broker that are under way at once.
 _PARALLEL_CALLS = 32
 
@@ -103,16 +101,15 @@ class BrokerCalls:
         reconnect_s: float = 0.0,
     ) -> Response:
         """Return the answer of one broker."""
-        peer = f"broker {address}"
-        give_up = time.monotonic() + reconnect_s
-        while True:
+
+        async def attempt(_: float) -> Response:
+            peer = f"broker {address}"
             try:
                 return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
             except grpc.aio.AioRpcError as failure:
-                error = from_rpc_error(failure, peer)
-            if not isinstance(error, Unavailable) or time.monotonic() >= give_up:
-                raise error
-            await asyncio.sleep(_PAUSE_S)
+                raise from_rpc_error(failure, peer) from None
+
+        return await tried(attempt, reconnect_s, only=Unavailable)
 
     async def call_all(
         self,

@@ -7,12 +7,14 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 import grpc.aio
 
+from minimq.connection.at_master import tried
 from minimq.connection.away import ClusterView, ConflictReport, away_everywhere, check_route, merge, view_from_wire
 from minimq_common.errors import (
     ConnectionMismatch,
@@ -48,8 +50,6 @@ DEFAULT_TIMEOUT_S = 5.0
 
 #: Interval of checks of a name server that does not show an awaited change yet.
 _LOOK_AGAIN_S = 0.01
-#: Time between two looks at one that has just started and waits for its brokers.
-_BUSY_RETRY_S = 0.05
 #: One that does not answer within this time is not waited for.
 _ANSWER_S = 1.0
 
@@ -145,30 +145,30 @@ class NameServers:
         Also a refusal is no reason to ask no further: name servers do not know of each other, and a topic that is
         unknown to one may have reached another.
         """
+        return await tried(partial(self._ask_any, method, request, read), timeout_s, only=SystemBusy)
+
+    async def _ask_any(
+        self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
+    ) -> T:
         deadline = time.monotonic() + timeout_s
-        while True:
-            refusal: MiniMQError | None = None
-            silent: dict[str, str] = {}
-            untried = self._in_order()
-            while untried:
-                # An equal share of the remaining time, so that a name server that hangs leaves time for the others.
-                share_s = max(0.001, (deadline - time.monotonic()) / len(untried))
-                address = untried.pop(0)
-                try:
-                    answer = await self._ask_one(address, method, request, read, share_s)
-                except _NoAnswerError as silence:
-                    silent[address] = str(silence)
-                except MiniMQError as error:
-                    refusal = _likelier_to_pass(refusal, error)
-                else:
-                    if silent:
-                        self._preferred = address
-                    return answer
-            if refusal is None:
-                raise _nobody_answers({address: silent[address] for address in self.addresses})
-            if not isinstance(refusal, SystemBusy) or time.monotonic() + refusal.retry_after_s >= deadline:
-                raise refusal
-            await asyncio.sleep(refusal.retry_after_s)
+        refusal: MiniMQError | None = None
+        silent: dict[str, str] = {}
+        untried = self._in_order()
+        while untried:
+            # An equal share of the remaining time, so that a name server that hangs leaves time for the others.
+            share_s = max(0.001, (deadline - time.monotonic()) / len(untried))
+            address = untried.pop(0)
+            try:
+                answer = await self._ask_one(address, method, request, read, share_s)
+            except _NoAnswerError as silence:
+                silent[address] = str(silence)
+            except MiniMQError as error:
+                refusal = _likelier_to_pass(refusal, error)
+            else:
+                if silent:
+                    self._preferred = address
+                return answer
+        raise refusal or _nobody_answers({address: silent[address] for address in self.addresses})
 
     async def _ask_one(
         self,
@@ -195,18 +195,17 @@ class NameServers:
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
         """Return what the name servers that answer know together, sorted by broker name; empty when none answers."""
-        deadline = time.monotonic() + timeout_s
-        while True:
+
+        async def look(_: float) -> list[BrokerData]:
             views = await self._views()
             if not settled or not views or any(view.settled for view in views.values()):
                 return merge(views.values())
-            if time.monotonic() >= deadline:
-                raise SystemBusy(
-                    f"name server {', '.join(views)} has just started and waits for its brokers: it is not known yet "
-                    "which ones there are; nothing was changed, try again",
-                    retry_after_s=_BUSY_RETRY_S,
-                )
-            await asyncio.sleep(_BUSY_RETRY_S)
+            raise SystemBusy(
+                f"name server {', '.join(views)} has just started and waits for its brokers: it is not known yet "
+                "which ones there are; nothing was changed, try again"
+            )
+
+        return await tried(look, timeout_s, only=SystemBusy)
 
     async def away(self) -> list[AwayBroker]:
         """Return the brokers that have gone, as the name servers that answer know together, sorted by name."""
@@ -296,14 +295,10 @@ class NameServers:
         return clusters
 
     async def _cluster(self, address: str) -> nameserver_pb2.GetClusterResponse:
-        request, deadline = nameserver_pb2.GetClusterRequest(), time.monotonic() + _ANSWER_S
-        while True:
-            try:
-                return await self._call(address, lambda stub: stub.GetCluster, request, _ANSWER_S)
-            except SystemBusy as busy:  # it has just started
-                if time.monotonic() + busy.retry_after_s >= deadline:
-                    raise
-                await asyncio.sleep(busy.retry_after_s)
+        request = nameserver_pb2.GetClusterRequest()
+        return await tried(
+            lambda _: self._call(address, lambda stub: stub.GetCluster, request, _ANSWER_S), _ANSWER_S, only=SystemBusy
+        )
 
     async def _call(
         self, address: str, method: Method[Request, Response], request: Request, timeout_s: float

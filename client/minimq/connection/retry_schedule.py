@@ -1,4 +1,7 @@
-"""The retry policy of calls and of batches: how long a try may take, and when the next one follows."""
+"""The retry policy: which error is worth another try, when that follows, and how long a try may take. Pure.
+
+`at_master` carries it out for calls. What is tried for as long as a client lives waits for `PAUSE_S` each time.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from minimq_common.errors import MiniMQError
 #: Waits between two tries, in seconds: each is twice as long as the one before.
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 0.5
+#: Wait before what has no end is tried again, in seconds.
+PAUSE_S = 0.2
+#: A broker that is not reached is tried again for this long, in seconds: one that has just come back needs a moment.
+RECONNECT_S = 1.5
 #: Each try gets a share of the time that is left: one part in so many. So a hung broker does not eat all of it, and the
 #: first try least of all: another broker is mostly free, and a batch that was stored by then is not stored again.
 _SHARES = (6, 3, 2, 1)
 #: A try is given at least this long, however little is left, in seconds.
-_SHORTEST_TRY_S = 0.2
+SHORTEST_TRY_S = 0.2
 #: Waits of a batch before its second, third, ... try: the first goes elsewhere at once.
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Wait of a batch that was not tried, because no broker takes it.
@@ -27,35 +34,42 @@ class RetrySchedule:
         self._give_up_at = now + timeout_s
         self._pause_s = _FIRST_PAUSE_S
         self._tries = 0
+        self._answer: MiniMQError | None = None
 
     def left_s(self, now: float) -> float:
         """Return how many seconds are left."""
         return max(self._give_up_at - now, 0.0)
 
     def try_s(self, now: float) -> float:
-        """Return how many seconds the next try may take."""
+        """Return how many seconds the next try may take, if it is to have a share of the time."""
         self._tries += 1
         return try_timeout_s(now, self._give_up_at, self._tries - 1)
 
-    def pause_s(self, error: MiniMQError, now: float) -> float:
-        """Return how many seconds to wait before the next try. The last try is at the end of the time."""
-        if not error.retriable:
-            raise error
-        return self.pause_after_s(error, now)
+    def pause_s(self, error: MiniMQError, now: float, *, again: bool | None = None) -> float:
+        """Return how many seconds to wait before the next try, unless `again` tells that an error is worth none.
 
-    def pause_after_s(self, error: MiniMQError, now: float, shown: MiniMQError | None = None) -> float:
-        """Do as `pause_s` for an error of any kind; at the end, `shown` is raised if it is given."""
+        The last try is at the end of the time. Then the error is raised; if it is no answer, an earlier answer.
+        """
+        if not (error.retriable if again is None else again):
+            raise error
+        self._answer = error if error.answered else self._answer
         left_s = self.left_s(now)
         if not left_s:
-            raise after_waiting(shown or error, self._timeout_s, self._option) from None
+            shown = self._answer or error
+            raise (after_waiting(shown, self._timeout_s, self._option) if self._timeout_s or self._option else shown)
         pause_s = min(max(self._pause_s, error.retry_after_s), left_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._pause_s = longer(self._pause_s)
         return pause_s
+
+
+def longer(pause_s: float = 0.0) -> float:
+    """Return how many seconds to wait after a wait of that long; the first if there was none."""
+    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
 
 
 def try_timeout_s(now: float, deadline: float, tries: int) -> float:
     """Return how many seconds the next try may take, after so many tries: its share of the time left."""
-    return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], _SHORTEST_TRY_S)
+    return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], SHORTEST_TRY_S)
 
 
 def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:

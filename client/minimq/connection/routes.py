@@ -14,6 +14,7 @@ import grpc.aio
 
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
+from minimq.connection.retry_schedule import longer
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
@@ -36,10 +37,6 @@ _NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
 
 #: Topics that are watched at most, as name servers have it; further ones are asked for at each poll.
 MOST_WATCHED = 20_000
-
-#: Waits between two tries to open the stream, in seconds.
-_FIRST_RETRY_S = 0.1
-_LONGEST_RETRY_S = 1.0
 
 _Stream = grpc.aio.StreamStreamCall[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent]
 
@@ -89,19 +86,19 @@ class RouteWatch:
     async def run(self) -> None:
         """Watch until this is cancelled."""
         self._sound_at = time.monotonic()
-        retry_s = _FIRST_RETRY_S
+        pause_s = 0.0
         while True:
             nameserver = self._nameservers.preferred
             self._events = 0
             try:
                 if await self._follow(nameserver):
-                    retry_s = _FIRST_RETRY_S
+                    pause_s = 0.0
                     continue
             except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             self._nameservers.avoid(nameserver)
-            retry_s = _FIRST_RETRY_S if self._events else min(2 * retry_s, _LONGEST_RETRY_S)
-            await asyncio.sleep(retry_s)
+            pause_s = longer(0.0 if self._events else pause_s)
+            await asyncio.sleep(pause_s)
 
     async def _follow(self, nameserver: str) -> bool:
         stream = self._open(nameserver)

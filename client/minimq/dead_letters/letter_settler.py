@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple
 
 from minimq.administration.masters import Masters, make_group_topic
 from minimq.connection.client import ClusterClient
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.dead_letters.dead_letter import DeadLetter, Wants
 from minimq.receiving.consumer_options import RETRY_DELAYS_S
 from minimq.receiving.range_reader import RangeOptions, RangeReader
@@ -55,9 +56,8 @@ _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
 #: The most that any broker takes: what was received has passed the limit of its own.
 _MOST_BYTES = 32 << 20
-#: How often another command may be ahead, and the wait before it is looked again, in seconds.
-_TRIES = 20
-_AGAIN_S = 0.5
+#: How often another command may be ahead.
+_TRIES = 50
 #: What says that an original cannot be read, whenever it is tried.
 _CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
 #: Dead letters that are named in an error.
@@ -265,7 +265,7 @@ class LetterSettler:
                     self._settle(sender, part)
             except (Fenced, OffsetOutOfRange):  # or originals were deleted meanwhile
                 self._reader.forget_bounds()
-                self._client.pause(_AGAIN_S)
+                self._client.pause(PAUSE_S)
             else:
                 return
         raise Unavailable("another command settles dead letters of the group now: run this one again after it")

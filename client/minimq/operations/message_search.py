@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.operations.places import SearchBounds
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
@@ -24,8 +25,6 @@ _ID_PARTS = (16, 32)
 
 #: Called with the number of offsets that were looked at, and of those that are known to be in the range by now.
 Progress = Callable[[int, int], None]
-#: Wait before a broker that did not answer is asked again, in seconds.
-_AGAIN_S = 0.1
 #: Queues about which one broker is asked at once, so that it has something to do while an answer is on its way.
 _QUEUES_AT_ONCE = 4
 
@@ -250,7 +249,7 @@ class MessageSearch:
         if broker.silent_since is None:
             broker.silent_since = now
         if error.retriable and now - broker.silent_since < self._bounds.patience_s:
-            broker.ask_at = now + max(error.retry_after_s, _AGAIN_S)
+            broker.ask_at = now + max(error.retry_after_s, PAUSE_S)
             if error.refresh_route:
                 with suppress(MiniMQError):
                     self._client.routes.refresh(way.queue.topic)

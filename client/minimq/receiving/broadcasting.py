@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
@@ -28,7 +29,6 @@ from minimq_common.words import expanded
 log = client_logger(__name__)
 
 _TICK_S = 0.2
-_RETRY_S = 0.5
 _VERSION = 1
 
 
@@ -252,7 +252,7 @@ class BroadcastReader:
                     self._outage.worked("broadcasting: goes on")
                 except MiniMQError as error:
                     self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
-                    self._look_at = min(self._look_at, now + _RETRY_S)
+                    self._look_at = min(self._look_at, now + PAUSE_S)
             self._fetcher.tick()
             timer = loop.call_later(_TICK_S, self._changed.set)
             await self._changed.wait()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from minimq.connection.connection import Connection
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
@@ -21,7 +22,6 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
-_RECONNECT_S = 0.5
 _LEAVE_S = 2.0
 #: Queues that one request names: a tenth of what brokers take, and no more than topics that they take.
 AT_ONCE = 1_000
@@ -143,7 +143,7 @@ class BrokerSessions:
 
     def _open(self, broker: _Broker, now: float) -> bool:
         address = self._master_of(broker.name)
-        broker.retry_at = now + _RECONNECT_S
+        broker.retry_at = now + PAUSE_S
         if address is None:
             return False
         broker.address = address

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 from minimq.connection.connection import BrokerCalls
 from minimq.connection.read_places import ReadPlaces
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound, Unavailable
@@ -162,10 +163,6 @@ class OffsetLookup:
         return next((item.offset for item in answer.offsets if item.queue_id == queue.queue_id), None)
 
 
-#: Wait before what was not recorded is tried again, in seconds.
-_RETRY_S = 0.2
-
-
 class _Failure(NamedTuple):
     """Why an offset was not recorded, and under which lease that was tried."""
 
@@ -218,11 +215,11 @@ class Commits:
         """
         failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s
-        while failures and time.monotonic() + _RETRY_S < give_up:
+        while failures and time.monotonic() + PAUSE_S < give_up:
             again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
             if not again:
                 break
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(PAUSE_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
             retried = Progress({queue: progress.offsets[queue] for queue in again}, progress.terms)
             failures = lasting | await self._try(retried, automatic=automatic)

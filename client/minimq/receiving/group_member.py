@@ -18,6 +18,7 @@ from itertools import groupby
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq.receiving import broker_sessions
 from minimq.receiving.assignment import (
@@ -56,7 +57,6 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 
 _TICK_S = 0.2
-_RETRY_S = 0.5
 #: Least time in seconds between two rounds: a queue that moves in the second one waits for it.
 _ROUND_GAP_S = 0.05
 #: Least time in seconds between two words about what is held, on which nobody waits.
@@ -191,7 +191,7 @@ class GroupMember:
         except MiniMQError as error:
             message = "group: will try again group=%s reason=%s"
             self._outage.failed(message, self._about.group, error, cause=error)
-            self._rounds.want(time.monotonic() + _RETRY_S)
+            self._rounds.want(time.monotonic() + PAUSE_S)
         except Exception as error:  # the task serves all queues: it must outlive a fault in one piece of work
             log.exception("group: failed group=%s", self._about.group)
             self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
@@ -304,12 +304,12 @@ class GroupMember:
         for shared in found:
             share = await self._share(self._view(shared, queues))
             if share is None:
-                self._rounds.want(now + _RETRY_S)
+                self._rounds.want(now + PAUSE_S)
                 return
             target += share
         undecided = self._undecided(queues, now)
         if undecided:
-            self._rounds.want(now + _RETRY_S)
+            self._rounds.want(now + PAUSE_S)
         self._do(self._state.aim([item for item in target if item.topic not in undecided], now))
 
     def _look_at_topics(self) -> None:

@@ -75,8 +75,6 @@ class FetchOptions:
     wait_s: float = 0.0
     offset_reset: Literal["earliest", "latest", "error"] = "error"
     slaves: bool = False
-    retry_s: float = 0.2
-    longest_retry_s: float = 0.2
     recommit_s: float = math.inf
 
 

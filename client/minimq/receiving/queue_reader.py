@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 
+from minimq.connection.retry_schedule import longer
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import (
     Cancel,
@@ -88,7 +89,7 @@ class QueueReader:
         #: The next pull is made though enough is here: another broker, or another term, may have other messages.
         self._is_to_check = False
         self._retry_at = 0.0
-        self._pause_s = options.retry_s
+        self._pause_s = 0.0
         self._no_advice_until = 0.0
         self._commits = CommitState(options.recommit_s, lease.offset)
         #: A seek led to `position`, and nothing was heard of the queue since.
@@ -256,7 +257,7 @@ class QueueReader:
         if frame.failure is not None:
             return self._refused(frame, frame.failure, now)
         self.failure = None
-        self._pause_s = self._options.retry_s
+        self._pause_s = 0.0
         return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
 
     def pull_failed(self, number: int, error: MiniMQError | None, now: float) -> list[Decision]:
@@ -335,8 +336,8 @@ class QueueReader:
             return self.tick(now)
         if error is None or error.retriable:
             self.failure = error or Unavailable("the broker ended the stream")
+            self._pause_s = longer(self._pause_s)
             self._retry_at = now + max(self._pause_s, self.failure.retry_after_s)
-            self._pause_s = min(2 * self._pause_s, self._options.longest_retry_s)
             self.state = self.state.after("wait")
             return []
         self.error = error

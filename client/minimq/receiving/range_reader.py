@@ -30,9 +30,6 @@ from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.rpc import keep_freed_memory
 
-#: Waits between two tries, in seconds.
-_FIRST_RETRY_S = 0.1
-_LONGEST_RETRY_S = 2.0
 #: Bytes bound what is fetched ahead; the end of the range bounds the messages.
 _MOST_MESSAGES = 1 << 40
 #: The part of these bytes that is handed over at once.
@@ -69,9 +66,7 @@ class RangeReader:
         self._routes = self._client.routes
         #: Where the queues of a broker are read.
         self.places = ReadPlaces(self._client, slaves=self.options.read_from_slaves)
-        self._fetch_options = FetchOptions(
-            _MOST_MESSAGES, self.options.buffer_bytes, retry_s=_FIRST_RETRY_S, longest_retry_s=_LONGEST_RETRY_S
-        )
+        self._fetch_options = FetchOptions(_MOST_MESSAGES, self.options.buffer_bytes)
         self._lock = threading.Lock()  # protects the two below
         self._readings: set[_Reading] = set()
         self._closed = False

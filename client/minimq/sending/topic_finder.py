@@ -9,7 +9,7 @@ from functools import partial
 
 from minimq.administration.masters import Masters, raise_failures
 from minimq.connection.client import ClusterClient
-from minimq.connection.connection import RECONNECT_S
+from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues
 from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import DeadlineExceeded, MiniMQError, TopicNotFound, TopicUnavailable

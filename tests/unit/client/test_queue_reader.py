@@ -36,7 +36,7 @@ from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 OPTIONS = FetchOptions(100, 1 << 20, wait_s=15.0, offset_reset="earliest", slaves=True, recommit_s=3600.0)
-RANGE = FetchOptions(1 << 40, 1 << 20, retry_s=0.1, longest_retry_s=2.0)
+RANGE = FetchOptions(1 << 40, 1 << 20)
 NO_LEASE = Grant(0, 0, 0)
 #: Epochs of two terms of a broker.
 FIRST, SECOND = 1 << 32, 2 << 32
@@ -161,7 +161,7 @@ def test_the_next_pull_waits_until_more_than_half_was_handed_out() -> None:
 def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_short() -> None:
     reader = reader_from(options=RANGE, end=10)
     now = 0.0
-    for number, wait_s in enumerate((0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0), 1):
+    for number, wait_s in enumerate((0.05, 0.1, 0.2, 0.4, 0.5, 0.5, 0.5), 1):
         assert reader.pull_failed(number, Unavailable("gone"), now) == []
         assert reader.wake_at == pytest.approx(now + wait_s)
         assert reader.tick(reader.wake_at - 0.01) == []
@@ -170,7 +170,7 @@ def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_sh
         assert reader.wake_at == math.inf
     reader.frame_arrived(8, Frame([stored(0, 3)], max_offset=10), now)
     reader.pull_failed(8, None, now)
-    assert reader.wake_at == pytest.approx(now + 0.1)
+    assert reader.wake_at == pytest.approx(now + 0.05)
     assert isinstance(reader.failure, Unavailable)
 
 
@@ -213,7 +213,7 @@ def test_after_a_slave_has_failed_no_advice_is_taken_for_a_while() -> None:
 def test_what_a_slave_does_not_have_is_waited_for() -> None:
     reader = reader_from()
     assert reader.frame_arrived(1, refused(OffsetOutOfRange("not here"), from_slave=True, max_offset=2), 0.0) == []
-    assert (reader.error, reader.wake_at) == (None, 0.2)
+    assert (reader.error, reader.wake_at) == (None, 0.05)
 
 
 # ---- leases ---------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def test_a_range_that_the_queue_does_not_have_is_an_error_once_all_before_is_han
 def test_a_slave_that_does_not_have_all_of_a_range_is_waited_for() -> None:
     reader = reader_from(options=RANGE, end=20)
     reader.frame_arrived(1, Frame(max_offset=10, is_last=True, from_slave=True), 0.0)
-    assert (reader.error, reader.wake_at) == (None, 0.1)
+    assert (reader.error, reader.wake_at) == (None, 0.05)
 
 
 def test_a_later_term_is_asked_whether_it_has_cut_the_range() -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic
 
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listening.listener import ListenerAdapter, Verdict
 from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThreads
@@ -32,8 +33,6 @@ log = client_logger(__name__)
 
 #: Interval at which calls that hang are looked for, and sources do what is due.
 _TICK_S = 0.2
-#: Delay before a take that failed is tried again.
-_AGAIN_S = 0.5
 #: Seconds for which `close` waits for running calls without a word.
 _QUIET_CLOSE_S = 1.0
 
@@ -264,10 +263,10 @@ class Dispatcher(Generic[D]):
                 elif error is not refusal:  # a refusal is the same one until it is over
                     log.error(text, self._source.group, error)
                 refusal = error
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(PAUSE_S)
             except Exception:  # this serves all queues: it must outlive a fault with one
                 log.exception("consumer: failed, will try again group=%s", self._source.group)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(PAUSE_S)
             finally:
                 self._flush()
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 from minimq.connection.cluster import Cluster
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
 from minimq.receiving.listening.listener import ListenerCalls, Verdict
@@ -27,8 +28,6 @@ log = client_logger(__name__)
 
 #: Invisible durations are extended when this part of them is over.
 _KEPT_AFTER = 1 / 3
-#: Delay before a settle that failed is tried again, in seconds.
-_AGAIN_S = 0.5
 #: Seconds for which closing waits for brokers.
 _CLOSE_S = 5.0
 
@@ -341,7 +340,7 @@ class PoppedSource(Source[PoppedDelivery]):
             await self._insist(delivery, buried, DONE)
             left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]
             if left:
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(PAUSE_S)
 
     async def _insist(
         self,
@@ -362,7 +361,7 @@ class PoppedSource(Source[PoppedDelivery]):
                     log.error(text, self.group, delivery.queue, error)
                     delivery.is_lost = True
                     return
-            await asyncio.sleep(_AGAIN_S)
+            await asyncio.sleep(PAUSE_S)
 
     # ---- the end -----------------------------------------------------------------------------------
 

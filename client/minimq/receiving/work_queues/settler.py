@@ -12,10 +12,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from minimq.connection.at_master import answer_of
+from minimq.connection.at_master import answer_of, tried
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import LoopOutcome
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import (
     ReceiptHandle,
@@ -39,8 +40,6 @@ from minimq_common.errors import (
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-#: Delay before a broker that has failed is asked again, in seconds.
-_AGAIN_S = 0.1
 #: A stream that has lasted this long has reached its broker, in seconds.
 _LASTING_S = 1.0
 #: How long it tries to reconnect to a broker, in seconds: longer than any grace.
@@ -50,7 +49,6 @@ _SHOWN = 3
 #: So many acknowledgements do not wait for others, nor does any for longer than this, in seconds.
 _MOST_ACKS = 16
 _GATHER_S = 0.02
-_UNDECIDED = "the messages of queue {} may be settled; settle them again"
 
 #: Called with the outcome of a settle.
 Told = Callable[[BaseException | None], object]
@@ -250,16 +248,11 @@ class Settler:
         await self._settle(receipts, how)
 
     async def _settle(self, receipts: Receipts, how: Settlement) -> None:
-        until = asyncio.get_running_loop().time() + self.timeout_s
-        parts = [
-            self._settle_part(
-                queue,
-                SettleKey(queue.topic, queue.queue_id, epoch, *how),
-                merged(spans) if len(spans) > 1 else spans,
-                until,
-            )
-            for (queue, epoch), spans in receipts.items()
-        ]
+        parts = []
+        for (queue, epoch), spans in receipts.items():
+            key = SettleKey(queue.topic, queue.queue_id, epoch, *how)
+            once = partial(self._try, queue, key, merged(spans) if len(spans) > 1 else spans)
+            parts.append(tried(once, self.timeout_s))
         expired: list[str] = []
         try:
             # One by itself needs no task.
@@ -284,36 +277,28 @@ class Settler:
                 expired,
             )
 
-    async def _settle_part(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], until: float) -> list[str]:
+    async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
         """Settle messages of one delivery by a broker; return the handles that do not count any more."""
-        #: Of the latest try that was answered.
-        refusal: MiniMQError | None = None
         try:
-            async with asyncio.timeout_at(until):
-                while True:
-                    try:
-                        stream = await self.stream_of(queue)
-                        expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans))
-                        offsets = (offset for first, end in expired for offset in range(first, end))
-                        return [str(ReceiptHandle(self.group, queue, offset, key.epoch)) for offset in offsets]
-                    except MiniMQError as error:
-                        if error.refresh_route:
-                            self._client.routes.refresh_soon(queue.topic)
-                        pause_s = max(_AGAIN_S, error.retry_after_s)
-                        if not error.retriable or asyncio.get_running_loop().time() + pause_s >= until:
-                            raise
-                        refusal = error if error.answered else refusal
-                    await asyncio.sleep(pause_s)
-        except MiniMQError:
-            raise
+            async with asyncio.timeout(left_s):
+                stream = await self.stream_of(queue)
+                expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans))
+        except MiniMQError as failure:
+            error = failure
         except TimeoutError:
-            undecided, limit_s = _UNDECIDED.format(queue), self.timeout_s
-            if refusal is None:
-                text = f"broker {queue.broker_name} gave no answer within {limit_s:g} s: {undecided}"
-                raise DeadlineExceeded(text) from None
-            # It has the cause and the remedy.
-            text = f"{refusal.message}; the last try had no answer when {limit_s:g} s were over: {undecided}"
-            raise refusal.with_message(text) from None
+            error = DeadlineExceeded(f"broker {queue.broker_name} gave no answer within {left_s:.1f} s")
+        else:
+            return [
+                str(ReceiptHandle(self.group, queue, offset, key.epoch))
+                for first, end in expired
+                for offset in range(first, end)
+            ]
+        if error.refresh_route:
+            self._client.routes.refresh_soon(queue.topic)
+        if not error.retriable:
+            raise error
+        text = f"{error.message}; the messages of queue {queue} may be settled: settle them again"
+        raise error.with_message(text) from None
 
     async def send_acks_first(self) -> None:
         """Send the acknowledgements that wait for others ahead of what the caller sends next."""
@@ -417,7 +402,7 @@ class Settler:
             self._lost_at[stream.address] = now
         away_s = now - self._lost_at.setdefault(stream.address, now)
         if away_s < _COME_BACK_S:
-            asyncio.get_running_loop().call_later(max(_AGAIN_S, away_s / 2), self._come_back, stream)
+            asyncio.get_running_loop().call_later(max(PAUSE_S, away_s / 2), self._come_back, stream)
 
     def _come_back(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is stream:  # else somebody was faster, or it is closed

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from minimq.arguments import check_count, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
@@ -58,8 +59,6 @@ _CLOSE_S = 5.0
 #: More than any number of deliveries.
 _ANY_TRIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
-#: When a broker that has failed is asked again, in seconds.
-_AGAIN_S = 0.1
 _CLOSED = "the consumer is closed"
 
 
@@ -171,7 +170,7 @@ class SimpleReader:
                     raise failure
                 return
             if failure is not None:
-                await asyncio.sleep(min(_AGAIN_S, max(0.0, until - loop.time())))
+                await asyncio.sleep(min(PAUSE_S, max(0.0, until - loop.time())))
 
     def receive_prefetched(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception

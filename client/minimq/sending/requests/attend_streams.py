@@ -12,6 +12,7 @@ from typing import Protocol
 from minimq.connection.at_master import Master, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError, Unavailable
@@ -21,8 +22,6 @@ from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
 
-#: Pause after an attendance that has ended, in seconds.
-_PAUSE_S = 0.05
 #: A broker that does not answer for so long is not the only one that is tried, in seconds.
 _PATIENCE_S = 0.3
 
@@ -58,7 +57,7 @@ class Attendance:
         with suppress(Closed):
             while True:
                 await at_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
 
     async def find(self) -> str:
         """Return the address of the master. Raises `Unavailable`, and what finding a topic raises."""

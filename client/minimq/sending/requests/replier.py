@@ -16,6 +16,7 @@ from minimq.connection.at_master import RoutedMaster, answer_of, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq.sending.requests.reply import Reply, encoded_reply
 from minimq.transport.client_log import client_logger
@@ -41,8 +42,6 @@ _INBOX_BYTES = 256 << 10
 _MOST_BYTES = 16 << 20
 #: A reply is tried again for so long, and no longer than its request waits, in seconds: a fail-over takes less.
 _AGAIN_FOR_S = 10.0
-#: Pause before an inbox that is not open is looked for again, in seconds.
-_PAUSE_S = 0.1
 
 
 class RequestMessage(Protocol):
@@ -306,7 +305,7 @@ class _ReplyLine:
             else:
                 self._replier.over(part, "forwarded")
         if again:
-            asyncio.get_running_loop().call_later(_PAUSE_S, self._once_more, again)
+            asyncio.get_running_loop().call_later(PAUSE_S, self._once_more, again)
 
     def _once_more(self, replies: Sequence[PreparedReply]) -> None:
         self.waiting.extendleft(reversed(replies))

@@ -11,6 +11,7 @@ from typing import Self
 from minimq.administration.masters import Masters, raise_failures
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.sending.pending_batch import Records
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
@@ -43,8 +44,6 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
-#: Delay before a retry, in seconds.
-_AGAIN_S = 0.1
 #: Timeout of an optional broker, in seconds.
 _OTHERS_S = 1.0
 
@@ -139,7 +138,7 @@ class TransactionCommitter:
             elif time.monotonic() >= give_up:
                 raise attempt.out_of_patience(self._patience_s)
             else:
-                self._client.pause(_AGAIN_S)
+                self._client.pause(PAUSE_S)
         assert attempt.protocol.decision is not None
         return attempt.protocol.decision
 

@@ -17,6 +17,7 @@ from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.loop_calls import LoopStep, Turn, in_turns
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import CorrelatedStream
 from minimq.connection.stream import Part as AnswerPart
 from minimq.sending.chosen_queues import check_body
@@ -61,8 +62,6 @@ _MOST_BYTES = 256 << 10
 _IN_DOUBT = (*IN_DOUBT, StaleSequence)
 #: To encode that much takes long, however small it becomes; a batch costs as much as some bytes more.
 _LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
-#: Delay before name servers are asked again for brokers without a master, in seconds.
-_AGAIN_S = 0.2
 
 
 class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
@@ -390,7 +389,7 @@ class Transactor:
         return stream
 
     async def _look_again(self, topics: Collection[str]) -> None:
-        await asyncio.sleep(_AGAIN_S)
+        await asyncio.sleep(PAUSE_S)
         for topic in topics:
             with suppress(MiniMQError):  # the next try tells
                 await self._client.connection.routes.refresh(topic, self._client.timeout_s)
