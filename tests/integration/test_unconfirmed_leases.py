@@ -97,7 +97,7 @@ def test_a_member_whose_lease_is_confirmed_goes_on_where_it_was(cluster: LocalCl
         joined = time.monotonic()
         wait_until(lambda: time.monotonic() >= joined + 3.0, what="the latest sign of life is as old as the grace")
         relay.cut(for_good=True)
-        wait_until(lambda: time.monotonic() >= reader.expires_at, PATIENCE_S)
+        wait_until(lambda: time.monotonic() >= reader.lease.trust.until, PATIENCE_S)
         assert consumer.poll(0.0) == []
         relay.mend()
         found += read(consumer, COUNT - len(found))

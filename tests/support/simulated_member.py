@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from minimq.receiving.member_state import (
     Revoke,
     Saved,
     Step,
-    Unconfirmed,
+    Trust,
 )
 from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
@@ -68,8 +67,7 @@ class SimulatedMember(Process):
         self.lines = {broker: Line() for broker in world.brokers if broker in carriers}
         self._stands_still: set[MessageQueue] = set()
         self._leaves: set[MessageQueue] = set()
-        self._trusted_until: dict[str, float] = {}
-        self._sure_until: dict[MessageQueue, float] = {}
+        self._trusts: dict[MessageQueue, Trust] = {}
         self._begun: dict[MessageQueue, int] = {}
         self._lists: dict[str, Members] = {}
         self._routed = {broker for broker in self.lines if world.brokers[broker].alive}
@@ -88,8 +86,7 @@ class SimulatedMember(Process):
         return (
             self.alive
             and queue in self.reads
-            and self.world.now < self._trusted_until.get(queue.broker_name, 0.0)
-            and self.world.now < self._sure_until.get(queue, math.inf)
+            and self.world.now < self._trusts[queue].until
             and queue not in self._stands_still
         )
 
@@ -180,7 +177,7 @@ class SimulatedMember(Process):
         if line.session is session:
             line.session = None
             until = line.beats.answered_at + self.world.times.grace_s
-            self._do(self._state.disconnected(session.broker.name, until, self.world.now))
+            self._state.disconnected(session.broker.name, until, self.world.now)
 
     def hear(self, session: Session, words: Sequence[Any]) -> None:
         name, now = session.broker.name, self.world.now
@@ -190,7 +187,6 @@ class SimulatedMember(Process):
         if words[0] == "heartbeat":
             line.beats.answered(words[1])
         self._do(self._state.heard(name, line.beats.answered_at, now))
-        self._trusted_until[name] = self._state.trusted_until(name)
         self._may_have_gained = True
         match words[0]:
             case "members":
@@ -198,7 +194,7 @@ class SimulatedMember(Process):
                     self._lists[name] = words[1]
                     self._rounds.want(now)
             case "granted":
-                self._do(self._state.granted(words[1], words[2], now))
+                self._do(self._state.granted(words[1], words[2]._replace(trust=self._state.trust(name)), now))
             case "wanted":
                 self._do(self._state.wanted(words[1]))
                 self._rounds.want(now)
@@ -248,8 +244,6 @@ class SimulatedMember(Process):
                 case Revoke(queue):
                     self._leaves.add(queue)
                     self._finish_later(queue)
-                case Unconfirmed(queue, until):
-                    self._sure_until[queue] = min(until, self._sure_until.get(queue, math.inf))
                 case Lose(queue):
                     self.world.note(f"{self.name} loses {queue.broker_name}/{queue.queue_id}")
                     self._forget(queue)
@@ -268,20 +262,20 @@ class SimulatedMember(Process):
     def _begin(self, queue: MessageQueue, grant: Grant) -> None:
         if grant.epoch < self._begun.get(queue, 0):
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, later than a later one")
-        stood_still = queue in self._stands_still or queue in self._sure_until
+        stood_still = queue in self._stands_still or (queue in self._trusts and self._trusts[queue].is_broken)
         if self.reads.get(queue) == grant.epoch and not stood_still:
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, which it reads already")
         self.world.note(f"{self.name} begins {queue.broker_name}/{queue.queue_id} {short(grant.epoch)}")
         self._begun[queue] = self.reads[queue] = grant.epoch
         self._may_have_gained = True
+        self._trusts[queue] = grant.trust
         self._stands_still.discard(queue)
-        self._sure_until.pop(queue, None)
         self._leaves.discard(queue)
 
     def _forget(self, queue: MessageQueue) -> None:
         self.reads.pop(queue, None)
         self._stands_still.discard(queue)
-        self._sure_until.pop(queue, None)
+        self._trusts.pop(queue, None)
         self._leaves.discard(queue)
 
     def _finish_later(self, queue: MessageQueue) -> None:

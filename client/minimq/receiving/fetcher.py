@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -158,8 +157,6 @@ class Fetcher:
         #: The one place at which the thread that polls finds messages. Replaced when they are used up.
         self._handed: HandOver | None = None
         self._wish: _Wish | None = None
-        #: Until when leases hold, by broker name, on the monotonic clock.
-        self._trusted_until: dict[str, float] = {}
         self._is_woken = False
         # The errors that the user has to hear: each time, once, or once of a reader.
         self._has_halted = False
@@ -190,7 +187,7 @@ class Fetcher:
         reader = self._readers.get(handed.queue)
         if reader is None or not reader.is_current(handed):
             return None
-        return handed if reader.may_go_on(time.monotonic(), self._until(handed.queue)) else None
+        return handed if reader.may_go_on(time.monotonic()) else None
 
     def finish(self) -> None:
         """Note that the user has finished all messages that he has."""
@@ -200,7 +197,7 @@ class Fetcher:
     def may_use(self, queue: MessageQueue) -> bool:
         """Tell whether what the user has of a queue may be processed: its lease holds still. On any thread."""
         reader = self._readers.get(queue)
-        return reader is not None and reader.is_trusted(time.monotonic(), self._until(queue))
+        return reader is not None and reader.is_trusted(time.monotonic())
 
     def wake(self) -> None:
         """End the present wait for messages, or the next one. On any thread."""
@@ -249,7 +246,7 @@ class Fetcher:
             self._put_back(self._handed)
         now = time.monotonic()
         readers = [reader for queue in queues if (reader := self._readers.get(queue)) is not None]
-        return any(reader.may_hand_over(now, self._until(reader.queue)) for reader in readers)
+        return any(reader.may_hand_over(now) for reader in readers)
 
     def _changed(self) -> None:
         wish = self._wish
@@ -270,7 +267,7 @@ class Fetcher:
             self._put_back(self._handed)
         now = time.monotonic()
         for queue, reader in self._readers.items():
-            if queue not in wish.but and reader.may_hand_over(now, self._until(queue)):
+            if queue not in wish.but and reader.may_hand_over(now):
                 self._readers.move_to_end(queue)  # so that every queue gets its turn
                 self._handed = reader.hand_over(wish.most, now)
                 self._pulls.carry_out(reader, reader.tick(now))
@@ -282,9 +279,6 @@ class Fetcher:
         reader = self._readers.get(handed.queue)
         if reader is not None:
             reader.put_back(handed)
-
-    def _until(self, queue: MessageQueue) -> float:
-        return self._trusted_until.get(queue.broker_name, math.inf)
 
     # ---- assignment -----------------------------------------------------------------------------
 
@@ -337,17 +331,6 @@ class Fetcher:
         if deleted:
             self.commits.deleted(queues)
         self._lose(queues)
-
-    def trusted(self, broker_name: str, until: float) -> None:
-        """Hand nothing out under the leases of a broker after that time, on the monotonic clock."""
-        self._trusted_until[broker_name] = until
-        self._changed()
-
-    def unconfirmed(self, queue: MessageQueue, until: float) -> None:
-        """Hand nothing out of a queue after that time, on the monotonic clock, until it is granted again."""
-        reader = self._readers.get(queue)
-        if reader is not None:
-            reader.unconfirmed(until)
 
     def _lose(self, queues: Iterable[MessageQueue]) -> None:
         for queue in queues:

@@ -44,7 +44,6 @@ from minimq.receiving.member_state import (
     Revoke,
     Saved,
     Step,
-    Unconfirmed,
 )
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
@@ -234,7 +233,6 @@ class GroupMember:
     def _hear(self, name: str, event: broker_pb2.SessionEvent) -> None:
         now = time.monotonic()
         self._do(self._state.heard(name, self._sessions.answered_at(name), now))
-        self._fetcher.trusted(name, self._state.trusted_until(name))
         match event.WhichOneof("event"):
             case "members":
                 if self._about.client_id in event.members.client_ids:
@@ -256,6 +254,7 @@ class GroupMember:
                     tries=granted.tries,
                     in_hand_end=granted.in_hand_end,
                     queue_end=granted.queue_end,
+                    trust=self._state.trust(name),
                 )
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":
@@ -281,7 +280,8 @@ class GroupMember:
         members = self._lists.get(name)
         grace_s = members.grace_ms / 1000 if members is not None else 0.0
         until = self._sessions.answered_at(name) + grace_s
-        self._do(self._state.disconnected(name, until, time.monotonic()))
+        if queues := self._state.disconnected(name, until, time.monotonic()):
+            log.info("group: leases are unconfirmed group=%s queues=%s", self._about.group, len(queues))
 
     # ---- rounds ---------------------------------------------------------------------------------
 
@@ -391,11 +391,6 @@ class GroupMember:
                         self._fetcher.granted(step.queue, step.grant)
             case Revoke():
                 self._fetcher.revoked([step.queue for step in steps])
-            case Unconfirmed():
-                log.info("group: leases are unconfirmed group=%s queues=%s", self._about.group, len(steps))
-                for step in steps:
-                    if isinstance(step, Unconfirmed):
-                        self._fetcher.unconfirmed(step.queue, step.until)
             case Lose():
                 lost = [step.queue for step in steps]
                 # Of a deleted topic the user gets an error, and only one.

@@ -40,6 +40,17 @@ from minimq_common.model import MessageQueue
 STOOD_STILL_S = 5.0
 
 
+class Trust:
+    """The trust in the leases that one session has brought. Its `MemberState` changes it; any thread may look."""
+
+    __slots__ = ("is_broken", "until")
+
+    def __init__(self, until: float = math.inf) -> None:
+        self.until = until
+        #: The leases are unconfirmed: with another one the broker grants them anew.
+        self.is_broken = False
+
+
 class Grant(NamedTuple):
     """A lease."""
 
@@ -56,6 +67,8 @@ class Grant(NamedTuple):
     tries: int = 0
     in_hand_end: int = 0
     queue_end: int = 0
+    #: Of the session that has brought it.
+    trust: Trust = Trust()
 
 
 class Ask(NamedTuple):
@@ -94,20 +107,13 @@ class Revoke(NamedTuple):
     queue: MessageQueue
 
 
-class Unconfirmed(NamedTuple):
-    """Hand out nothing of the queue after this time, until another `Begin`: another member may have it then."""
-
-    queue: MessageQueue
-    until: float
-
-
 class Lose(NamedTuple):
     """Stop reading the queue at once: it is not this member's any more."""
 
     queue: MessageQueue
 
 
-Step = Ask | GiveBack | Saved | Begin | Revoke | Unconfirmed | Lose
+Step = Ask | GiveBack | Saved | Begin | Revoke | Lose
 
 
 class Phase(Enum):
@@ -146,7 +152,7 @@ class MemberState:
         self._given_back: Counter[MessageQueue] = Counter()
         #: Queues whose state is saved since they were given back, or will be by then.
         self._saved: set[MessageQueue] = set()
-        self._heard_at: dict[str, float] = {}
+        self._trust: dict[str, Trust] = {}
         #: The latest look at the time, and the latest after which this process had stood still.
         self._ticked_at = math.inf
         self._woke_at = -math.inf
@@ -165,9 +171,9 @@ class MemberState:
         claim = self._claims.get(queue)
         return claim.phase if claim else None
 
-    def trusted_until(self, broker: str) -> float:
-        """Return when the leases of a broker will not be trusted any more unless there is another sign of it."""
-        return self._heard_at.get(broker, -math.inf) + self._trust_s
+    def trust(self, broker: str) -> Trust:
+        """Return the trust in leases that a broker grants now, which each sign of it prolongs."""
+        return self._trust.setdefault(broker, Trust(-math.inf))
 
     # ---- events of the member -------------------------------------------------------------------
 
@@ -227,27 +233,31 @@ class MemberState:
                 steps.append(self._ask_for(queue))
         return _together(steps)
 
-    def disconnected(self, broker: str, until: float, now: float) -> list[Step]:
-        """Note that a session has broken; the broker keeps the leases at least until the given time."""
-        steps: list[Step] = []
-        for queue, claim in sorted(self._claims.items(), key=lambda item: item[0]):
+    def disconnected(self, broker: str, until: float, now: float) -> list[MessageQueue]:
+        """Note that a session has broken; the broker keeps the leases at least until the given time. Returns these."""
+        former = self.trust(broker)
+        self._trust[broker] = Trust(former.until)
+        former.until, former.is_broken = min(former.until, until), True
+        queues: list[MessageQueue] = []
+        for queue, claim in self._claims.items():
             if queue.broker_name == broker and claim.phase is not Phase.ASKED:
                 if claim.unconfirmed_since is None:
                     claim.unconfirmed_since = now
-                steps.append(Unconfirmed(queue, until))
-        return steps
+                queues.append(queue)
+        return queues
 
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
         """Note that a broker has answered a request of `sent_at`: it has known since then that this member is alive."""
-        self._heard_at[broker] = max(sent_at, self._heard_at.get(broker, sent_at))
-        if broker not in self._distrusted or now >= self.trusted_until(broker):
+        trust = self.trust(broker)
+        trust.until = max(sent_at + self._trust_s, trust.until)
+        if broker not in self._distrusted or now >= trust.until:
             return []
         self._distrusted.discard(broker)
         return self.connected(broker)
 
     def granted(self, queue: MessageQueue, grant: Grant, now: float) -> list[Step]:
         """Note that a broker has granted a queue, or confirmed its lease."""
-        if now >= self.trusted_until(queue.broker_name):
+        if now >= self.trust(queue.broker_name).until:
             # This process has slept since then. It asks the broker again at the next sign of it.
             self._distrusted.add(queue.broker_name)
             return []
@@ -293,16 +303,14 @@ class MemberState:
 
         A process that has stood still has not listened to brokers. It asks them before it gives up its queues.
         """
-        asking: list[Step] = []
         steps: list[Step] = []
-        silent = {broker for broker, heard_at in self._heard_at.items() if now >= heard_at + self._trust_s}
+        silent = {broker for broker, trust in self._trust.items() if now >= trust.until}
         if now >= self._ticked_at + STOOD_STILL_S:
             self._woke_at = now
             self._distrusted |= silent
-            for broker in sorted(silent):
-                asking += self.disconnected(broker, now, now)
-            for step in asking:
-                self._claims[step.queue].stood_still = True
+            asking = [queue for broker in silent for queue in self.disconnected(broker, now, now)]
+            for queue in asking:
+                self._claims[queue].stood_still = True
             self.changes += bool(asking)
         self._ticked_at = now
         if now < self._woke_at + self._trust_s:
@@ -321,7 +329,7 @@ class MemberState:
                 steps += self._lose(queue, claim)
             else:
                 steps += [Lose(queue), *self._give_back(queue, claim)]
-        return [*asking, *_together(steps)]
+        return _together(steps)
 
     # ---- transitions ----------------------------------------------------------------------------
 

@@ -63,8 +63,6 @@ class QueueReader:
         self.error: MiniMQError | None = None
         #: Why the latest pull failed that is tried again.
         self.failure: MiniMQError | None = None
-        #: When another member may have the queue; infinite while the lease is sure.
-        self.expires_at = math.inf
         #: Broker id of the slave that is read, 0 for none.
         self.slave = 0
         #: Grows when the reader goes on elsewhere than behind what it handed out.
@@ -138,18 +136,18 @@ class QueueReader:
         """Tell whether a hand-over is the latest one, not used up, and nothing has moved the reader since."""
         return handed is self._handed and handed.moves == self.moves and not handed.is_over
 
-    def is_trusted(self, now: float, until: float) -> bool:
-        """Tell whether the lease holds. None of its broker does after `until`, as the member may not know yet."""
-        return not self.lease.epoch or now < min(until, self.expires_at)
+    def is_trusted(self, now: float) -> bool:
+        """Tell whether the lease holds, if there is one."""
+        return not self.lease.epoch or now < self.lease.trust.until
 
-    def may_go_on(self, now: float, trusted_until: float = math.inf) -> bool:
-        """Tell whether the user may get messages, under the lease; see `is_trusted`."""
+    def may_go_on(self, now: float) -> bool:
+        """Tell whether the user may get messages, under the lease."""
         is_held_back = self._is_paused or self.error is not None or self.state is _LEAVING
-        return not is_held_back and self.is_trusted(now, trusted_until)
+        return not is_held_back and self.is_trusted(now)
 
-    def may_hand_over(self, now: float, trusted_until: float = math.inf) -> bool:
+    def may_hand_over(self, now: float) -> bool:
         """Tell whether `hand_over` has something, and may hand it over."""
-        return self._ahead.is_due(now) and self.may_go_on(now, trusted_until)
+        return self._ahead.is_due(now) and self.may_go_on(now)
 
     @property
     def has_error_to_tell(self) -> bool:
@@ -214,7 +212,7 @@ class QueueReader:
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
             return None
-        was_away = not math.isinf(self.expires_at) and lease.offset == self._commits.known and not lease.tries
+        was_away = self.lease.trust.is_broken and lease.offset == self._commits.known and not lease.tries
         if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_away:
             return None
         if is_other and lease.offset > self.position:
@@ -226,12 +224,7 @@ class QueueReader:
         self.slave = 0
         self.error = None
         self._commits.renewed(lease.offset)
-        self.expires_at = math.inf
         return [*cancelled, *self.tick(now)]
-
-    def unconfirmed(self, until: float) -> None:
-        """Hand nothing out after that time, until the lease is renewed: others may have the queue then."""
-        self.expires_at = min(self.expires_at, until)
 
     def leave(self) -> list[Decision]:
         """Hand out and fetch nothing more; another member is to have the queue."""
@@ -402,7 +395,7 @@ class QueueReader:
 
     def may_be_recorded(self, epoch: int) -> bool:
         """Tell whether what was refused under a lease may be taken yet: the lease was renewed, or waits for that."""
-        return self.lease.epoch != epoch or not math.isinf(self.expires_at)
+        return self.lease.epoch != epoch or self.lease.trust.is_broken
 
     @property
     def is_deleted(self) -> bool:

@@ -21,7 +21,6 @@ from minimq.receiving.member_state import (
     Revoke,
     Saved,
     Step,
-    Unconfirmed,
 )
 from minimq_common.model import MessageQueue
 
@@ -117,8 +116,9 @@ def test_queues_of_a_silent_broker_are_lost_and_asked_for_when_it_is_back(holder
 
 
 def test_a_member_that_stood_still_asks_before_it_gives_up_its_queues(holder: MemberState) -> None:
+    trust = holder.trust("a")
     assert holder.tick(0.2) == []
-    assert holder.tick(40.0) == [Unconfirmed(Q, 40.0)]
+    assert (holder.tick(40.0), trust.is_broken, holder.held()) == ([], True, [])
     assert holder.tick(40.2) == []
     assert holder.heard("a", 40.1, 40.3) == [Ask(Q, 7)]
     assert holder.granted(Q, grant(7), 40.3) == [Begin(Q, grant(7))], "it goes on"
@@ -137,10 +137,11 @@ def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberS
 def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed(holder: MemberState) -> None:
     holder.aim([Q, R, OTHER], 1.0)
     holder.granted(OTHER, grant(3), 1.0)
-    assert holder.disconnected("a", 4.0, 2.0) == [Unconfirmed(Q, 4.0)], (
-        "not what is only asked for, nor at other brokers"
-    )
+    trust = holder.trust("a")
+    assert holder.disconnected("a", 4.0, 2.0) == [Q], "not what is only asked for, nor at other brokers"
     assert holder.heard("a", 3.0, 3.0) == [], "the session is back, which says nothing of the lease"
+    assert (trust.until, trust.is_broken) == (4.0, True)
+    assert (holder.trust("a").until, holder.trust("a").is_broken) == (33.0, False)
     assert holder.granted(Q, grant(7), 3.0) == [Begin(Q, grant(7))], "confirmed"
     assert holder.granted(Q, grant(7), 3.1) == []
 
@@ -230,9 +231,6 @@ class Reader:
                     assert queue in self.reads
                     assert queue not in self.leaving, "revoked twice"
                     self.leaving.add(queue)
-                case Unconfirmed(queue):
-                    assert queue in self.reads
-                    self.unconfirmed.add(queue)
                 case Lose(queue):
                     assert queue in self.reads, "lost what was not had"
                     del self.reads[queue]
@@ -262,13 +260,17 @@ def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence
         case ("heard", broker, ago):
             return state.heard(broker, max(now - ago, 0.0), now)
         case ("disconnected", broker):
-            return state.disconnected(broker, now, now)
+            reader.unconfirmed.update(state.disconnected(broker, now, now))
+            return []
         case ("connected", broker):
             return state.connected(broker)
         case ("wanted", queue):
             return state.wanted(queue)
         case _:
-            return state.tick(now)
+            trusts = {broker: state.trust(broker) for broker in "ab"}
+            steps = state.tick(now)
+            reader.unconfirmed |= {queue for queue in reader.reads if trusts[queue.broker_name].is_broken}
+            return steps
 
 
 @given(events)
@@ -284,4 +286,4 @@ def test_reader_and_member_never_disagree_about_what_is_held(happening: list[Any
             assert state.changes != changes, "a change that is not told"
         changes, held = state.changes, state.held()
     reader.take(state.tick(now))
-    assert all(now < state.trusted_until(queue.broker_name) for queue in reader.reads)
+    assert all(now < state.trust(queue.broker_name).until for queue in reader.reads)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from minimq.receiving.member_state import Grant
+from minimq.receiving.member_state import Grant, Trust
 from minimq.receiving.queue_decisions import (
     Cancel,
     Commit,
@@ -249,7 +249,9 @@ def test_a_queue_goes_on_unless_somebody_else_may_have_read_it(
 @pytest.mark.parametrize(("committed", "tries", "goes_on"), [(10, 0, True), (11, 0, False), (10, 1, False)])
 def test_who_was_away_goes_on_unless_somebody_else_got_anywhere(committed: int, tries: int, goes_on: bool) -> None:
     reader = reader_from(10, epoch=FIRST + 1)
-    reader.unconfirmed(4.0)
+    trust = Trust()
+    reader.renewed(reader.lease._replace(trust=trust), 3.0)
+    trust.is_broken = True
     lease = Grant(FIRST + 2, committed, 7, tries=tries)
     assert (reader.renewed(lease, 5.0) is not None) is goes_on
 
@@ -272,13 +274,13 @@ def test_another_broker_is_asked_at_once_though_enough_is_fetched() -> None:
 def test_nothing_is_handed_out_while_the_lease_is_in_doubt() -> None:
     reader = reader_from(epoch=FIRST)
     reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3), 0.0)
-    assert reader.may_hand_over(5.0, trusted_until=5.1)
-    assert not reader.may_hand_over(5.1, trusted_until=5.1)
-    reader.unconfirmed(4.0)
-    reader.unconfirmed(6.0)
-    assert (has_any(reader, 3.9), has_any(reader, 4.0)) == (True, False)
-    assert reader.renewed(Grant(FIRST, 0, 7), 4.0) is not None
-    assert has_any(reader, 5.0)
+    trust = Trust(5.1)
+    assert reader.renewed(Grant(FIRST, 0, 7, trust=trust), 4.0) is not None
+    assert (has_any(reader, 5.0), has_any(reader, 5.1)) == (True, False)
+    trust.until = 9.0
+    assert has_any(reader, 5.1)
+    assert reader.renewed(Grant(FIRST, 0, 7), 9.0) is not None
+    assert has_any(reader, 9.0)
 
 
 def test_a_lease_that_the_broker_does_not_know_is_the_affair_of_the_member() -> None:
@@ -432,8 +434,9 @@ def test_of_a_topic_that_was_deleted_nothing_is_left_to_commit() -> None:
 
 def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> None:
     reader = reader_from(epoch=FIRST)
+    assert reader.renewed(Grant(FIRST, 0, 7, trust=Trust()), 0.0) is not None
     assert not reader.may_be_recorded(FIRST)
-    reader.unconfirmed(9.0)
+    reader.lease.trust.is_broken = True
     assert reader.may_be_recorded(FIRST)
     assert reader.renewed(Grant(SECOND, 0, 7), 0.0) is not None
     assert (reader.may_be_recorded(FIRST), reader.may_be_recorded(SECOND)) == (True, False)
