@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -22,12 +21,10 @@ from minimq.operations.users import UserOperations
 from minimq.options import NoOthers, refuse_others
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MessageQueue
-from minimq_common.moments import Time, timestamp_ms
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class Admin(
+class AdminMethods(
     TopicOperations,
     BrokerOperations,
     GroupOperations,
@@ -37,6 +34,10 @@ class Admin(
     MessageOperations,
     UserOperations,
 ):
+    """The methods of `Admin` for threads and for asyncio."""
+
+
+class Admin(AdminMethods):
     """Manages topics, groups, dead letters, delayed messages, transactions, brokers and users, and finds messages.
 
     Thread-safe; a context manager. A change is applied on every master of the cluster that the name servers know. If a
@@ -82,25 +83,3 @@ class Admin(
         """Close all connections; later calls raise `Closed`. Idempotent."""
         self._when_dropped.closed()
         self._client.close()
-
-    # ---- Offsets --------------------------------------------------------------------------------
-
-    def offset_at(self, queue: MessageQueue, when: Time) -> int:
-        """Return the first offset stored at or after a time, or the end of the queue if there is none.
-
-        Args:
-            queue: the queue.
-            when: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds since 1970.
-
-        Raises:
-            TopicNotFound, QueueNotFound: there is no such queue.
-        """
-        return self.offsets_at([queue], when)[queue]
-
-    def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
-        """Return the offsets of several queues at one time, as `offset_at` does, with parallel calls.
-
-        Raises as `offset_at`; the text names the queue.
-        """
-        timestamp = timestamp_ms(when, time.time(), "when")
-        return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find_readable())

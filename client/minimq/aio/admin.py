@@ -8,30 +8,14 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.admin import Admin as SyncAdmin
+from minimq.admin import AdminMethods
 from minimq.connection.cluster import Cluster
-from minimq.operations.brokers import AsyncBrokerOperations
-from minimq.operations.delayed import AsyncDelayedOperations
-from minimq.operations.groups import AsyncGroupOperations
-from minimq.operations.letters import AsyncLetterOperations
-from minimq.operations.messages import AsyncMessageOperations
-from minimq.operations.operation import asynchronous
-from minimq.operations.topics import AsyncTopicOperations
-from minimq.operations.transactions import AsyncTransactionOperations
-from minimq.operations.users import AsyncUserOperations
+from minimq.operations.operation import AsyncFace
 from minimq.options import NoOthers
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class Admin(
-    AsyncTopicOperations,
-    AsyncBrokerOperations,
-    AsyncGroupOperations,
-    AsyncTransactionOperations,
-    AsyncDelayedOperations,
-    AsyncLetterOperations,
-    AsyncMessageOperations,
-    AsyncUserOperations,
-):
+class Admin(AsyncFace, AdminMethods):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
     Each call runs in a thread of the loop's executor, so nothing blocks the loop. A call that is cancelled still ends
@@ -59,6 +43,3 @@ class Admin(
     async def close(self) -> None:
         """Close all connections; later calls raise `Closed`. Idempotent."""
         await asyncio.to_thread(self._admin.close)
-
-    offset_at = asynchronous(SyncAdmin.offset_at)
-    offsets_at = asynchronous(SyncAdmin.offsets_at)

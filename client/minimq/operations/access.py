@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
+from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param, method
 from minimq.operations.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.security.access_document import (
@@ -234,6 +234,7 @@ class AccessOperations(Operations):
         """Return the document of users and rules that is in force. It contains hashes of keys, and no key."""
         return self._read(self._master())
 
+    @method
     def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
         """Change the document of users and rules, and return it.
 
@@ -281,6 +282,7 @@ class AccessOperations(Operations):
         need = need_of(verb, resource, name)
         return Policy(self.access()).answer(user, need, time.time_ns() // 1_000_000)
 
+    @method
     def own_rights(self, needs: Iterable[Need]) -> tuple[str, frozenset[Need]]:
         """Return whose credentials these are, and which of some rights they give.
 
@@ -296,6 +298,7 @@ class AccessOperations(Operations):
         calls, asked = self._masters.calls, list(dict.fromkeys(needs))
         return calls.wait(lambda: calls.nameservers.rights(asked, calls.timeout_s))
 
+    @method
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return the text of the credentials of a user of this cluster. Raises `InvalidArgument` without TLS.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.secret_files import lock_folder, put_files
 from minimq.operations.access import AccessEdit, edited
+from minimq.operations.operation import method
 from minimq.operations.users import UserOperations
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
@@ -40,6 +41,7 @@ class AccessFolder(UserOperations):
                 f"{directory} has no {ACCESS}: `minimq secure init DIR` makes a folder that has, for --secrets DIR"
             )
 
+    @method
     def access(self) -> AccessDocument:
         """Return the document. Raises `InvalidArgument`."""
         try:
@@ -47,6 +49,7 @@ class AccessFolder(UserOperations):
         except InvalidArgument as error:
             raise InvalidArgument(f"{self._file}: {error.message}") from None
 
+    @method
     def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
         """Change the document, and return it. Raises `InvalidArgument`, and changes nothing then."""
         with lock_folder(self._folder):
@@ -54,6 +57,7 @@ class AccessFolder(UserOperations):
             put_files({self._file: to_toml(later).encode()})
         return later
 
+    @method
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return the text of the credentials of a user."""
         if self._authority is None:

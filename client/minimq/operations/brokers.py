@@ -13,13 +13,12 @@ from minimq.operations import values
 from minimq.operations.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
 from minimq.operations.operation import (
     HIDDEN,
-    AsyncOperations,
     Form,
     Given,
     Operation,
     Operations,
     Param,
-    asynchronous,
+    method,
     right,
 )
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
@@ -231,6 +230,7 @@ def _view_promotion(_admin: Admin, given: Given, term: int, plan: Plan | None) -
 class BrokerOperations(Operations):
     """Shows brokers, sets their permission, and elects masters; users have it as `Admin`."""
 
+    @method
     def cluster(self) -> list[BrokerData]:
         """Return the brokers that any of the name servers knows, sorted. Raises `Unavailable` if none answers."""
         return self._masters.brokers()
@@ -287,6 +287,7 @@ class BrokerOperations(Operations):
         ]
         return sorted(asked + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
 
+    @method
     def away_brokers(self) -> list[AwayBroker]:
         """Return the departed brokers that the reachable name servers remember, sorted by name.
 
@@ -440,15 +441,3 @@ class BrokerOperations(Operations):
             except DeadlineExceeded:  # the promotion continues, and a repeated call waits for it
                 if time.monotonic() >= give_up:
                     raise
-
-
-class AsyncBrokerOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    cluster = asynchronous(BrokerOperations.cluster)
-    broker_status = asynchronous(BrokerOperations.broker_status)
-    away_brokers = asynchronous(BrokerOperations.away_brokers)
-    forget_broker = asynchronous(BrokerOperations.forget_broker)
-    conflicts = asynchronous(BrokerOperations.conflicts)
-    set_broker_permission = asynchronous(BrokerOperations.set_broker_permission)
-    promote = asynchronous(BrokerOperations.promote)

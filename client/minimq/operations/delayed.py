@@ -14,14 +14,13 @@ from minimq.administration.masters import raise_failures
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
 from minimq.operations.operation import (
-    AsyncOperations,
     Form,
     Given,
     Operation,
     Operations,
     Param,
-    asynchronous,
-    listed,
+    iterating,
+    method,
     right,
 )
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
@@ -168,6 +167,7 @@ class DelayedOperations(Operations):
             raise InvalidArgument("--from and --before need --topic")
         return [each for each in self.delayed_totals() if each.messages]
 
+    @iterating
     def delayed_messages(
         self, topic: str, *, due_from: Time | None = None, due_before: Time | None = None
     ) -> Iterator[DelayedMessages]:
@@ -190,6 +190,7 @@ class DelayedOperations(Operations):
         found = (_of_broker(self._masters, broker, request) for broker in _carrying(self._masters, topic))
         return (about for about, _ in merge(*found, key=lambda batch: batch[0].due_at))
 
+    @method
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
         """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
 
@@ -309,11 +310,3 @@ def _from_wire(topic: str, broker: str, batch: delay_pb2.DelayedBatch) -> Delaye
         batch.size,
         str(handle) if batch.recallable else None,
     )
-
-
-class AsyncDelayedOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    recall = asynchronous(DelayedOperations.recall)
-    delayed_totals = asynchronous(DelayedOperations.delayed_totals)
-    delayed_messages = listed(DelayedOperations.delayed_messages)

@@ -12,7 +12,7 @@ from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
 from minimq.operations.group_changes import GroupChanges, group_not_found
-from minimq.operations.operation import AsyncOperations, Given, Operation, asynchronous, flag
+from minimq.operations.operation import Given, Operation, flag, method
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, listing, missing
 from minimq.transport.client_log import client_logger
@@ -265,6 +265,7 @@ class _Answers(NamedTuple):
 class GroupOperations(GroupChanges):
     """Lists, describes, resets and deletes consumer groups; users have it as `Admin`."""
 
+    @method
     def list_groups(self) -> list[str]:
         """Return the names of all consumer groups that have members or committed offsets, sorted.
 
@@ -323,6 +324,7 @@ class GroupOperations(GroupChanges):
             raise group_not_found(group)
         return answers.description(group, datetime.now(UTC), self._masters.away_lookup())
 
+    @method
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
         """Return the committed offsets of a consumer group, sorted by queue; by default of all topics."""
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
@@ -350,14 +352,3 @@ class GroupOperations(GroupChanges):
             groups, masters, lambda stub: stub.DescribeGroup, lambda name: broker_pb2.DescribeGroupRequest(group=name)
         )
         return {group: _Answers(*both) for group, both in asked.items()}
-
-
-class AsyncGroupOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    list_groups = asynchronous(GroupOperations.list_groups)
-    describe_groups = asynchronous(GroupOperations.describe_groups)
-    describe_group = asynchronous(GroupOperations.describe_group)
-    reset_offsets = asynchronous(GroupOperations.reset_offsets)
-    delete_group = asynchronous(GroupOperations.delete_group)
-    committed_offsets = asynchronous(GroupOperations.committed_offsets)

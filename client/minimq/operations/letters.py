@@ -14,15 +14,13 @@ from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.operation import (
     HIDDEN,
-    AsyncOperations,
     Form,
     Given,
     Operation,
     Operations,
     Param,
-    asynchronous,
     flag,
-    listed,
+    iterating,
     right,
 )
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
@@ -247,6 +245,7 @@ class LetterOperations(Operations):
     A dead letter is open until it was resent or dropped.
     """
 
+    @iterating
     def dead_letters(
         self, group: str, *, on_damage: OnDamage | None = None, **chosen: Unpack[Chosen]
     ) -> Iterator[DeadLetter]:
@@ -448,12 +447,3 @@ class LetterOperations(Operations):
 
         settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
         return settler.run(wants, dry_run=dry_run)
-
-
-class AsyncLetterOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    dead_letters = listed(LetterOperations.dead_letters)
-    count_dead_letters = asynchronous(LetterOperations.count_dead_letters)
-    resend_dead_letters = asynchronous(LetterOperations.resend_dead_letters)
-    drop_dead_letters = asynchronous(LetterOperations.drop_dead_letters)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.operations import values
-from minimq.operations.operation import HIDDEN, AsyncOperations, Given, Operation, Operations, Param, asynchronous
+from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
 from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.operations.words import missing, printable
@@ -324,11 +324,3 @@ class MessageOperations(Operations):
         if is_id(message):
             return tracer.trace_id(str(message), None if topic is None else check_topic(topic))
         return tracer.trace(self.message_at(message))
-
-
-class AsyncMessageOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    message_at = asynchronous(MessageOperations.message_at)
-    find_messages = asynchronous(MessageOperations.find_messages)
-    trace_message = asynchronous(MessageOperations.trace_message)

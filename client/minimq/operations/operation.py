@@ -14,7 +14,19 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    overload,
+)
 
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
@@ -25,13 +37,13 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.masters import Masters
 
-F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
+#: The result for asyncio.
+A = TypeVar("A")
 
 #: The arguments of a call, by parameter; all of them have a value.
 Given = SimpleNamespace
-_OPERATIONS = "__operations__"
 #: The default of what has to be given.
 REQUIRED: Any = inspect.Parameter.empty
 _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
@@ -195,10 +207,51 @@ class Form:
 
 
 class Operations:
-    """A part of `Admin`: the operations on one kind of thing."""
+    """A part of `Admin`: the operations on one kind of thing. What is public is a `Method`."""
 
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
+
+
+class AsyncFace:
+    """A base of `minimq.aio.Admin`: each `Method` is run by a thread, on this `Admin`."""
+
+    _admin: Admin
+
+
+class Method(Generic[P, T, A]):
+    """A method of `Admin`, and with the same parameters a coroutine function of `minimq.aio.Admin`."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], T], collect: Callable[[T], A]) -> None:
+        self.function = function
+        self.operations: list[Operation] = []
+        self._collect = collect
+
+    @overload
+    def __get__(self, owner: None, kind: type) -> Callable[Concatenate[Any, P], T]: ...
+    @overload
+    def __get__(self, owner: AsyncFace, kind: type) -> Callable[P, Coroutine[Any, Any, A]]: ...
+    @overload
+    def __get__(self, owner: Operations, kind: type) -> Callable[P, T]: ...
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if not isinstance(owner, AsyncFace):
+            return self.function.__get__(owner, kind)
+        import asyncio  # commands do not load it
+
+        return functools.partial(asyncio.to_thread, self._run, owner._admin)
+
+    def _run(self, admin: Operations, /, *args: P.args, **named: P.kwargs) -> A:
+        return self._collect(self.function(admin, *args, **named))
+
+
+def method(function: Callable[Concatenate[Any, P], T]) -> Method[P, T, T]:
+    """Declare a method of `Admin` that is no operation."""
+    return Method(function, lambda result: result)
+
+
+def iterating(function: Callable[Concatenate[Any, P], Iterator[T]]) -> Method[P, Iterator[T], list[T]]:
+    """Do as `method` for a method that returns an iterator: for asyncio it returns a list of all."""
+    return Method(function, list)
 
 
 @dataclass(frozen=True)
@@ -236,10 +289,11 @@ class Operation:
     short: str = ""
     function: Callable[..., Any] = len
 
-    def __call__(self, function: F) -> F:
+    def __call__(self, declared: Callable[Concatenate[Any, P], T] | Method[P, T, T]) -> Method[P, T, T]:
         """Declare a method; it may be several operations."""
-        setattr(function, _OPERATIONS, [replace(self, function=function), *getattr(function, _OPERATIONS, [])])
-        return function
+        made = declared if isinstance(declared, Method) else method(declared)
+        made.operations.insert(0, replace(self, function=made.function))
+        return made
 
     @cached_property
     def _doc(self) -> tuple[str, str, Mapping[str, str]]:
@@ -334,8 +388,8 @@ def text_option(name: str, metavar: str, text: str, default: Any = "", option: s
 
 def operations_of(owner: type) -> list[Operation]:
     """Return the operations that a class declares or inherits."""
-    methods = [each for base in reversed(owner.__mro__) for each in vars(base).values()]
-    return [each for method in methods for each in getattr(method, "__dict__", {}).get(_OPERATIONS, ())]
+    members = [each for base in reversed(owner.__mro__) for each in vars(base).values()]
+    return [each for member in members if isinstance(member, Method) for each in member.operations]
 
 
 def _parameter(
@@ -396,38 +450,3 @@ def _parse(doc: str) -> tuple[str, str, Mapping[str, str]]:
             helps[name] += f" {line.strip()}"
     more = re.split(r"(?m)^(?:Returns|Raises|Yields):", more)[0]
     return " ".join(summary.split()), more.strip(), helps
-
-
-# ---- For asyncio --------------------------------------------------------------------------------------
-
-
-class AsyncOperations:
-    """A part of `minimq.aio.Admin`: the same methods, each run by a thread."""
-
-    _admin: Admin
-
-
-def asynchronous(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, T]]:
-    """Return the method for `minimq.aio.Admin`, with the same parameters."""
-
-    @functools.wraps(method)
-    async def call(self: AsyncOperations, /, *args: P.args, **named: P.kwargs) -> T:
-        import asyncio
-
-        return await asyncio.to_thread(method, self._admin, *args, **named)
-
-    return call
-
-
-def listed(
-    method: Callable[Concatenate[Any, P], Iterator[T]],
-) -> Callable[Concatenate[AsyncOperations, P], Coroutine[Any, Any, list[T]]]:
-    """Do as `asynchronous` does, for a method that returns an iterator: it returns a list of all."""
-
-    @functools.wraps(method)
-    def all_of(self: Any, /, *args: P.args, **named: P.kwargs) -> list[T]:
-        return list(method(self, *args, **named))
-
-    return asynchronous(all_of)

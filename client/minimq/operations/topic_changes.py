@@ -11,7 +11,7 @@ from minimq.arguments import check_permission
 from minimq.connection.away import check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, right
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, method, right
 from minimq.operations.views import Plan, View, away_rows
 from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
@@ -274,6 +274,7 @@ class TopicChanges(TopicCreation):
             Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
         return self._left_out(name, cluster, brokers, carriers)
 
+    @method
     def resize_topic(
         self,
         name: str,

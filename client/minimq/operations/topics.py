@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,12 @@ from minimq.administration.masters import raise_failures
 from minimq.connection.away import by_broker, check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, AsyncOperations, Form, Given, Operation, asynchronous, flag, right
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag, method, right
 from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns, plain, row_of
 from minimq.operations.words import left_out, listing, missing
 from minimq_common.errors import TopicNotFound, TopicUnavailable
-from minimq_common.model import AwayBroker, TopicRoute, permission_name
+from minimq_common.model import AwayBroker, MessageQueue, TopicRoute, permission_name
+from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
@@ -170,6 +172,7 @@ def _view_deletion(_admin: Admin, given: Given, away: Sequence[AwayBroker], _pla
 class TopicOperations(TopicChanges):
     """Creates, lists, describes, changes and deletes topics; users have it as `Admin`."""
 
+    @method
     def list_topics(self) -> list[str]:
         """Return the names of all topics, sorted, also of those whose brokers are all away.
 
@@ -225,6 +228,7 @@ class TopicOperations(TopicChanges):
             raise TopicNotFound.nowhere(name)
         return topic_from_wire(name, answers, away, {broker: error.message for broker, error in failures.items()})
 
+    @method
     def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
         """Return the descriptions of several topics, with parallel calls, in the order of their names.
 
@@ -262,6 +266,28 @@ class TopicOperations(TopicChanges):
             TopicUnavailable: all brokers that carry it are away.
         """
         return self._masters.route(check_topic(topic))
+
+    @method
+    def offset_at(self, queue: MessageQueue, when: Time) -> int:
+        """Return the first offset stored at or after a time, or the end of the queue if there is none.
+
+        Args:
+            queue: the queue.
+            when: a datetime with a time zone, "2026-01-31T08:00Z", "-24h", or milliseconds since 1970.
+
+        Raises:
+            TopicNotFound, QueueNotFound: there is no such queue.
+        """
+        return self.offsets_at([queue], when)[queue]
+
+    @method
+    def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
+        """Return the offsets of several queues at one time, as `offset_at` does, with parallel calls.
+
+        Raises as `offset_at`; the text names the queue.
+        """
+        timestamp = timestamp_ms(when, time.time(), "when")
+        return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find_readable())
 
     @Operation(
         "topic delete",
@@ -325,17 +351,3 @@ class TopicOperations(TopicChanges):
         if wait and versions:
             self._masters.wait_until_shown(versions, gone=True)
         return self._left_out(name, cluster, brokers, versions)
-
-
-class AsyncTopicOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    create_topic = asynchronous(TopicOperations.create_topic)
-    update_topic = asynchronous(TopicOperations.update_topic)
-    resize_topic = asynchronous(TopicOperations.resize_topic)
-    list_topics = asynchronous(TopicOperations.list_topics)
-    routes = asynchronous(TopicOperations.routes)
-    describe_topic = asynchronous(TopicOperations.describe_topic)
-    describe_topics = asynchronous(TopicOperations.describe_topics)
-    route = asynchronous(TopicOperations.route)
-    delete_topic = asynchronous(TopicOperations.delete_topic)

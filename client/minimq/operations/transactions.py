@@ -13,13 +13,11 @@ from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOW
 from minimq.operations import values
 from minimq.operations.operation import (
     HIDDEN,
-    AsyncOperations,
     Form,
     Given,
     Operation,
     Operations,
     Param,
-    asynchronous,
     right,
 )
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
@@ -286,10 +284,3 @@ def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
         keys=keys,
         body=body,
     )
-
-
-class AsyncTransactionOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    list_transactions = asynchronous(TransactionOperations.list_transactions)
-    end_transaction = asynchronous(TransactionOperations.end_transaction)

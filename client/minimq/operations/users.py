@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from minimq.operations.access import AccessChange, AccessEdit, edited, said
 from minimq.operations.issuers import NO_ISSUER, IssuerOperations
-from minimq.operations.operation import AsyncOperations, Given, Param, asynchronous, text_option
+from minimq.operations.operation import Given, Param, method, text_option
 from minimq.operations.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User
@@ -154,6 +154,7 @@ class UserOperations(IssuerOperations):
 
         return self._issue(name, edit, lifetime_s, to, on_late)
 
+    @method
     def add_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessDocument:
         """Add rules and roles to a user; an equal deny is removed by an allow. Raises as `change_access`."""
         added = _added(rules)
@@ -167,6 +168,7 @@ class UserOperations(IssuerOperations):
 
         return self._change_user(name, add)
 
+    @method
     def remove_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessDocument:
         """Remove rules and roles from a user, who must have all of them. Raises as `change_access`."""
         gone, left = _normal(rules), set(roles)
@@ -386,15 +388,18 @@ class Rehearsal(UserOperations):
     def __init__(self, document: AccessDocument) -> None:
         self._document = document
 
+    @method
     def access(self) -> AccessDocument:
         """Return the document as it is by now."""
         return self._document
 
+    @method
     def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
         """Change the document, and return it."""
         self._document = edited(self._document, edit)
         return self._document
 
+    @method
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return none: the key is not kept."""
         return ""
@@ -452,29 +457,3 @@ def _replacing(to: Path, name: str, text: str, document: AccessDocument) -> str:
     if former.pair is None or later.stored.pair is not None:
         return text
     return written(later.nameservers, replaced(later.stored, pair=former.pair), about_user(name))
-
-
-class AsyncUserOperations(AsyncOperations):
-    """The same for `minimq.aio.Admin`."""
-
-    access = asynchronous(UserOperations.access)
-    access_status = asynchronous(UserOperations.access_status)
-    add_issuer = asynchronous(UserOperations.add_issuer)
-    add_rules = asynchronous(UserOperations.add_rules)
-    add_user = asynchronous(UserOperations.add_user)
-    apply_access = asynchronous(UserOperations.apply_access)
-    can = asynchronous(UserOperations.can)
-    change_access = asynchronous(UserOperations.change_access)
-    change_rights = asynchronous(UserOperations.change_rights)
-    credentials_of = asynchronous(UserOperations.credentials_of)
-    disable_user = asynchronous(UserOperations.disable_user)
-    drop_old_keys = asynchronous(UserOperations.drop_old_keys)
-    enable_user = asynchronous(UserOperations.enable_user)
-    limit_user = asynchronous(UserOperations.limit_user)
-    issuers = asynchronous(UserOperations.issuers)
-    own_rights = asynchronous(UserOperations.own_rights)
-    remove_issuer = asynchronous(UserOperations.remove_issuer)
-    remove_rules = asynchronous(UserOperations.remove_rules)
-    remove_user = asynchronous(UserOperations.remove_user)
-    rotate_key = asynchronous(UserOperations.rotate_key)
-    token_credentials = asynchronous(UserOperations.token_credentials)
