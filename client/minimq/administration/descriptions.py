@@ -17,17 +17,11 @@ from minimq_proto.v1 import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
-    """One queue.
-
-    Attributes:
-        queue: which one.
-        min_offset: first offset that is still stored.
-        max_offset: the offset that the next message will get.
-        last_stored_at: when the newest message was stored; None when there has been none.
-    """
+    """One queue."""
 
     queue: MessageQueue
     min_offset: int
+    #: The offset that the next message will get.
     max_offset: int
     last_stored_at: datetime | None
 
@@ -39,47 +33,32 @@ class QueueDescription:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic as one broker has it.
-
-    Attributes:
-        broker_name: the broker.
-        read_queues: how many queues consumers see.
-        write_queues: how many queues producers see.
-        permission: what may be done with them, if the permission of the broker allows it as well.
-        created_at: when the broker created the topic.
-        fifo: its messages have message groups, whose order is kept.
-        compaction: how it is compacted by key; None if it is not.
-        retention_s: for how many seconds its messages are kept; 0: as long as the broker keeps others.
-        retention_bytes: bytes that it may have on the broker before the oldest messages go; 0: no limit of its own.
-    """
+    """A topic as one broker has it."""
 
     broker_name: str
     read_queues: int
     write_queues: int
+    #: What may be done with its queues, if the permission of the broker allows it as well.
     permission: Permission
     created_at: datetime
     fifo: bool = False
     compaction: Compaction | None = None
+    #: For how many seconds its messages are kept; 0: as long as the broker keeps others.
     retention_s: float = 0.0
+    #: Bytes that it may have on the broker before the oldest messages go; 0: no limit of its own.
     retention_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic on all brokers that carry it.
-
-    Attributes:
-        topic: its name.
-        settings: one item for each broker, sorted by broker name.
-        queues: all queues, sorted.
-        away: brokers that carry it and have gone, sorted by name: what they store is not counted here.
-        unanswered: why brokers did not answer, by broker name: what they store is not counted here.
-    """
+    """A topic on all brokers that carry it."""
 
     topic: str
     settings: tuple[TopicSettings, ...]
     queues: tuple[QueueDescription, ...]
+    #: Brokers that carry it and have gone, sorted by name: what they store is not counted here.
     away: tuple[AwayBroker, ...] = ()
+    #: Why brokers did not answer, by broker name: what they store is not counted here.
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -105,136 +84,102 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """The report of a running broker about itself.
-
-    Attributes:
-        version: of minimq.
-        started_at: when the process began to serve.
-        log_start: first position of the CommitLog that is still stored, in bytes.
-        log_end: position after the last one.
-        segments: files of the CommitLog.
-        disk_bytes: size of these files.
-        messages_in: messages stored since the start.
-        messages_out: messages delivered since the start.
-        commits: write transactions since the start, each of which may hold many batches.
-        permission: what may be done with all of its topics.
-        store_failed: its disk has failed: nothing is stored until it is started anew.
-        clock_ahead_s: by how much its clock has jumped ahead, so that nothing is deleted by it, in seconds; or 0.
-        stamps_ahead_s: by how much its newest message is ahead of its clock, which was wrong, in seconds; or 0.
-        disk_used: used part of the disk that the data is on, by all files together, from 0 to 1.
-        disk_free_bytes: what is left of it.
-        disk_level: what that calls for: "normal", "warn", "delete-early" or "refuse".
-        segments_deleted: files of the CommitLog that retention has deleted since the start.
-        bytes_deleted: size of those files.
-        bytes_deleted_early: what a nearly full disk made it delete before its time.
-        disk_filled_by_others: other files fill the disk, so that it deletes nothing more early.
-        retention_s: seconds for which messages are kept; 0 forever.
-        retention_bytes: how much the CommitLog may use; 0 without a limit.
-        replication: what it is among its replicas.
-    """
+    """The report of a running broker about itself."""
 
     version: str
     started_at: datetime
+    #: First position of the CommitLog that is still stored, in bytes.
     log_start: int
     log_end: int
     segments: int
+    #: Size of the CommitLog.
     disk_bytes: int
+    #: Since the start of the process, as are the figures below that grow.
     messages_in: int
     messages_out: int
+    #: Write transactions, each of which may hold many batches.
     commits: int
     permission: Permission
+    #: Its disk has failed: nothing is stored until it is started anew.
     store_failed: bool
+    #: By how much its clock has jumped ahead, so that nothing is deleted by it, in seconds; or 0.
     clock_ahead_s: float
+    #: By how much its newest message is ahead of its clock, which was wrong, in seconds; or 0.
     stamps_ahead_s: float
+    #: Used part of the disk that the data is on, by all files together, from 0 to 1.
     disk_used: float
     disk_free_bytes: int
+    #: "normal", "warn", "delete-early" or "refuse".
     disk_level: str
+    #: Files of the CommitLog that retention has deleted.
     segments_deleted: int
     bytes_deleted: int
+    #: What a nearly full disk made it delete before its time.
     bytes_deleted_early: int
+    #: Other files fill the disk, so that it deletes nothing more early.
     disk_filled_by_others: bool
+    #: Seconds for which messages are kept; 0 forever.
     retention_s: float
+    #: How much the CommitLog may use; 0 without a limit.
     retention_bytes: int
     replication: ReplicationReport
 
 
 @dataclass(frozen=True, slots=True)
 class SlaveStatus:
-    """One slave, as its master sees it.
-
-    Attributes:
-        replica_id: its number.
-        connected: whether it follows.
-        position: up to where it has synced the log of the master.
-        behind_bytes: how much of the log it has not.
-        behind_s: seconds since it had all that there was; None when it never had.
-    """
+    """One slave, as its master sees it."""
 
     replica_id: int
     connected: bool
+    #: Up to where it has synced the log of the master.
     position: int
     behind_bytes: int
+    #: Seconds since it had all that there was; None when it never had.
     behind_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationReport:
-    """The place of a broker among its replicas, as it reports it.
+    """The place of a broker among its replicas, as it reports it."""
 
-    Attributes:
-        role: "alone", "master", "slave", or "undecided" before its controller has told it.
-        replica_id: its own number, which never changes.
-        term: of the master; it grows with each.
-        master_id: replica id of the master.
-        sync: whether the master acknowledges what all replicas in sync have.
-        min_in_sync: how many of them it takes then.
-        in_sync: ids of the replicas that have all that is acknowledged.
-        confirmed: log position up to which all of them have everything, and consumers can read.
-        lease_s: for how long the master may serve if it hears from nobody, in seconds; None for others.
-        controller_silent_s: for how long its controller has not answered, in seconds; 0 while it does.
-        by_replicas_s: of a master: for how long it has been serving without its controller, since all replicas in sync
-            confirm it, in seconds; 0 if it does not.
-        connected: of a slave: whether it follows its master now.
-        behind_bytes: of a slave: how much of the log of the master it has not; None when that is not known.
-        replicas: of a master: its slaves.
-    """
-
+    #: "alone", "master", "slave", or "undecided" before its controller has told it.
     role: str
     replica_id: int
     term: int
     master_id: int
+    #: Whether the master acknowledges what all replicas in sync have.
     sync: bool
+    #: How many replicas in sync that takes.
     min_in_sync: int
+    #: Ids of the replicas that have all that is acknowledged.
     in_sync: tuple[int, ...]
+    #: Log position up to which all of them have everything, and consumers can read.
     confirmed: int
+    #: For how long the master may serve if it hears from nobody, in seconds; None for others.
     lease_s: float | None
+    #: For how long its controller has not answered, in seconds; 0 while it does.
     controller_silent_s: float
+    #: Of a master: for how long it has been serving without its controller, since all replicas in sync confirm it, in
+    #: seconds; 0 if it does not.
     by_replicas_s: float
     connected: bool
+    #: Of a slave: how much of the log of the master it has not; None when that is not known.
     behind_bytes: int | None
     replicas: tuple[SlaveStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One replica of a broker: what the name servers know of it, and what it says itself.
-
-    Attributes:
-        cluster: name of its cluster.
-        broker_name: shared by the master and its slaves.
-        broker_id: 0 for the master.
-        address: HOST:PORT.
-        report: None when it did not answer.
-        error: why it did not.
-        away_since: when it went, for a broker that is registered no more; None for others.
-    """
+    """One replica of a broker: what the name servers know of it, and what it says itself."""
 
     cluster: str
     broker_name: str
+    #: 0 for the master.
     broker_id: int
     address: str
     report: BrokerReport | None
     error: str | None
+    #: When it went, for a broker that is registered no more; None for others.
     away_since: datetime | None = None
 
 

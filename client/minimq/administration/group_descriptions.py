@@ -16,57 +16,46 @@ from minimq_proto.v1 import broker_pb2
 
 @dataclass(frozen=True, slots=True)
 class PoppedQueueDescription:
-    """A queue whose messages are delivered one by one.
+    """A queue whose messages are delivered one by one."""
 
-    Attributes:
-        in_flight: the number of messages that consumers have.
-        returned: the number that were released, or not acknowledged in time, and will be redelivered.
-        settled_ahead: the number of settled messages behind an unsettled one.
-        most_tries: the highest number of tries of a message in flight or returned.
-        holders: the number of messages of each consumer by client id, the largest first; "" counts messages that are
-            bound to their handles only.
-        missed: the number that were deleted before they were settled, until the group receives messages of the queue
-            again.
-    """
-
+    #: The number of messages that consumers have.
     in_flight: int
+    #: Messages that were released, or not acknowledged in time, and will be redelivered.
     returned: int
+    #: The number of settled messages behind an unsettled one.
     settled_ahead: int
+    #: The highest number of tries of a message in flight or returned.
     most_tries: int
+    #: The number of messages of each consumer by client id, the largest first; "" counts messages that are bound to
+    #: their handles only.
     holders: Mapping[str, int]
+    #: Messages that were deleted before they were settled, until the group receives messages of the queue again.
     missed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GroupQueueDescription:
-    """One queue of a group.
-
-    Attributes:
-        queue: which one.
-        owner: client id of the member that reads it; None when nobody does.
-        epoch: of the owner's lease; 0 without an owner.
-        holder: client id of the former owner that it is held for; None without a hold.
-        held_for_s: maximum remaining seconds of the hold; 0 without a hold.
-        waiting: client ids of the members that wait for it.
-        min_offset: first offset that is still stored.
-        max_offset: the offset that the next message will get.
-        committed_offset: the offset from which the group continues; None if it has not begun here.
-        oldest_unread_at: when the first message that is not committed was stored; None when nothing is unread.
-        lag_s: seconds since then, 0 when nothing is unread.
-        popped: figures of deliveries one by one; None if the group divides queues.
-    """
+    """One queue of a group."""
 
     queue: MessageQueue
+    #: Client id of the member that reads it; None when nobody does.
     owner: str | None
     epoch: int
+    #: Client id of the former owner that it is held for; None without a hold.
     holder: str | None
+    #: Maximum remaining seconds of the hold; 0 without a hold.
     held_for_s: float
     waiting: tuple[str, ...]
     min_offset: int
+    #: The offset that the next message will get.
     max_offset: int
+    #: The offset from which the group continues; None if it has not begun here.
     committed_offset: int | None
+    #: When the first message that is not committed was stored; None when nothing is unread.
     oldest_unread_at: datetime | None
+    #: Seconds since then, 0 when nothing is unread.
     lag_s: float
+    #: Figures of deliveries one by one; None if the group divides queues.
     popped: PoppedQueueDescription | None = None
     is_sparse: bool = False
 
@@ -84,18 +73,14 @@ class GroupQueueDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupMemberDescription:
-    """One member of a group.
-
-    Attributes:
-        client_id: its name.
-        seen_by: the brokers that count it as a member, sorted.
-        queues: the queues that it reads, sorted; without those of retries.
-        topics: the topics that it subscribes to, sorted; without that of retries. Empty if no broker reports them.
-    """
+    """One member of a group."""
 
     client_id: str
+    #: The brokers that count it as a member, sorted.
     seen_by: tuple[str, ...]
+    #: The queues that it reads, sorted; without those of retries.
     queues: tuple[GroupQueueDescription, ...]
+    #: The topics that it subscribes to, sorted; without that of retries. Empty if no broker reports them.
     topics: tuple[str, ...] = ()
 
     @property
@@ -111,40 +96,32 @@ class GroupMemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group on all brokers that answered.
-
-    Attributes:
-        group: its name.
-        strategy: the allocation strategy; None while it has no members, or they receive messages one by one.
-        hold_s: seconds for which a queue is held for its former owner; 0 for no hold.
-        deciding_broker: the broker whose member list the group uses; None if no broker carries its topics. While
-            members subscribe to different topics, each topic uses the first broker that carries it.
-        members: all members that any broker knows, sorted by client id.
-        queues: all queues of its topics, sorted.
-        retry_queues: the queues in which its messages wait for a retry, sorted. They do not count as lag.
-        brokers: the brokers that answered, sorted.
-        unanswered: the reasons of the others, by broker; their queues and members are missing here.
-        dead_letters: the number of messages stored in the topic "%DLQ%" and the group.
-        expires_at: when the group will be deleted everywhere unless it is used; None if it is in use, or groups never
-            expire.
-        away: departed brokers that carry its topics, sorted by name, with the number of missing queues.
-        deleted_early: bytes that brokers with a nearly full disk have deleted before their time, by broker.
-        is_published: a job that is no member, such as a Spark query, publishes its progress here for monitoring.
-    """
+    """A consumer group on all brokers that answered."""
 
     group: str
+    #: The allocation strategy; None while it has no members, or they receive messages one by one.
     strategy: str | None
+    #: Seconds for which a queue is held for its former owner; 0 for no hold.
     hold_s: float
+    #: The broker whose member list the group uses; None if no broker carries its topics. While members subscribe to
+    #: different topics, each topic uses the first broker that carries it.
     deciding_broker: str | None
     members: tuple[GroupMemberDescription, ...]
     queues: tuple[GroupQueueDescription, ...]
+    #: The queues in which its messages wait for a retry, sorted. They do not count as lag.
     retry_queues: tuple[GroupQueueDescription, ...]
     brokers: tuple[str, ...]
+    #: Why others did not answer, by broker; their queues and members are missing here.
     unanswered: Mapping[str, str]
+    #: The number of messages stored in the topic "%DLQ%" and the group.
     dead_letters: int = 0
+    #: When the group will be deleted everywhere unless it is used; None if it is in use, or groups never expire.
     expires_at: datetime | None = None
+    #: Departed brokers that carry its topics, sorted by name, with the number of missing queues.
     away: tuple[AwayBroker, ...] = ()
+    #: Bytes that brokers with a nearly full disk have deleted before their time, by broker.
     deleted_early: Mapping[str, int] = field(default_factory=dict)
+    #: A job that is no member, such as a Spark query, publishes its progress here for monitoring.
     is_published: bool = False
 
     @property

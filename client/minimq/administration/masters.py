@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from minimq.connection.at_master import at_master, with_retries
 from minimq.connection.away import ClusterView, say_away
@@ -34,6 +34,8 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 Result = TypeVar("Result")
 
+#: The masters that there are, and all of those that are named; those of all brokers; or slaves where there is none.
+Needed = Literal["present", "all", "readable"]
 #: Errors of a broker that may soon have another master.
 _MOVING = (NotMaster, NotEnoughReplicas, Unavailable)
 
@@ -58,18 +60,26 @@ class Masters:
         known = await self._nameservers.cluster(self._timeout_s)  # which has the words for it when nobody answers
         return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
 
-    def find(self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False) -> dict[str, str]:
-        """Return the addresses of masters by broker name; waits for an election if there would be none."""
-        return self.with_retries(
-            lambda: self.calls.wait(lambda: self.look(cluster, names, to_change=to_change)), lambda: names
-        )
+    def find(
+        self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
+    ) -> dict[str, str]:
+        """Return addresses by broker name; waits for the elections of masters that are needed."""
+
+        def attempt() -> dict[str, str]:
+            return self.calls.wait(lambda: self.look(cluster, names, need=need))
+
+        return attempt() if need == "readable" else self.with_retries(attempt, lambda: names)
 
     async def look(
-        self, cluster: str | None = None, names: Sequence[str] = (), *, to_change: bool = False
+        self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
     ) -> dict[str, str]:
         """Do as `find` without waiting, on the event loop of the connection."""
-        brokers = await self._brokers(settled=to_change)
-        here = {broker.broker_name for broker in brokers if cluster in (None, broker.cluster)}
+        brokers = await self._brokers(settled=need != "readable")
+        first = {each.broker_name: min(each.addresses.items())[1] for each in brokers if each.addresses}
+        if need == "readable" and first:
+            return first
+        own = [broker for broker in brokers if cluster in (None, broker.cluster)]
+        here = {broker.broker_name for broker in own}
         if not here or not here.issuperset(names):
             gone = [each for each in await self._nameservers.away() if cluster in (None, each.cluster)]
             away = [each for each in gone if not names or each.broker_name in names]
@@ -80,17 +90,16 @@ class Masters:
                 "no broker is registered with the name server: start one with "
                 f"`minimq-broker --nameserver {self._nameservers.preferred}`"
             )
-        known = sorted({broker.cluster for broker in brokers})
-        if cluster is not None and cluster not in known:
+        if not own:
+            known = sorted({broker.cluster for broker in brokers})
             raise InvalidArgument(f"there is no cluster {cluster!r}: the name server knows {', '.join(known)}")
-        if cluster is not None:
-            brokers = [broker for broker in brokers if broker.cluster == cluster]
-        masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in brokers if broker.master}
+        masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in own if broker.master}
         lacking = [name for name in names or here if name in here and name not in masters]
-        if lacking and (names or not masters):
+        if lacking and (names or need == "all" or not masters):
+            others = ", ".join(name for name in masters if not names or name in names) or "none"
             raise Unavailable(
-                f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected, or "
-                "start the others"
+                f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected "
+                f"(`minimq cluster status`), or name other brokers: {others}"
             )
         unknown = [name for name in names if name not in masters]
         if unknown:
@@ -98,32 +107,6 @@ class Masters:
                 f"there is no broker {', '.join(map(repr, unknown))}: the name server knows {', '.join(masters)}"
             )
         return {name: masters[name] for name in names} if names else masters
-
-    def find_all(self, cluster: str | None = None, names: Sequence[str] = ()) -> dict[str, str]:
-        """Return the addresses of the masters of all brokers; waits for elections, and raises as `find` does."""
-        return self.with_retries(lambda: self._find_all(cluster, names), lambda: names)
-
-    def _find_all(self, cluster: str | None, names: Sequence[str]) -> dict[str, str]:
-        known = [
-            broker
-            for broker in self.brokers(settled=True)
-            if cluster in (None, broker.cluster) and (not names or broker.broker_name in names)
-        ]
-        lacking = [broker.broker_name for broker in known if not broker.master]
-        if lacking:
-            others = ", ".join(broker.broker_name for broker in known if broker.master) or "none"
-            raise Unavailable(
-                f"broker {', '.join(lacking)} has no master now: wait until one of its slaves is "
-                f"elected (`minimq cluster status`), or name other brokers: {others}"
-            )
-        return self.calls.wait(lambda: self.look(cluster, names, to_change=True))
-
-    def find_readable(self) -> dict[str, str]:
-        """Return who can be asked what is stored: the masters, and a slave where there is none. Raises as `find`."""
-        return self._first_addresses() or self.find()
-
-    def _first_addresses(self) -> dict[str, str]:
-        return {broker.broker_name: min(broker.addresses.items())[1] for broker in self.brokers() if broker.addresses}
 
     def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
         """Return the brokers that have gone, sorted by name; only those of a cluster, or that carry a topic."""
@@ -189,7 +172,7 @@ class Masters:
 
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
         """Return the answer of the master of a broker; raises as `find` and `call_all` do."""
-        answers, failures = self.call_all(self.find(names=[broker_name], to_change=True), method, request)
+        answers, failures = self.call_all(self.find(names=[broker_name]), method, request)
         for failure in failures.values():
             raise failure
         return answers[broker_name]
@@ -208,7 +191,7 @@ class Masters:
             now: dict[str, str] = {}
             if moving := [key for key, error in failures.items() if isinstance(error, _MOVING)]:
                 with suppress(MiniMQError):
-                    now = self._first_addresses()
+                    now = self.find(need="readable")
             asked = {key: now.get(_broker_of(key), addresses[key]) for key in moving} or addresses
             answered, failed = self.calls.call_all(asked, method, request)
             answers.update(answered)

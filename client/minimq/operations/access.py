@@ -48,21 +48,15 @@ _SERVERS = Table("no server", columns("server address version mode digest error"
 
 @dataclass(frozen=True, slots=True)
 class AccessStatus:
-    """The users and rules of one server.
+    """The users and rules of one server."""
 
-    Attributes:
-        server: "broker-a", "broker-a-1" for a slave, or "name server HOST:PORT".
-        address: HOST:PORT.
-        version: of its document; 0 if it has none, because it was started without a folder with `access.toml`.
-        digest: of its document, which distinguishes documents of the same version.
-        only_reports: it lets everybody in, and reports what it would refuse (`--access-mode report`).
-        error: the reason why it did not answer; None if it did.
-    """
-
+    #: "broker-a", "broker-a-1" for a slave, or "name server HOST:PORT".
     server: str
     address: str
+    #: Of its document; 0 if it has none, because it was started without a folder with `access.toml`.
     version: int = 0
     digest: str = ""
+    #: It lets everybody in, and reports what it would refuse (`--access-mode report`).
     only_reports: bool = False
     error: str | None = None
 
@@ -382,7 +376,7 @@ class AccessOperations(Operations):
         return later
 
     def _master(self) -> str:
-        return min(self._masters.find(to_change=True))
+        return min(self._masters.find())
 
     def _read(self, master: str) -> AccessDocument:
         answer = self._masters.call(master, lambda stub: stub.GetAccess, broker_pb2.GetAccessRequest())

@@ -49,35 +49,20 @@ _BEFORE = Param(flag="--before", read=values.any_moment, metavar="TIME")
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessages:
-    """Messages that wait together until they are due; recallable ones wait alone.
-
-    Attributes:
-        queue: into which they come.
-        due_at: when they are due, by the clock of their broker.
-        stored_at: when the broker stored them.
-        messages: how many there are.
-        bytes: size of the batch.
-        recall_handle: by which the message is recalled; None if it cannot be recalled.
-    """
+    """Messages that wait together until they are due; recallable ones wait alone."""
 
     queue: MessageQueue
     due_at: datetime
     stored_at: datetime
     messages: int
     bytes: int
+    #: By which the message is recalled; None if it cannot be recalled.
     recall_handle: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedTotals:
-    """The delayed messages of one topic.
-
-    Attributes:
-        topic: its name.
-        messages: how many wait.
-        batches: in so many batches.
-        next_due_at: when the first of them is due; None if none waits.
-    """
+    """The delayed messages of one topic."""
 
     topic: str
     messages: int
@@ -198,7 +183,7 @@ class DelayedOperations(Operations):
         """
         calls = self._masters.calls
         given = sorted(set(topics)) or calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
-        names, masters = list(map(check_topic, given)), self._masters.find_all()
+        names, masters = list(map(check_topic, given)), self._masters.find(need="all")
         asked = self._masters.call_about(
             names,
             masters,

@@ -295,7 +295,7 @@ class GroupChanges(Operations):
     def _masters_of(
         self, topic: str, chosen: Iterable[str] | None
     ) -> tuple[dict[str, str], dict[str, broker_pb2.DescribeTopicResponse]]:
-        masters = self._masters.find(to_change=True)
+        masters = self._masters.find()
         asked = masters if chosen is None else {broker: masters[broker] for broker in chosen if broker in masters}
         described = self._masters.describe(topic, asked)
         # Slaves show the queues of a broker whose master is away.
@@ -369,7 +369,7 @@ class GroupChanges(Operations):
             GroupConflict: members are connected, or queues are held for some; the text names them.
         """
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
-        masters = self._masters.find_all()
+        masters = self._masters.find(need="all")
         if not force:
             remedy = "delete it on the others with force (--force)"
             self._masters.refuse_if_away(f"group {group} was not deleted", remedy)

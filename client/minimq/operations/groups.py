@@ -271,7 +271,7 @@ class GroupOperations(GroupChanges):
 
         A broker that does not answer is logged, and its groups are missing unless another broker knows them.
         """
-        names, failures = self._names(self._masters.find_readable())
+        names, failures = self._names(self._masters.find(need="readable"))
         for broker, error in failures.items():
             log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
         return names
@@ -286,7 +286,7 @@ class GroupOperations(GroupChanges):
         them. Unused groups expire; "Expires in" is shown in the last two days. The figures lack brokers that do not
         answer.
         """
-        masters = self._masters.find_readable()
+        masters = self._masters.find(need="readable")
         names, _ = self._names(masters)
         asked = self._ask(names, masters)
         now, away = datetime.now(UTC), self._masters.away_lookup()
@@ -317,7 +317,7 @@ class GroupOperations(GroupChanges):
             GroupNotFound: all brokers answered, and none knows the group.
             MiniMQError: no broker that answered knows the group, but others did not answer.
         """
-        masters = self._masters.find_readable()
+        masters = self._masters.find(need="readable")
         answers = self._ask([check_group(group)], masters)[group]
         if not answers.is_known:
             raise_failures(f"group {group} is not known", answers.failed, masters, "the others do not know it")
@@ -328,7 +328,7 @@ class GroupOperations(GroupChanges):
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
         """Return the committed offsets of a consumer group, sorted by queue; by default of all topics."""
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
-        asked = self._masters.find_readable()
+        asked = self._masters.find(need="readable")
         answers, failures = self._masters.call_all(asked, lambda stub: stub.GetCommitted, request)
         raise_failures(f"the offsets of group {group} are not known", failures, asked, "try again")
         offsets = {

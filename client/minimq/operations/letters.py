@@ -48,17 +48,10 @@ _PATIENCE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCount:
-    """The open dead letters of a group that have the same topic and the same reason.
-
-    Attributes:
-        group: the consumer group.
-        topic: that they were sent to; None when they do not tell.
-        reason: why they were given up.
-        count: how many there are.
-        oldest, newest: when the first and the last of them failed.
-    """
+    """The open dead letters of a group that have the same topic and the same reason."""
 
     group: str
+    #: That they were sent to; None when they do not tell.
     topic: str | None
     reason: str
     count: int

@@ -103,39 +103,29 @@ def _text(text: object, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnreadOffsets:
-    """Offsets of a queue at which nothing could be looked for: any message there may be one that was wanted.
-
-    Attributes:
-        queue: which queue.
-        offset: the first of them.
-        end_offset: the one behind the last.
-        reason: why: a batch is damaged, or its broker does not answer.
-    """
+    """Offsets of a queue at which nothing could be looked for: any message there may be one that was wanted."""
 
     queue: MessageQueue
     offset: int
+    #: The one behind the last.
     end_offset: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """The messages that a search has found.
+    """The messages that a search has found."""
 
-    Attributes:
-        messages: in the order of their store times.
-        unread: offsets at which nothing could be looked for.
-        away: brokers that are away, with their queues of the topic: nothing was looked for there.
-        from_slaves: brokers of which a slave has answered, which may not have their latest messages.
-        searched: the number of offsets that were looked at.
-        is_cut: the search has ended at `max_messages`; there may be more.
-    """
-
+    #: In the order of their store times.
     messages: tuple[ReceivedMessage, ...]
     unread: tuple[UnreadOffsets, ...] = ()
+    #: Brokers that are away, with their queues of the topic: nothing was looked for there.
     away: tuple[AwayBroker, ...] = ()
+    #: Brokers of which a slave has answered, which may not have their latest messages.
     from_slaves: tuple[str, ...] = ()
+    #: The number of offsets that were looked at.
     searched: int = 0
+    #: The search has ended at `max_messages`; there may be more.
     is_cut: bool = False
 
     @property

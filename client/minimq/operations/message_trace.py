@@ -61,67 +61,51 @@ class TraceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupTrace:
-    """The fate of a message in one group.
-
-    Attributes:
-        group: the consumer group.
-        state: how it is.
-        client_id: the consumer that has it, or that reads its queue; None without one.
-        tries: how often it was delivered, as far as that is counted: in groups that receive messages one by one, and
-            from the first failure on in others.
-        until: until when it is in flight, or from when on it is redelivered; None if there is no such time.
-        copy: where its dead letter, or its copy that waits for another try, is stored.
-    """
+    """The fate of a message in one group."""
 
     group: str
     state: TraceState
+    #: The consumer that has it, or that reads its queue; None without one.
     client_id: str | None = None
+    #: How often it was delivered, as far as that is counted: in groups that receive messages one by one, and from the
+    #: first failure on in others.
     tries: int = 0
+    #: Until when it is in flight, or from when on it is redelivered; None if there is no such time.
     until: datetime | None = None
+    #: Where its dead letter, or its copy that waits for another try, is stored.
     copy: MessageAddress | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HalfTrace:
-    """The open transaction of a message that nobody can read yet.
-
-    Attributes:
-        producer_group: which was asked about it.
-        number: of the transaction.
-        checks: how often somebody was asked.
-        is_undecided: nobody is asked any more: it is to be decided by hand.
-    """
+    """The open transaction of a message that nobody can read yet."""
 
     producer_group: str
     number: int
     checks: int
+    #: Nobody is asked any more: it is to be decided by hand.
     is_undecided: bool
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTrace:
-    """The fate of a message.
-
-    Attributes:
-        message_id: its id.
-        message: as it is stored in its queue; None if it is in none, or was not found.
-        groups: what each group that reads its topic has done with it, sorted by name; those that you may describe.
-        due: the delayed batch in which it waits until it is due; None if it does not.
-        recalled: the delayed batch with which it was recalled; None if it was not, or would be due by now.
-        half: its open transaction; None if it has none.
-        unread: offsets at which the message, or a copy of it, could not be looked for.
-        away: brokers that are away: it may be there.
-        from_slaves: brokers of which a slave has answered, which may not know the latest.
-    """
+    """The fate of a message."""
 
     message_id: str
+    #: As it is stored in its queue; None if it is in none, or was not found.
     message: ReceivedMessage | None = None
+    #: What each group that reads its topic has done with it, sorted by name; those that you may describe.
     groups: tuple[GroupTrace, ...] = ()
+    #: The delayed batch in which it waits until it is due; None if it does not.
     due: DelayedMessages | None = None
+    #: The delayed batch with which it was recalled; None if it was not, or would be due by now.
     recalled: DelayedMessages | None = None
+    #: Its open transaction; None if it has none.
     half: HalfTrace | None = None
     unread: tuple[UnreadOffsets, ...] = ()
+    #: Brokers that are away: it may be there.
     away: tuple[AwayBroker, ...] = ()
+    #: Brokers of which a slave has answered, which may not know the latest.
     from_slaves: tuple[str, ...] = ()
 
     @property
@@ -277,7 +261,7 @@ class Tracer:
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
         request = halves_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
-        answers, _ = self._client.call_all(self._masters.find_readable(), lambda stub: stub.ListHalves, request)
+        answers, _ = self._client.call_all(self._masters.find(need="readable"), lambda stub: stub.ListHalves, request)
         return next(filter(None, (_half_of(answer.halves, criterion) for answer in answers.values())), None)
 
 

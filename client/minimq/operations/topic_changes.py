@@ -312,7 +312,7 @@ class TopicChanges(TopicCreation):
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None
     ) -> dict[str, str]:
-        masters = self._masters.find_all(cluster, brokers)
+        masters = self._masters.find(cluster, brokers, need="all")
         present = self._masters.describe(topic, masters)
         if not present and not brokers:
             check_route(TopicRoute(topic, (), {}, self._masters.away(cluster, topic)))

@@ -207,7 +207,7 @@ class TopicCreation(Operations):
             retention_ms=retention_to_wire(retention_s),
             retention_bytes=check_retention_bytes(retention_bytes),
         )
-        masters = self._masters.find_all(cluster, brokers)
+        masters = self._masters.find(cluster, brokers, need="all")
         if compaction is not None:
             wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)

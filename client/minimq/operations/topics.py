@@ -218,7 +218,7 @@ class TopicOperations(TopicChanges):
             TopicUnavailable: all brokers that carry it are away.
         """
         check_topic(name)
-        masters = self._masters.find_readable()
+        masters = self._masters.find(need="readable")
         answers, failures = self._masters.describe_each(name, masters)
         if not answers or any(error.answered for error in failures.values()):
             raise_failures(f"topic {name} cannot be looked up", failures, masters, "see to these brokers")
@@ -240,7 +240,7 @@ class TopicOperations(TopicChanges):
         wanted = [check_topic(name) for name in dict.fromkeys(names)]
         if not wanted:
             return []
-        masters = self._masters.find_readable()
+        masters = self._masters.find(need="readable")
         away, found = self._masters.away_lookup(), []
         asked = self._masters.call_about(
             wanted, masters, lambda stub: stub.DescribeTopic, lambda name: broker_pb2.DescribeTopicRequest(topic=name)
@@ -287,7 +287,7 @@ class TopicOperations(TopicChanges):
         Raises as `offset_at`; the text names the queue.
         """
         timestamp = timestamp_ms(when, time.time(), "when")
-        return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find_readable())
+        return self._masters.offsets_at(tuple(queues), timestamp, self._masters.find(need="readable"))
 
     @Operation(
         "topic delete",

@@ -41,45 +41,32 @@ _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
 
 @dataclass(frozen=True, slots=True)
 class ListedTransaction:
-    """A transaction with half messages that has not ended.
-
-    Attributes:
-        group: the producer group.
-        number: by which it is ended by hand.
-        broker_name: the broker that has it.
-        topics: of its messages.
-        batches: how many batches it has.
-        keys: of its first message; None if that is large, or damaged.
-        body: the first bytes of that; None likewise.
-        age_s: seconds since it began.
-        expires_s: seconds until it expires.
-        checks: how often a member of the group was asked how it ends.
-        is_undecided: nobody is asked any more: somebody has to decide by hand.
-    """
+    """A transaction with half messages that has not ended."""
 
     group: str
+    #: By which it is ended by hand.
     number: int
     broker_name: str
     topics: Sequence[str]
     batches: int
+    #: Of its first message; None if that is large, or damaged.
     keys: Sequence[str] | None
+    #: The first bytes of that; None likewise.
     body: bytes | None
     age_s: float
     expires_s: float
     checks: int
+    #: Nobody is asked any more: somebody has to decide by hand.
     is_undecided: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ListedTransactions:
-    """The transactions with half messages that have not ended.
+    """The transactions with half messages that have not ended."""
 
-    Attributes:
-        transactions: the oldest first.
-        count: how many there are in all; not more than 10,000 are listed.
-    """
-
+    #: The oldest first.
     transactions: Sequence[ListedTransaction]
+    #: How many there are in all; not more than 10,000 are listed.
     count: int
 
 
@@ -231,7 +218,7 @@ class TransactionOperations(Operations):
     def _ask_for_halves(
         self, group: str | None, number: int, most: int, on_failure: OnFailure | None = None
     ) -> Mapping[str, halves_pb2.ListHalvesResponse]:
-        addresses = self._masters.find_all() if on_failure is None else self._masters.find()
+        addresses = self._masters.find(need="all") if on_failure is None else self._masters.find()
         name = "" if group is None else check_producer_group(group)
         request = halves_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
         answers, failures = self._masters.call_all(addresses, lambda stub: stub.ListHalves, request)

@@ -112,7 +112,7 @@ class TopicFinder:
 
     async def _ask(self, topic: str, timeout_s: float) -> bool:
         request = broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic=topic), if_not_exists=True, automatic=True)
-        masters = await self._masters.look(to_change=True)
+        masters = await self._masters.look()
         requests, reconnect_s = dict.fromkeys(masters, request), min(RECONNECT_S, timeout_s / 2)
         answers, failures = await self._client.connection.brokers.call_all(
             masters, lambda stub: stub.CreateTopic, requests, timeout_s, reconnect_s
