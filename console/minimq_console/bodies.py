@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from minimq import ReceivedMessage
+from minimq.operations.words import printable
 from minimq_common.errors import MalformedBody
 
 #: Bytes of a body that are shown; the rest is there to download.
@@ -46,12 +47,7 @@ def shown(body: bytes, way: str) -> tuple[str, str]:
 
 def visible(text: str) -> str:
     """Return a text in which characters that are not seen, or turn the direction of others, are escapes."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape", "surrogatepass").decode()
-        for each in text
-    )
+    return printable(text, keep="\n\t")
 
 
 def _formatted(body: bytes) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import difflib
 import json
 import os
 import shutil
@@ -12,14 +13,14 @@ import textwrap
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from types import FrameType
 from typing import Any
 
 import click
 
 from minimq.operations.views import Row, Table, json_text
-from minimq.operations.words import printable
+from minimq.operations.words import instant_of, printable
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
 
@@ -50,6 +51,20 @@ class Option(click.Option):
             return None
         variable = self.envvar or f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
         return os.environ.get(variable) if value is None and isinstance(variable, str) else value
+
+
+class Group(click.Group):
+    """Suggests the command that a wrong name begins, or resembles."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command; an error names the nearest one."""
+        known, given = self.list_commands(ctx), args[0]
+        near = [each for each in known if each.startswith(given)] or difflib.get_close_matches(given, known, 1)
+        if near and given not in known and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {given!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
 
 def confirm(question: Callable[[], str], *, yes: bool) -> None:
@@ -264,7 +279,7 @@ def _to_text(value: object) -> str:
         case int() | float():
             text = f"{value:,}"
         case datetime():
-            text = f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+            text = instant_of(value)
         case list():
             text = ", ".join(map(str, value))
         case _:

@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
-import click
-
-from minimq.cli.base import show
+from minimq.cli.base import Group, show
 from minimq.cli.commands import Output, declared
 from minimq.operations.operation import Param
 from minimq.operations.views import Row, Table, columns
@@ -158,7 +156,7 @@ def bench_latency(
     show(output, _LATENCY, rows)
 
 
-bench = click.Group(
+bench = Group(
     "bench",
     [bench_produce, bench_consume, bench_latency],
     help="Measure throughput and latency; CPU time is that of the client process alone.",

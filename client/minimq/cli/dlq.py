@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import click
@@ -19,7 +18,8 @@ from minimq.operations import values
 from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
-from minimq.operations.words import missing, printable
+from minimq.operations.views import row_of
+from minimq.operations.words import instant_of, missing, printable
 
 if TYPE_CHECKING:
     from minimq.receiving.received import ReceivedMessage
@@ -39,7 +39,7 @@ def _as_text(message: ReceivedMessage) -> bytes:
     origin = f"{letter.origin_queue or letter.topic or '-'}"
     origin += "" if letter.origin_offset is None else f", offset {letter.origin_offset}"
     lines = [
-        f"{letter.place}  {_in_utc(letter.died_at)}  {letter.reason}  tries {letter.tries}",
+        f"{letter.place}  {instant_of(letter.died_at)}  {letter.reason}  tries {letter.tries}",
         f"  from {origin}, id {letter.message_id}",
     ]
     if letter.tag is not None:
@@ -59,34 +59,20 @@ def _as_json(message: ReceivedMessage) -> bytes:
 
     letter = DeadLetter(message)
     origin = letter.origin_queue
-    return msgspec.json.encode(
-        {
-            "group": letter.group,
-            "place": letter.place,
-            "reason": letter.reason,
-            "tries": letter.tries,
-            "died_at": letter.died_at,
-            "topic": letter.topic,
-            "broker": origin.broker_name if origin else None,
-            "queue": origin.queue_id if origin else None,
-            "offset": letter.origin_offset,
-            "stored_at": letter.origin_stored_at,
-            "message_id": letter.message_id,
-            "tag": letter.tag,
-            "keys": list(letter.keys),
-            "properties": dict(letter.properties),
-            "born_at": letter.born_at,
-            **body_fields(letter.body),
-        }
+    row = row_of(
+        letter,
+        keep=("group", "place", "reason", "tries", "died_at", "topic"),
+        broker=origin.broker_name if origin else None,
+        queue=origin.queue_id if origin else None,
+        offset=letter.origin_offset,
+        stored_at=letter.origin_stored_at,
     )
+    row |= row_of(letter, keep=("message_id", "tag", "keys", "properties", "born_at"))
+    return msgspec.json.encode({**row, **body_fields(letter.body)})
 
 
 #: The formats of lines, by their names for `--format`.
 SHAPES: Mapping[str, LineOf] = {"text": _as_text, "body": as_body, "json": _as_json}
-
-
-def _in_utc(when: datetime) -> str:
-    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 _SHAPE = Param(

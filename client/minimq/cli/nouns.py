@@ -6,6 +6,7 @@ import importlib
 
 import click
 
+from minimq.cli.base import Group
 from minimq.cli.commands import add_operations, command_of
 from minimq.operations.operation import operations_of
 
@@ -61,7 +62,7 @@ def __getattr__(noun: str) -> click.Command:
     if noun not in _NOUNS:
         raise AttributeError(noun)
     place, text = _NOUNS[noun]
-    group = click.Group(noun.rsplit(maxsplit=1)[-1], help=text)
+    group = Group(noun.rsplit(maxsplit=1)[-1], help=text)
     add_operations(group, _owner(place), noun)
     for below in _NOUNS:
         if below.startswith(f"{noun} "):

@@ -16,7 +16,7 @@ from minimq.cli.base import check_allowed, stop_on_signal, tell
 from minimq.cli.commands import declared
 from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted, as_json
 from minimq.operations import values
-from minimq.operations.messages import as_line
+from minimq.operations.messages import as_line, place_in_time
 from minimq.operations.operation import Param
 from minimq.operations.words import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
@@ -205,7 +205,7 @@ def _read(
         else:
             latest: list[ReceivedMessage] = []
             for messages in stored:
-                latest = heapq.nlargest(last, latest + messages, key=_place)
+                latest = heapq.nlargest(last, latest + messages, key=place_in_time)
             yield latest[::-1]
         while follow and not told.is_set():
             yield consumer.poll(_POLL_S)
@@ -229,7 +229,3 @@ def _to_the_ends(
         if left and time.monotonic() - heard_at > _PATIENCE_S:
             brokers = ", ".join(sorted({queue.broker_name for queue in left}))
             raise Unavailable(f"{len(left)} of the queues were not read to their ends: {brokers} does not answer")
-
-
-def _place(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
-    return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import click
 
-from minimq.cli.base import confirm, show
+from minimq.cli.base import Group, confirm, show
 from minimq.cli.commands import Output, declared
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.operations.access_folder import AccessFolder
@@ -209,7 +209,7 @@ def _show_certificates(_nameserver: str, directory: Directory, *, output: Output
             click.echo(f"warning: the certificate of {name} {ends}: {_remedy(directory, name)}", err=True)
 
 
-secure = click.Group(
+secure = Group(
     "secure",
     [_init, _renew, _issue, _new_key, _show_certificates],
     help="Make certificates for the servers of a cluster, and credentials for its users.\n\nStart servers with "

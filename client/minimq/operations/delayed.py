@@ -24,7 +24,7 @@ from minimq.operations.operation import (
     right,
 )
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq.operations.words import duration_of, size_of
+from minimq.operations.words import duration_of, instant_of, size_of
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
@@ -104,7 +104,7 @@ def _plan_recall(_admin: Admin, given: Given) -> Plan:
     return Plan(
         sentences=[
             f"Recalls the message of topic {handle.topic} that waits on {handle.broker_name} and is due at "
-            f"{moment(handle.due_ms):%Y-%m-%d %H:%M:%SZ}.",
+            f"{instant_of(moment(handle.due_ms))}.",
             "It is never delivered. If it is due before that, nothing happens.",
         ],
         warnings=["It cannot be taken back."],

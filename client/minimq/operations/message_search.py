@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
+from minimq.operations.messages import place_in_time
 from minimq.operations.places import SearchBounds
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
@@ -180,7 +181,7 @@ class MessageSearch:
             self._round(waiting)
             if self._progress is not None:
                 self._progress(self._searched, self._known)
-        self._messages.sort(key=lambda each: (each.batch.stored_ms_of(each.index), each.queue, each.queue_offset))
+        self._messages.sort(key=place_in_time)
         most = self._bounds.max_messages
         return FoundMessages(
             tuple(self._messages[:most]),

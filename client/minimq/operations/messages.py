@@ -11,7 +11,7 @@ from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
 from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
-from minimq.operations.words import missing, printable
+from minimq.operations.words import instant_of, missing, printable
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from minimq.operations.message_search import FoundMessages
     from minimq.operations.message_trace import GroupTrace, MessageTrace
     from minimq.receiving.received import ReceivedMessage
+    from minimq_common.model import MessageQueue
 
 #: Bytes of a body that are shown in a line.
 _SHOWN_BYTES = 200
@@ -45,6 +46,11 @@ _RANGE: Final = {
     "max_messages": Param(flag="--max", low=1, default="1000"),
     "verify": Param(),
 }
+
+
+def place_in_time(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
+    """Return what sorts messages by their store times."""
+    return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset
 
 
 def message_row(message: ReceivedMessage, *, body: bool) -> Row:
@@ -155,14 +161,10 @@ def _said(trace: GroupTrace) -> str:
     if trace.tries:
         words.append(f"try {trace.tries}")
     if trace.until:
-        words.append(f"{'until' if trace.client_id else 'again from'} {_time(trace.until)}")
+        words.append(f"{'until' if trace.client_id else 'again from'} {instant_of(trace.until)}")
     if trace.copy:
         words.append(f"stored as {trace.copy}")
     return ", ".join(words)
-
-
-def _time(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def due_field(message: ReceivedMessage) -> dict[str, datetime]:

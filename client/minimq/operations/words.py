@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from minimq_common.model import AwayBroker, Permission
 
@@ -61,8 +62,14 @@ def say_permission(permission: Permission, what: str, elsewhere: str) -> list[st
     ]
 
 
-def printable(line: str) -> str:
-    """Return a line in which control characters, which a terminal would obey, are escapes."""
-    if line.isprintable():
-        return line
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in line)
+def instant_of(when: datetime) -> str:
+    """Return a time in UTC: "2026-01-31 08:00:00Z"."""
+    return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text in which control characters, which a terminal or a page would obey, are escapes."""
+    if text.isprintable():
+        return text
+    escaped = ((c, c.encode("unicode_escape", "surrogatepass").decode()) for c in text)
+    return "".join(c if c.isprintable() or c in keep else escape for c, escape in escaped)

@@ -109,14 +109,11 @@ def gather_users(visit: Visit) -> Data:
         "users": [_user(name, user, now_ms) for name, user in shown],
         "roles": [{"role": name, "rules": rules} for name, rules in roles],
         "servers": [
-            {
-                "server": each.server,
-                "address": each.address,
-                "version": each.version,
-                "only_reports": each.only_reports,
-                "is_current": each.version == (version or 0),
-                "error": each.error,
-            }
+            row_of(
+                each,
+                keep=("server", "address", "version", "only_reports", "error"),
+                is_current=each.version == (version or 0),
+            )
             for each in status.or_else([])
         ],
     }
@@ -136,8 +133,8 @@ def _user(name: str, user: User, now_ms: int) -> Data:
 
 
 PAGES = (
-    Page(path="/", template="cluster.html", gather=gather_cluster, title="Cluster", label="Cluster"),
-    Page(path="/users", template="users.html", gather=gather_users, title="Users and rules", label="Users", live_s=5.0),
-    Page(path="/routes", template="routes.html", gather=gather_routes, title="Routes", label="Routes"),
-    Page(path="/conflicts", template="conflicts.html", gather=gather_conflicts, title="Conflicts", label="Conflicts"),
+    Page("/", "cluster.html", gather_cluster, "Cluster", label="Cluster"),
+    Page("/users", "users.html", gather_users, "Users and rules", label="Users", live_s=5.0),
+    Page("/routes", "routes.html", gather_routes, "Routes", label="Routes"),
+    Page("/conflicts", "conflicts.html", gather_conflicts, "Conflicts", label="Conflicts"),
 )

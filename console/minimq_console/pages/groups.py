@@ -84,6 +84,6 @@ def _members(group: GroupDescription) -> list[Data]:
 
 
 PAGES = (
-    Page(path="/groups", template="groups.html", gather=gather_groups, title="Groups", label="Groups"),
-    Page(path="/groups/{group}", template="group.html", gather=gather_group, title="Group"),
+    Page("/groups", "groups.html", gather_groups, "Groups", label="Groups"),
+    Page("/groups/{group}", "group.html", gather_group, "Group"),
 )

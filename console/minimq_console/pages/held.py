@@ -46,21 +46,16 @@ def gather_letters(visit: Visit) -> Data:
         ]
     )
     rows = [
-        {
-            "broker": each.queue.broker_name,
-            "queue": each.queue.queue_id,
-            "offset": each.queue_offset,
-            "letter_topic": each.queue.topic,
-            "topic": each.topic,
-            "reason": each.reason,
-            "tries": each.tries,
-            "died_at": each.died_at,
-            "tag": each.tag,
-            "keys": each.keys[:_MOST_KEYS],
-            "size": len(each.body),
-            "preview": preview(each.body),
-            "actions": own,
-        }
+        row_of(
+            each,
+            keep=("queue", "topic", "reason", "tries", "died_at", "tag"),
+            offset=each.queue_offset,
+            letter_topic=each.queue.topic,
+            keys=each.keys[:_MOST_KEYS],
+            size=len(each.body),
+            preview=preview(each.body),
+            actions=own,
+        )
         for each, own in zip(letters, actions_of_rows, strict=True)
     ]
     return {"group": group, "part": part, "letters": rows, "actions": actions if rows else []}
@@ -146,30 +141,9 @@ def gather_transactions(visit: Visit) -> Data:
 
 
 PAGES = (
-    Page(
-        path="/dead-letters",
-        template="dead_letters.html",
-        gather=gather_letter_groups,
-        title="Dead letters",
-        label="Dead letters",
-    ),
-    Page(
-        path="/delayed",
-        template="delayed.html",
-        gather=gather_delayed,
-        title="Delayed messages",
-        label="Delayed",
-        live_s=4.0,
-    ),
-    Page(
-        path="/transactions",
-        template="transactions.html",
-        gather=gather_transactions,
-        title="Transactions",
-        label="Transactions",
-    ),
-    Page(
-        path="/dead-letters/{group}", template="letters.html", gather=gather_letters, title="Dead letters", live_s=None
-    ),
-    Page(path="/delayed/{topic}", template="waiting.html", gather=gather_waiting, title="Delayed messages"),
+    Page("/dead-letters", "dead_letters.html", gather_letter_groups, "Dead letters", label="Dead letters"),
+    Page("/delayed", "delayed.html", gather_delayed, "Delayed messages", label="Delayed", live_s=4.0),
+    Page("/transactions", "transactions.html", gather_transactions, "Transactions", label="Transactions"),
+    Page("/dead-letters/{group}", "letters.html", gather_letters, "Dead letters", live_s=None),
+    Page("/delayed/{topic}", "waiting.html", gather_waiting, "Delayed messages"),
 )

@@ -145,12 +145,12 @@ def _choice(visit: Visit) -> Data:
 
 
 PAGES = (
-    Page(path=_PATH, template="message.html", gather=gather_message, title="Message", live_s=None),
+    Page(_PATH, "message.html", gather_message, "Message", live_s=None),
     Page(
-        path="/topics/{topic}/tail",
-        template="tail.html",
-        gather=gather_choice,
-        title="New messages",
+        "/topics/{topic}/tail",
+        "tail.html",
+        gather_choice,
+        "New messages",
         follow=follow,
         has_form=True,
         rows_template="tail_rows.html",

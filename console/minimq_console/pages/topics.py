@@ -10,6 +10,7 @@ from functools import partial
 
 from minimq import MessageQueue, ReceivedMessage
 from minimq.administration.descriptions import QueueDescription, TopicDescription
+from minimq.operations.messages import place_in_time
 from minimq.operations.views import row_of
 from minimq.receiving.range_reader import RangeReader
 from minimq_common.errors import CorruptBatch, InvalidArgument, OffsetOutOfRange
@@ -218,12 +219,12 @@ def _by_key(visit: Visit, name: str, wanted: Data, notes: list[str]) -> list[Dat
 
 
 PAGES = (
-    Page(path="/topics", template="topics.html", gather=gather_topics, title="Topics", label="Topics", live_s=4.0),
+    Page("/topics", "topics.html", gather_topics, "Topics", label="Topics", live_s=4.0),
     Page(
-        path="/topics/{topic}",
-        template="topic.html",
-        gather=gather_topic,
-        title="Topic",
+        "/topics/{topic}",
+        "topic.html",
+        gather_topic,
+        "Topic",
         live_s=3.0,
         # Messages that were searched for: the search is not repeated by itself.
         stays=lambda data: not data["wanted"]["is_newest"],
@@ -252,20 +253,15 @@ def message_row(message: ReceivedMessage) -> Data:
         keys = list(message.keys[:_MOST_KEYS])
     except CorruptBatch as error:
         damaged = error.message
-    return {
-        "topic": message.topic,
-        "broker": message.queue.broker_name,
-        "queue": message.queue.queue_id,
-        "offset": message.queue_offset,
-        "message_id": message.message_id,
-        "stored_at": message.stored_at,
-        "tag": message.tag,
-        "keys": keys,
-        "size": len(message.body),
-        "preview": preview(message.body),
-        "is_tombstone": message.is_tombstone,
-        "damaged": damaged,
-    }
+    return row_of(
+        message,
+        keep=("queue", "message_id", "stored_at", "tag", "is_tombstone"),
+        offset=message.queue_offset,
+        keys=keys,
+        size=len(message.body),
+        preview=preview(message.body),
+        damaged=damaged,
+    )
 
 
 class MessageSearch:
@@ -285,7 +281,7 @@ class MessageSearch:
             for queue in used[:MOST_QUEUES]
         ]
         found = self._read(ranges, (), last=True)
-        return sorted(found, key=_place, reverse=True)[: self._most]
+        return sorted(found, key=place_in_time, reverse=True)[: self._most]
 
     def following(
         self, queues: Sequence[QueueDescription], starts: dict[MessageQueue, int], tags: Sequence[str] = ()
@@ -297,7 +293,7 @@ class MessageSearch:
             if queue.queue in starts and starts[queue.queue] < queue.max_offset
         ]
         found = self._read(ranges, tags, last=False)
-        return sorted(found, key=_place)[: self._most]
+        return sorted(found, key=place_in_time)[: self._most]
 
     def _read(
         self, ranges: Sequence[tuple[MessageQueue, int, int]], tags: Sequence[str], *, last: bool
@@ -338,7 +334,3 @@ class MessageSearch:
         finally:
             batches.close()
         return found if last else found[: self._most]
-
-
-def _place(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
-    return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset
