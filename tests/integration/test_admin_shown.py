@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from minimq.admin import Admin
+from minimq.administration.masters import Versioned
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import Closed, DeadlineExceeded, SystemBusy
 from minimq_common.model import Permission
@@ -69,10 +70,10 @@ def between_change_and_wait(admin: Admin, act: Callable[[], object]) -> list[dic
     wait = admin._masters.wait_until_shown
     waited_for: list[dict[str, int]] = []
 
-    def act_and_wait(versions: Mapping[str, int], *, gone: bool = False) -> None:
-        waited_for.append(dict(versions))
+    def act_and_wait(answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
+        waited_for.append({broker: answer.data_version for broker, answer in answers.items()})
         act()
-        wait(versions, gone=gone)
+        wait(answers, gone=gone)
 
     admin._masters.wait_until_shown = act_and_wait  # type: ignore[method-assign]
     return waited_for

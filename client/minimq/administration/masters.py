@@ -36,6 +36,15 @@ Result = TypeVar("Result")
 
 #: The masters that there are, and all of those that are named; those of all brokers; or slaves where there is none.
 Needed = Literal["present", "all", "readable"]
+#: What brokers answer to a change, or about a topic, with the version of their data.
+Versioned = (
+    broker_pb2.CreateTopicResponse
+    | broker_pb2.UpdateTopicResponse
+    | broker_pb2.DeleteTopicResponse
+    | broker_pb2.DescribeTopicResponse
+    | broker_pb2.DeleteGroupResponse
+    | broker_pb2.SetPermissionResponse
+)
 #: Errors of a broker that may soon have another master.
 _MOVING = (NotMaster, NotEnoughReplicas, Unavailable)
 
@@ -264,11 +273,11 @@ class Masters:
             raise error.with_message(f"the offset of queue {queue} at that time is not known: {error.message}")
         return {queue: answer.offset for queue, answer in answers.items()}
 
-    def wait_until_shown(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
-        """Wait until every name server that answers shows what brokers have done; see `show`."""
-        self.calls.wait(lambda: self.show(versions, gone=gone))
+    def wait_until_shown(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
+        """Wait until every name server that answers shows what brokers have answered; see `show`."""
+        self.calls.wait(lambda: self.show(answers, gone=gone))
 
-    async def show(self, versions: Mapping[str, int], *, gone: bool = False) -> None:
+    async def show(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
         """Wait until every name server that answers shows what brokers have done, on the event loop of the connection.
 
         Versions grow with every change and over restarts of a broker, so it does not matter what others have changed
@@ -276,11 +285,11 @@ class Masters:
         """
 
         def lack(view: ClusterView) -> str | None:
-            for broker, version in versions.items():
+            for broker, answer in answers.items():
                 shown = view.versions.get((broker, MASTER_ID))
                 if shown is None and not (gone and view.settled):
                     return f"broker {broker} is not registered there, and is shown as soon as it is"
-                if shown is not None and shown < version:
+                if shown is not None and shown < answer.data_version:
                     return f"it shows broker {broker} as it was before"
             return None
 
@@ -321,7 +330,7 @@ def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: 
     answers, failures = client.call_all(found, lambda stub: stub.CreateTopic, request, timeout_s=timeout_s)
     if not answers:
         raise_failures(f"topic {topic} was not created", failures, found, "it will be retried")
-    masters.wait_until_shown({broker: answer.data_version for broker, answer in answers.items()})
+    masters.wait_until_shown(answers)
     log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
     client.routes.refresh(topic)
 

@@ -315,9 +315,6 @@ class BrokerOperations(Operations):
         you start the broker again, it returns unchanged. For a broker that came back without some of its topics, for
         example with a new disk, the name servers forget these topics.
 
-        Args:
-            broker_name: of the broker.
-
         Returns:
             True if a name server remembered it.
 
@@ -385,7 +382,7 @@ class BrokerOperations(Operations):
         request = broker_pb2.SetPermissionRequest(permission=int(permission))
         answer = self._masters.call(broker_name, lambda stub: stub.SetPermission, request)
         if wait:
-            self._masters.wait_until_shown({broker_name: answer.data_version})
+            self._masters.wait_until_shown({broker_name: answer})
 
     @Operation(
         "cluster promote",

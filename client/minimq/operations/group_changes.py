@@ -376,12 +376,12 @@ class GroupChanges(Operations):
             _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
         answers, failures = self._masters.call_all(masters, lambda stub: stub.DeleteGroup, request)
         raise_failures(f"group {group} was not deleted", failures, masters, "repeat the call to complete it")
-        versions = {broker: item.data_version for broker, item in answers.items() if item.deleted}
-        if not versions:
+        deleted = {broker: answer for broker, answer in answers.items() if answer.deleted}
+        if not deleted:
             raise group_not_found(group)
         if wait:
-            self._masters.wait_until_shown(versions, gone=True)
-        return tuple(each for each in self._masters.away() if each.broker_name not in versions)
+            self._masters.wait_until_shown(deleted, gone=True)
+        return tuple(each for each in self._masters.away() if each.broker_name not in deleted)
 
 
 def _ids_by_broker(topic: str, queues: Iterable[MessageQueue]) -> dict[str, list[int]]:

@@ -310,9 +310,6 @@ class GroupOperations(GroupChanges):
         is reserved, at most for the time shown, until its former owner has saved its state. Messages that wait for a
         retry are counted separately. The queues of brokers that are away or do not answer are missing.
 
-        Args:
-            group: its name.
-
         Raises:
             GroupNotFound: all brokers answered, and none knows the group.
             MiniMQError: no broker that answered knows the group, but others did not answer.

@@ -44,6 +44,7 @@ A = TypeVar("A")
 
 #: The arguments of a call, by parameter; all of them have a value.
 Given = SimpleNamespace
+_OPERATIONS, _COLLECT = "__operations__", "__collect__"
 #: The default of what has to be given.
 REQUIRED: Any = inspect.Parameter.empty
 _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
@@ -213,19 +214,8 @@ class Operations:
         self._masters = masters
 
 
-class AsyncFace:
-    """A base of `minimq.aio.Admin`: each `Method` is run by a thread, on this `Admin`."""
-
-    _admin: Admin
-
-
 class Method(Generic[P, T, A]):
-    """A method of `Admin`, and with the same parameters a coroutine function of `minimq.aio.Admin`."""
-
-    def __init__(self, function: Callable[Concatenate[Any, P], T], collect: Callable[[T], A]) -> None:
-        self.function = function
-        self.operations: list[Operation] = []
-        self._collect = collect
+    """The type of a method of `Admin`, which `minimq.aio.Admin` has as a coroutine function: it is a function."""
 
     @overload
     def __get__(self, owner: None, kind: type) -> Callable[Concatenate[Any, P], T]: ...
@@ -234,24 +224,44 @@ class Method(Generic[P, T, A]):
     @overload
     def __get__(self, owner: Operations, kind: type) -> Callable[P, T]: ...
     def __get__(self, owner: Any, kind: type) -> Any:
-        if not isinstance(owner, AsyncFace):
-            return self.function.__get__(owner, kind)
-        import asyncio  # commands do not load it
-
-        return functools.partial(asyncio.to_thread, self._run, owner._admin)
-
-    def _run(self, admin: Operations, /, *args: P.args, **named: P.kwargs) -> A:
-        return self._collect(self.function(admin, *args, **named))
+        raise NotImplementedError
 
 
 def method(function: Callable[Concatenate[Any, P], T]) -> Method[P, T, T]:
     """Declare a method of `Admin` that is no operation."""
-    return Method(function, lambda result: result)
+    declared: Method[P, T, T] = _marked(function, lambda result: result)
+    return declared
 
 
 def iterating(function: Callable[Concatenate[Any, P], Iterator[T]]) -> Method[P, Iterator[T], list[T]]:
     """Do as `method` for a method that returns an iterator: for asyncio it returns a list of all."""
-    return Method(function, list)
+    declared: Method[P, Iterator[T], list[T]] = _marked(function, list)
+    return declared
+
+
+def _marked(function: Any, collect: Callable[[Any], Any]) -> Any:
+    setattr(function, _COLLECT, collect)
+    return function
+
+
+class AsyncFace:
+    """A base of `minimq.aio.Admin`: a thread runs each `Method`, on this `Admin`."""
+
+    _admin: Admin
+
+    def __init_subclass__(cls) -> None:
+        for name, function in inspect.getmembers(cls, lambda member: hasattr(member, _COLLECT)):
+            setattr(cls, name, _asynchronous(function))
+
+
+def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def call(self: AsyncFace, /, *args: Any, **named: Any) -> Any:
+        import asyncio  # commands do not load it
+
+        return await asyncio.to_thread(lambda: getattr(function, _COLLECT)(function(self._admin, *args, **named)))
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -289,11 +299,11 @@ class Operation:
     short: str = ""
     function: Callable[..., Any] = len
 
-    def __call__(self, declared: Callable[Concatenate[Any, P], T] | Method[P, T, T]) -> Method[P, T, T]:
+    def __call__(self, function: Callable[Concatenate[Any, P], T] | Method[P, T, T]) -> Method[P, T, T]:
         """Declare a method; it may be several operations."""
-        made = declared if isinstance(declared, Method) else method(declared)
-        made.operations.insert(0, replace(self, function=made.function))
-        return made
+        declared: Any = function
+        setattr(function, _OPERATIONS, [replace(self, function=declared), *getattr(function, _OPERATIONS, [])])
+        return method(declared)
 
     @cached_property
     def _doc(self) -> tuple[str, str, Mapping[str, str]]:
@@ -389,7 +399,7 @@ def text_option(name: str, metavar: str, text: str, default: Any = "", option: s
 def operations_of(owner: type) -> list[Operation]:
     """Return the operations that a class declares or inherits."""
     members = [each for base in reversed(owner.__mro__) for each in vars(base).values()]
-    return [each for member in members if isinstance(member, Method) for each in member.operations]
+    return [each for member in members for each in getattr(member, "__dict__", {}).get(_OPERATIONS, ())]
 
 
 def _parameter(

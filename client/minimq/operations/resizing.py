@@ -113,7 +113,7 @@ class Resize:
         self._now = {broker: Counts(it.topic.read_queues, it.topic.write_queues) for broker, it in seen.items()}
         self._before = self._before or dict(self._now)
         steps = {broker: step for broker, now in self._now.items() if (step := next_counts(now, self.queues))}
-        self.masters.wait_until_shown({broker: it.data_version for broker, it in seen.items()})
+        self.masters.wait_until_shown(seen)
         if not steps:
             return True
         new = {broker: step for broker, step in steps.items() if self._steps.get(broker) != step}

@@ -30,7 +30,6 @@ from minimq.operations.topic_creation import (
     retention_to_wire,
     say_retention,
     settings_lines,
-    versions_of,
 )
 
 #: The fields of a request that change something.
@@ -266,7 +265,7 @@ class TopicChanges(TopicCreation):
         remedy = "the others were changed; repeat the call to complete it"
         raise_failures(f"topic {name} was not changed", failures, carriers, remedy)
         if wait and has_steps:
-            self._masters.wait_until_shown(versions_of(answers))
+            self._masters.wait_until_shown(answers)
         if queues is not None:
             from minimq.operations.resizing import Resize
 

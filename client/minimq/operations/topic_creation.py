@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Annotated, Final, SupportsIndex
 
 from minimq.administration.descriptions import Compaction, check_compaction, compaction_to_wire
 from minimq.administration.masters import raise_failures
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
 
 _INT32 = range(-(1 << 31), 1 << 31)
+#: Answers that describe a topic.
+_WithTopic = broker_pb2.CreateTopicResponse | broker_pb2.DescribeTopicResponse
 #: Permissions of a new topic.
 _OF_NEW: Final = {name: value for name, value in PERMISSIONS.items() if value}
 
@@ -37,35 +39,15 @@ _COMPACTED = Param(
 )
 
 
-class _Versioned(Protocol):
-    """The answer of a broker to a call that may have changed something."""
-
-    @property
-    def data_version(self) -> int: ...
-
-
-class _WithTopic(Protocol):
-    """The answer of a broker that describes a topic."""
-
-    @property
-    def topic(self) -> broker_pb2.Topic: ...
-
-
 def say_retention(seconds: float | None, size: int | None) -> list[str]:
     """Return sentences about the retention of a topic."""
     said = []
     if seconds is not None:
-        said.append(
-            f"Its messages are kept for {duration_of(seconds)}."
-            if seconds
-            else "Its messages are kept as long as others of the brokers."
-        )
+        kept = f"for {duration_of(seconds)}" if seconds else "as long as others of the brokers"
+        said.append(f"Its messages are kept {kept}.")
     if size is not None:
-        said.append(
-            f"It has at most {size_of(size)} on each broker: then its oldest messages go."
-            if size
-            else "It has no limit of its own for its size."
-        )
+        most = f"at most {size_of(size)} on each broker: then its oldest messages go"
+        said.append(f"It has {most if size else 'no limit of its own for its size'}.")
     return said
 
 
@@ -227,13 +209,8 @@ class TopicCreation(Operations):
         if raced and (same_settings or not if_not_exists):
             raise TopicExists(say_exists(name, raced))
         if wait:
-            self._masters.wait_until_shown(versions_of(present) | versions_of(answers))
+            self._masters.wait_until_shown({**present, **answers})
         return bool(absent)
-
-
-def versions_of(answers: Mapping[str, _Versioned]) -> dict[str, int]:
-    """Return the versions of brokers after a change."""
-    return {broker: answer.data_version for broker, answer in answers.items()}
 
 
 def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) -> dict[str, broker_pb2.Topic]:

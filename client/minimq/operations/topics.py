@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
 
 from minimq.operations.topic_changes import TopicChanges
-from minimq.operations.topic_creation import versions_of
 
 _TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 
@@ -210,9 +209,6 @@ class TopicOperations(TopicChanges):
         The queues of brokers that are away or do not answer in time are missing; `away` and `unanswered` of the result
         name these brokers.
 
-        Args:
-            name: of the topic.
-
         Raises:
             TopicNotFound: no broker carries it.
             TopicUnavailable: all brokers that carry it are away.
@@ -257,9 +253,6 @@ class TopicOperations(TopicChanges):
     )
     def route(self, topic: values.TopicName) -> TopicRoute:
         """Show the brokers of a topic, as clients see them, and which brokers that carry it are away.
-
-        Args:
-            topic: of the topic.
 
         Raises:
             TopicNotFound: no broker carries it.
@@ -347,7 +340,6 @@ class TopicOperations(TopicChanges):
         answers, failures = self._masters.call_all(carriers, lambda stub: stub.DeleteTopic, request)
         failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
         raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
-        versions = versions_of(answers)
-        if wait and versions:
-            self._masters.wait_until_shown(versions, gone=True)
-        return self._left_out(name, cluster, brokers, versions)
+        if wait and answers:
+            self._masters.wait_until_shown(answers, gone=True)
+        return self._left_out(name, cluster, brokers, answers)

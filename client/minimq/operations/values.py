@@ -88,10 +88,10 @@ def offset_or_moment(what: str, text: str) -> Time:
     return moment_or_end(what, text, "an offset, 'earliest', 'latest', ")
 
 
-TopicName = Annotated[str, Param(complete="topics")]
-GroupName = Annotated[str, Param(complete="groups", metavar="GROUP")]
+TopicName = Annotated[str, Param(complete="topics", help="name of the topic")]
+GroupName = Annotated[str, Param(complete="groups", metavar="GROUP", help="name of the consumer group")]
 ProducerGroup = Param(metavar="GROUP")
-Broker = Param(complete="brokers", metavar="BROKER")
+Broker = Param(complete="brokers", metavar="BROKER", help="name of the broker")
 ClusterName = Annotated[str | None, Param(metavar="NAME")]
 BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers")
 #: The choices of a form that pauses something by its permission.

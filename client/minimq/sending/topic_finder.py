@@ -124,7 +124,7 @@ class TopicFinder:
             # A broker that failed may have the option: its error comes before refusals.
             what = f"topic {topic} was not made automatically"
             raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
-        await self._masters.show({broker: answer.data_version for broker, answer in answers.items()})
+        await self._masters.show(answers)
         return any(answer.created for answer in answers.values())
 
     def _end(self, topic: str, asked: asyncio.Task[bool]) -> None:
