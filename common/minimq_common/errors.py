@@ -28,11 +28,13 @@ class MiniMQError(Exception):
     avoid_broker: ClassVar[bool] = False
     #: Whether the server answered at all; if not, clients probe it until it answers again.
     answered: ClassVar[bool] = True
+    #: Seconds that a server asks the caller to wait before a retry, unless it says something else.
+    retry_s: ClassVar[float] = 0.0
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         #: Seconds that the server asks the caller to wait before a retry; 0 if it suggests no delay.
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = self.retry_s if retry_after_s is None else retry_after_s
 
     @property
     def message(self) -> str:
@@ -286,8 +288,9 @@ class SystemBusy(ServerError):
     code = "SYSTEM_BUSY"
     retriable = True
     avoid_broker = True
+    retry_s = 0.5
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0, limit: str = "") -> None:
+    def __init__(self, message: str, *, retry_after_s: float | None = None, limit: str = "") -> None:
         super().__init__(message, retry_after_s=retry_after_s)
         #: The limit that was reached, for the metrics of the server; it does not travel.
         self.limit = limit
@@ -299,6 +302,7 @@ class StoreFull(ServerError):
     code = "STORE_FULL"
     retriable = True
     avoid_broker = True
+    retry_s = 1.0
 
 
 class NotMaster(ServerError):

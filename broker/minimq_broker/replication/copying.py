@@ -110,8 +110,6 @@ Moved = Callable[[int], None]
 _STUCK_S = 10.0
 #: Maximum number of concurrent copies: each reads the whole log, and holds the state.
 MAX_COPIES = 4
-#: Retry delay after a refusal, in seconds.
-_COME_BACK_S = 5.0
 
 
 @dataclass(slots=True)
@@ -151,7 +149,6 @@ class Snapshots:
         self._unsent.give_up({copy.peer for copy in self._copies if copy.moved_at <= since})
         raise SystemBusy(
             f"{len(self._copies)} copies of this broker are running, which is the limit: retry when one is done",
-            retry_after_s=_COME_BACK_S,
             limit="copies",
         )
 

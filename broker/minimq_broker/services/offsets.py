@@ -194,9 +194,6 @@ class GroupBeginnings:
 #: Committed offsets that a broker keeps, of all groups: each costs some hundred bytes of memory.
 MAX_OFFSETS = 500_000
 
-#: Retry delay after a refusal for lack of room, in seconds.
-_COME_BACK_S = 0.5
-
 
 def check_new_group(engine: Engine, group: str) -> None:
     """Raise `SystemBusy` when a group is not known here, and there are as many as there may be."""
@@ -210,7 +207,6 @@ def check_new_group(engine: Engine, group: str) -> None:
     raise SystemBusy(
         f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not create "
         f"{group!r}: delete unused ones (minimq group list, minimq group delete), or raise the limit",
-        retry_after_s=_COME_BACK_S,
         limit="groups",
     )
 
@@ -225,6 +221,5 @@ def check_new_offsets(state: State, group: str, queues: Sequence[QueueKey]) -> N
         raise SystemBusy(
             f"this broker keeps {kept} committed offsets, the limit is {MAX_OFFSETS}: delete unused groups "
             "(minimq group list, minimq group delete), or topics",
-            retry_after_s=_COME_BACK_S,
             limit="offsets",
         )

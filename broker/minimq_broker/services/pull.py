@@ -174,7 +174,7 @@ class _Pull:
     def _check(self) -> None:
         request = self._request
         if self._refused:
-            raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", retry_after_s=0.1, limit="pulls")
+            raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
         check_bounds(request)
         self._tags = frozenset(request.tag_hashes)
 

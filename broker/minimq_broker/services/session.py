@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 #: A request of this many bytes takes a millisecond or more.
 _LARGE_BYTES = 16 << 10
-#: Retry delay of a client after a refusal for lack of room, in seconds.
-_COME_BACK_S = 1.0
 
 #: For a client that has not sent the start of its group in this session: nothing is passed over.
 _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
@@ -156,7 +154,6 @@ class SessionService:
             raise SystemBusy(
                 f"this broker has sessions with {most} consumers, which is its limit (--max-sessions): stop some, or "
                 "raise it",
-                retry_after_s=_COME_BACK_S,
                 limit="sessions",
             )
         if former is not None and former.connected:

@@ -25,9 +25,6 @@ Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
-#: Retry delay while the store is not readable, in seconds.
-_COME_BACK_S = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
@@ -82,7 +79,7 @@ class StoreHandle:
     def store(self) -> MessageStore:
         """The store. Raises `SystemBusy` while it is not readable."""
         if self._closed is not None:
-            raise SystemBusy(self._closed, retry_after_s=_COME_BACK_S)
+            raise SystemBusy(self._closed)
         return self.any_store
 
     @property

@@ -19,9 +19,6 @@ from minimq_common.serving.periodic import slices
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
-#: Retry delay after a refusal for lack of room for a topic, in seconds.
-_COME_BACK_S = 1.0
-
 #: After this time it is worth asking again whether queues are drained.
 _LOOK_AGAIN_S = 0.2
 
@@ -64,7 +61,6 @@ class TopicService:
             raise SystemBusy(
                 f"this broker carries {len(state.topics)} topics, and its limit is {most} (--max-topics): delete some, "
                 "raise it, or create topics on other brokers",
-                retry_after_s=_COME_BACK_S,
                 limit="topics",
             )
 

@@ -36,9 +36,6 @@ log = logging.getLogger(__name__)
 
 Written = TypeVar("Written", bound=Job)
 
-#: Retry delay of a sender after a refusal for lack of room, in seconds.
-_COME_BACK_S = 0.5
-
 
 #: Returns why nothing may be accepted or acknowledged now, None if it may; `to_sender` of a batch it may be stricter.
 WriteRefusal = Callable[..., MiniMQError | None]
@@ -142,7 +139,6 @@ class Writes:
                     raise SystemBusy(
                         f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
                         f"since {self._limits.busy_after_s} s: send again later, or to another broker",
-                        retry_after_s=_COME_BACK_S,
                         limit="pending-bytes",
                     ) from None
 

@@ -18,8 +18,6 @@ from minimq_common.errors import StoreFull
 
 log = logging.getLogger(__name__)
 
-#: When a sender that was refused may come back, in seconds.
-_COME_BACK_S = 1.0
 #: Time after which a disk that is far from full is looked at again before a batch is written, in seconds.
 _LOOK_AGAIN_S = 0.01
 #: With less than this free a write of a group may find only room for a part of it.
@@ -86,5 +84,4 @@ class Disk:
         return StoreFull(
             f"the disk of the broker is {use.ratio:.1%} full, and accepts nothing more from {self._marks.refuse:.0%} "
             "on (--disk-refuse): free space, then send again",
-            retry_after_s=_COME_BACK_S,
         )

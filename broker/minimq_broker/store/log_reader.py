@@ -20,9 +20,6 @@ from minimq_common.errors import CorruptEntry, SystemBusy
 
 T = TypeVar("T")
 
-#: Retry delay of readers of a segment that is being repaired, in seconds.
-_COME_BACK_S = 1.0
-
 
 class LogReader:
     """Reads the segments of one log. Any thread may read.
@@ -193,7 +190,6 @@ class LogReader:
         if self.damage.refuses(segment.start):
             raise SystemBusy(
                 f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master",
-                retry_after_s=_COME_BACK_S,
             )
         try:
             return question(segment)

@@ -335,9 +335,7 @@ class Writer:
 
     def _reason(self, error: Exception) -> MiniMQError:
         if is_full(error, self._log.path):
-            return StoreFull(
-                f"the disk of the broker is full ({error}): free space, then send again", retry_after_s=1.0
-            )
+            return StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
         if isinstance(error, lmdb.MapFullError):  # even of an empty segment, and nothing was written
             return StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
         if isinstance(error, MiniMQError):

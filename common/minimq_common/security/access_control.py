@@ -38,8 +38,6 @@ _RETRY_S = 0.1
 #: By this and the name a certificate names a user, among its alternative names.
 USER_URI = "minimq://user/"
 _CERTIFICATE_NAMES = "x509_subject_alternative_name"
-#: When somebody may come back who has one token too many, in seconds.
-_COME_BACK_S = 1.0
 #: Digits of the hash of a token by which logs name it.
 _SHOWN_DIGITS = 12
 #: Longest key that is looked at.
@@ -215,7 +213,7 @@ class AccessControl:
                 self._forget(key_hash)
                 return
         text = f"{self._tokens} tokens are in use at this server, which is the limit: use fewer, or keys of users"
-        raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="tokens")
+        raise SystemBusy(text, limit="tokens")
 
     def _forget(self, key_hash: str) -> KnownCaller:
         caller = self._users.pop(key_hash)

@@ -20,8 +20,6 @@ from minimq_common.wire.rpc import LiveStream
 
 #: Decisions that are remembered of one caller.
 MOST_DECISIONS = 4_096
-#: When a caller with too many streams may come back, in seconds.
-_COME_BACK_S = 1.0
 
 #: Returns whether a user has a right, and why.
 Decide = Callable[[Need], AccessDecision]
@@ -197,7 +195,6 @@ class KnownCaller(Caller):
             raise SystemBusy(
                 f"user {self.user} has {open_streams[method]} {method} streams open, which is half of what this server "
                 "takes, and all that one user may have: close some, or use several users",
-                retry_after_s=_COME_BACK_S,
                 limit="streams",
             )
         open_streams[method] += 1

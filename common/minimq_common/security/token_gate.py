@@ -25,8 +25,6 @@ CHECKS_OF_PEER, CHECKS_OF_ALL = 50, 500
 #: Peers of which the server knows how many tokens they have shown: those that came last.
 _MOST_PEERS = 1_000
 _NETWORK_BITS = 64
-#: When somebody may come back whose token was not looked at, in seconds.
-_COME_BACK_S = 1.0
 
 
 class TokenGate:
@@ -121,7 +119,7 @@ class TokenGate:
             self._peers.popitem(last=False)
         if own.owes_s() or self._all.owes_s():
             text = "too many new tokens are shown to this server: try again in a moment"
-            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="tokens")
+            raise SystemBusy(text, limit="tokens")
         own.moved(1)
         self._all.moved(1)
 

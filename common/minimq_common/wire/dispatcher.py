@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 FIRST_REQUEST_S = 10.0
 #: Largest request of methods that say nothing else, in bytes. Larger ones are not decoded.
 MAX_REQUEST_BYTES = 1 << 20
-#: When a client whose stream was refused may come back, in seconds.
-_COME_BACK_S = 1.0
 
 #: Serves a call: takes its request, or requests, and its context.
 Serve = Callable[[Any, Any], Awaitable[Any]]
@@ -263,7 +261,6 @@ class Dispatcher(grpc.GenericRpcHandler):
             raise SystemBusy(
                 f"{self._open[method]} {method} streams are open, which is the limit of this server: close some, or "
                 f"start it with a larger {self._limits.option}",
-                retry_after_s=_COME_BACK_S,
                 limit="streams",
             )
         self._open[method] += 1

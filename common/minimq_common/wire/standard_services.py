@@ -18,8 +18,6 @@ _Status = health_pb2.HealthCheckResponse
 
 #: Streams that watch the health of one server; nobody needs a key for them, and each takes some 20 KB.
 MAX_WATCHES = 1_000
-#: When somebody who found no place may come back, in seconds.
-_COME_BACK_S = 5.0
 
 
 class StandardServices:
@@ -103,7 +101,7 @@ class _Health:
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
         if self._watches >= MAX_WATCHES:
             text = f"{MAX_WATCHES} clients watch the health of this server, which is the limit: ask by Check instead"
-            raise SystemBusy(text, retry_after_s=_COME_BACK_S)
+            raise SystemBusy(text)
         self._watches += 1
         try:
             await self._watch(request, context)

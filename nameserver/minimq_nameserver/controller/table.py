@@ -16,8 +16,6 @@ from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
 #: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move: the lease of its
 #: master waits for each that is on its way to the disk.
 _SETS_PACE, _REPLICAS_PACE = (50, 5.0), (10, 5.0)
-#: Seconds after which a refused replica reports again.
-_RETRY_S = 0.5
 
 #: Cluster and broker name.
 Key = tuple[str, str]
@@ -74,9 +72,7 @@ class ControllerTable:
         bootstrap.hear(report, now)
         record = bootstrap.found(now)
         if record is not None and not self._pace.take(now):
-            raise SystemBusy(
-                f"many brokers have come at once: {report.broker_name} has to wait", retry_after_s=_RETRY_S
-            )
+            raise SystemBusy(f"many brokers have come at once: {report.broker_name} has to wait")
         return record
 
     def hear(self, report: ReplicaReport, now: float) -> ReplicaSet:
@@ -89,7 +85,7 @@ class ControllerTable:
         renewed = rules.renew(record, report)
         if renewed is not record and not self._paces[report.key].take(now):
             if report.replica_id not in record.addresses:
-                raise SystemBusy(f"many replicas of {record} have come at once", retry_after_s=_RETRY_S)
+                raise SystemBusy(f"many replicas of {record} have come at once")
             renewed = record  # its address is recorded later: no lease is lost by that
         liveness.hear(record, report, now)
         record = liveness.completed(renewed, record)
@@ -151,14 +147,12 @@ class ControllerTable:
             raise SystemBusy(
                 f"the controller has records of {known} brokers, which is the limit: there is no room "
                 f"for {report.broker_name}",
-                retry_after_s=_RETRY_S,
             )
         while self._bootstraps and not self._bootstraps[oldest := next(iter(self._bootstraps))].is_recent(now):
             del self._bootstraps[oldest]
         if len(self._bootstraps) >= MAX_BOOTSTRAPS:
             raise SystemBusy(
                 f"{len(self._bootstraps)} brokers of which nothing is recorded report, which is the limit",
-                retry_after_s=_RETRY_S,
             )
 
     def _find(self, key: Key) -> ReplicaSet:

@@ -18,8 +18,6 @@ from minimq_common.errors import SystemBusy
 #: From this fullness on idle transactions expire early, and at this one as early as they may.
 _EARLY_FROM = 0.5
 _EARLIEST_AT = 0.9
-#: When a writer that found no room may come back, in seconds.
-_COME_BACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,6 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
                 "staged batches wait for the end of their transactions, and there is no room for more "
                 f"({_amount(at, limit)} at most): they go when these are committed, or expire, idle ones the "
                 "sooner the less room there is; send larger batches, and commit or end open transactions",
-                retry_after_s=_COME_BACK_S,
                 limit="staged",
             )
         if max(of_name[at], of_producer[at]) + wanted > free:
@@ -101,7 +98,6 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
             raise SystemBusy(
                 f"{words} has {_amount(at, own)} that wait for the end of their transaction, and not more than "
                 f"this is left for all others: commit or end open transactions, or send larger batches",
-                retry_after_s=_COME_BACK_S,
                 limit="staged",
             )
 

@@ -38,8 +38,6 @@ FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 #: kills every consumer dies alone.
 _ALONE_FROM = 2
 _FEWER = 8
-#: When it is tried again what would have made too many pieces, in seconds.
-_COME_BACK_S = 1.0
 _end_of, _tries_of = attrgetter("end"), attrgetter("tries")
 
 
@@ -344,7 +342,6 @@ class PopQueue:
                 f"{left:,} messages from offset {found[count].first} on are not settled: the queue, or all queues of "
                 "the broker, would fall into too many pieces of settled and unsettled messages: settle older messages "
                 "first",
-                retry_after_s=_COME_BACK_S,
                 limit="pop-runs",
             )
             found = found[:count]
@@ -370,7 +367,6 @@ class PopQueue:
             raise SystemBusy(
                 f"settled and open messages of the queue would form more than {MAX_CLAIMED_RUNS:,} ranges: settle "
                 "older ones first",
-                retry_after_s=_COME_BACK_S,
                 limit="pop-runs",
             )
         return found
@@ -407,7 +403,6 @@ class PopQueue:
             raise SystemBusy(
                 "the queue, or all queues of the broker, would fall into too many pieces of settled and unsettled "
                 "messages: consume those that are to be delivered again first",
-                retry_after_s=_COME_BACK_S,
                 limit="pop-runs",
             )
         return found

@@ -24,8 +24,6 @@ from minimq_proto.v1 import broker_pb2
 MAX_CLIENTS = 1_000
 MAX_TOPICS = 5_000
 MAX_FILTERS = 2 * MAX_FILTER
-#: Retry delay of a client at a limit, in seconds.
-_COME_BACK_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +88,7 @@ class PopClients:
             )
         if len(stream.clients) >= MAX_CLIENTS:
             text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"
-            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+            raise SystemBusy(text, limit="pops")
         check_new_group(self._engine, group)
         stream.clients.add((group, client_id))
         self._poppers.came(group, client_id)
@@ -106,7 +104,7 @@ class PopClients:
         characters = stream.characters + len(take.filter) - len(known[0] if known else "")
         if (known is None and len(stream.subscribed) >= MAX_TOPICS) or characters > MAX_FILTERS:
             text = f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters"
-            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+            raise SystemBusy(text, limit="pops")
         tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, frozenset(take.tag_hashes))
         stream.subscribed[key], stream.characters = (take.filter, tags), characters
         return tags

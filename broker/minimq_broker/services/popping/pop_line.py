@@ -37,8 +37,6 @@ _TURN = 1_000
 _TURN_S = 0.1
 #: Delay before another check of a queue whose messages could not be delivered, in ms.
 _REST_MS = 20
-#: Retry delay for consumers of a deleted group, in seconds.
-_AGAIN_S = 0.1
 #: Batches that one look passes over.
 _STEP_ROWS = 250
 
@@ -214,7 +212,7 @@ class PopLine:
         if topic.topic_id != self._topic.topic_id:
             raise TopicNotFound(f"topic {topic.name!r} was deleted and created again: retry")
         if (self._group, topic.topic_id) not in state.started:
-            raise SystemBusy(f"group {self._group!r} was deleted, and starts over", retry_after_s=_AGAIN_S)
+            raise SystemBusy(f"group {self._group!r} was deleted, and starts over")
         self._topic = topic
         self._ready.update(dict.fromkeys(range(topic.queues)))
         self._serve()

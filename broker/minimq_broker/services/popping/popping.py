@@ -43,8 +43,6 @@ MAX_SPANS_UNDER_WAY = 50_000
 MAX_RUNS_IN_ALL = 500_000
 #: How long a count of runs is used, in seconds.
 _COUNTED_FOR_S = 1.0
-#: Retry delay of a client at a limit, in seconds.
-_COME_BACK_S = 0.1
 #: Outcomes after which others may get the messages.
 _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
 
@@ -160,7 +158,7 @@ class PopService:
         asked = len(request.settles) + len(request.takes)  # cancellations do not count: they make room
         if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
             text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
-            raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pops")
+            raise SystemBusy(text, limit="pops")
         check_bounds(request)
         if stream.caller is not ANY_CALLER:
             stream.caller.check(request)
@@ -293,7 +291,7 @@ class PopService:
             try:
                 if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
                     text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
-                    raise SystemBusy(text, retry_after_s=_COME_BACK_S, limit="pop-spans")
+                    raise SystemBusy(text, limit="pop-spans")
                 steps.append(settle_step(state, group, settle, self.clock, self.may_begin()))
                 self._spans_under_way += len(settle.spans) // 2
             except MiniMQError as error:

@@ -37,7 +37,6 @@ _STEP_ROWS = 100
 _PAUSE_S = 0.0001
 #: Most unreadable places that one call tells.
 _MOST_UNREADABLE = 64
-_COME_BACK_S = 0.1
 _ALL = 1 << 62
 
 
@@ -53,9 +52,7 @@ class FindService:
         """Look for a bounded time. Raises `TopicNotFound`, `QueueNotFound`, `NoPermission`, `SystemBusy`."""
         search = _search_of(request)
         if self._asked >= MAX_FINDS:
-            error = SystemBusy(
-                f"{MAX_FINDS} searches are under way at this broker", retry_after_s=_COME_BACK_S, limit="finds"
-            )
+            error = SystemBusy(f"{MAX_FINDS} searches are under way at this broker", limit="finds")
             self._engine.refusals.note(error)
             raise error
         self._asked += 1

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: When a sender that was refused may come back, in seconds.
-_COME_BACK_S = 1.0
 
 #: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
 _LOOKED_AT = 10_000
@@ -62,7 +60,6 @@ def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None
     return StoreFull(
         f"the disk of the broker is {use.ratio:.1%} full, and delayed messages keep its oldest data: no more are "
         "accepted until some are due: send without a delay, or give the broker a larger disk",
-        retry_after_s=_COME_BACK_S,
     )
 
 
