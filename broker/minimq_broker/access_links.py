@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.channel_security import ChannelSecurity
 from minimq_common.security.shared_access import SharedAccess, exchange
@@ -75,9 +75,6 @@ class AccessLinks:
                     cause = error
                 finally:
                     stream.cancel()
-                text = "access: out of touch, trying again nameserver=%s reason=%r"
-                if isinstance(cause, MiniMQError):
-                    outage.failed(text, address, cause.message, cause=cause)
-                else:
-                    outage.crashed(text, address, cause, cause=cause)
+                text = "access: out of touch, trying again nameserver=%s reason=%s"
+                outage.failed(text, address, cause, cause=cause)
                 await asyncio.sleep(_RETRY_S)

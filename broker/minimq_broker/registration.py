@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+from minimq_common.errors import DeadlineExceeded, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire.bound_check import check_answer
@@ -204,11 +204,8 @@ class _Link:
 
     def _lost(self, cause: Exception) -> None:
         if not self._leaving.is_set():
-            message = "not registered, trying again nameserver=%s reason=%r"
-            if isinstance(cause, MiniMQError):
-                self._outage.failed(message, self.address, cause.message, cause=cause)
-            else:
-                self._outage.crashed(message, self.address, cause, cause=cause)
+            message = "not registered, trying again nameserver=%s reason=%s"
+            self._outage.failed(message, self.address, cause, cause=cause)
         self.master_address = None
         self.connected = False
 

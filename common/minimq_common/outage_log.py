@@ -40,15 +40,21 @@ class OutageLog:
         kind: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log a failure, unless one of its kind was logged during this outage, less than a minute ago."""
-        self._failed(message, values, kind or _kind_of(cause), level)
+        """Log a failure, unless one of its kind was logged during this outage, less than a minute ago.
+
+        A cause that is neither an error of minimq nor one of the system is a fault, see `crashed`.
+        """
+        fault = None if isinstance(cause, MiniMQError | OSError) else cause
+        if fault is not None or not str(cause):
+            values = tuple(repr(value) if value is cause else value for value in values)
+        self._failed(message, values, kind or _kind_of(cause), level if fault is None else logging.ERROR, fault)
 
     def crashed(self, message: str, *values: object, cause: BaseException) -> None:
-        """Log an unexpected failure as an error: as `failed`, with the traceback of the first of its kind."""
+        """Log a fault as an error: as `failed`, with the traceback of the first of its kind."""
         self._failed(message, values, _kind_of(cause), logging.ERROR, cause)
 
     def _failed(
-        self, message: str, values: tuple[object, ...], kind: str, level: int, cause: BaseException | None = None
+        self, message: str, values: tuple[object, ...], kind: str, level: int, fault: BaseException | None
     ) -> None:
         now = self._clock()
         with self._lock:
@@ -62,7 +68,7 @@ class OutageLog:
             self._repeat_at = now + _REPEAT_S
             self._level = max(self._level, level)
             failures, outage_s = self._failures, now - self._began_at
-        shown = cause if is_new else None
+        shown = fault if is_new else None
         if failures == 1:
             self._log.log(level, message, *values, exc_info=shown)
         else:

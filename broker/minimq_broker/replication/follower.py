@@ -21,7 +21,7 @@ from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.jobs import ReplicaJob
-from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, MiniMQError, StoreError, Unavailable
+from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, StoreError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 
 #: Bytes of entries that may wait for the disk of the slave; more are not read from the network.
 _PENDING_BYTES = 16 << 20
-#: Errors that end a stream and are not faults of this program.
-_EXPECTED = (grpc.RpcError, MiniMQError, TimeoutError, asyncio.InvalidStateError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +125,11 @@ class Follower:
         self.connected = False
         self._anew = self._anew or isinstance(error, CopyNeeded)
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
+        if isinstance(cause, asyncio.InvalidStateError):  # something was written to a stream that was over
+            cause = Unavailable(f"{self.peer} has ended the stream")
         message = "replication: stream broken, trying again master=%s reason=%s"
-        if isinstance(cause, _EXPECTED):
-            self._outage.failed(message, self.master.address, cause, cause=cause)
-        else:
-            self._outage.crashed(message, self.master.address, repr(cause), cause=cause)
-        if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError, asyncio.InvalidStateError)):
+        self._outage.failed(message, self.master.address, cause, cause=cause)
+        if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError)):
             return Break.UNREACHED
         return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -20,13 +21,11 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
-from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaSet
+from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
-
-_NOT_RECORDED = "replication: in-sync set not recorded yet wanted=%s reason=%s"
 
 #: Interval of checks of the in-sync set, in seconds; whoever joins is noticed at once.
 _LOOK_S = 0.1
@@ -57,17 +56,15 @@ class Leadership:
         #: Of whom it was said that another has their id, or that their log is that of another broker.
         self._refused: set[FollowerHello] = set()
         self._strangers: set[FollowerHello] = set()
-        self._outage = OutageLog(log)
-        self._look_outage = OutageLog(log)
-        self._look = asyncio.Event()
         self.record = record
         self.in_sync = InSync(
             own_id, record.in_sync, patience, self._loop.time(), sync=record.sync, confirmed=store.confirmed
         )
-        self._tasks = [
-            asyncio.create_task(self._keep_set(), name=f"in-sync-{record.term}"),
-            asyncio.create_task(self._keep_time(), name=f"in-sync-time-{record.term}"),
-        ]
+        #: Woken by each look that finds that another set is wanted.
+        self._recording = PeriodicTask("in-sync set", self._record_set, math.inf, log)
+        self._looking = PeriodicTask("replicas", self._look, _LOOK_S, log)
+        self._recording.start()
+        self._looking.start()
 
     @property
     def term(self) -> int:
@@ -160,15 +157,14 @@ class Leadership:
     def end(self) -> None:
         """Confirm and acknowledge nothing from now on; `stop` is to follow. Idempotent."""
         self._ended = True
-        for task in self._tasks:
-            task.cancel()
 
     async def stop(self) -> None:
         """End all streams to slaves. Idempotent."""
         self.end()
         for feed in self._feeds.values():
             feed.end()
-        await asyncio.gather(*self._tasks, *(feed.ended() for feed in self._feeds.values()), return_exceptions=True)
+        ends = (self._recording.stop(), self._looking.stop(), *(feed.ended() for feed in self._feeds.values()))
+        await asyncio.gather(*ends, return_exceptions=True)
 
     # ---- slaves ---------------------------------------------------------------------------------
 
@@ -265,55 +261,28 @@ class Leadership:
     def _moved(self) -> None:
         self.grown()
         if self._wanted() is not None:
-            self._look.set()
+            self._recording.wake()
 
     # ---- the in-sync set ------------------------------------------------------------------------
 
     def _wanted(self) -> frozenset[int] | None:
-        if (
-            lease_clock() >= self._lease.controller_until
-        ):  # who is asked for in vain counts until the controller is back
+        # Who is asked for in vain counts until the controller is back.
+        if self._ended or lease_clock() >= self._lease.controller_until:
             return None
         wanted = self.in_sync.wanted(self._loop.time())
         return wanted if wanted != self.in_sync.members or self.in_sync.is_in_doubt else None
 
-    async def _keep_time(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_S)
-            try:
-                self._moved()
-                self._store.expire(time.monotonic())
-            except Exception as error:  # noqa: BLE001 - it must not be the end of all looks
-                self._look_outage.crashed("replication: a look at the replicas failed reason=%r", error, cause=error)
-            else:
-                self._look_outage.worked("replication: looks at the replicas go on")
+    def _look(self) -> None:
+        self._moved()
+        self._store.expire(time.monotonic())
 
-    async def _keep_set(self) -> None:
-        while True:
-            await self._look.wait()
-            self._look.clear()
-            wanted = self._wanted()
-            if wanted is None:
-                continue
-            self.in_sync.ask(wanted)
-            try:
-                async with asyncio.timeout(_ANSWER_S):
-                    record = await self._controller.change_in_sync(self.record, wanted)
-            except ReplicaSetChanged as error:  # as is to be expected: the record was not known here yet
-                log.debug("replication: in-sync set asked for again wanted=%s reason=%s", sorted(wanted), error)
-                await asyncio.sleep(_LOOK_S)
-            except (StaleTerm, TimeoutError) as error:
-                self._not_recorded(logging.INFO, wanted, error)
-                await asyncio.sleep(_LOOK_S)  # the answer to the next report has the details
-            except MiniMQError as error:
-                self._not_recorded(logging.WARNING, wanted, error)
-                await asyncio.sleep(_LOOK_S)
-            except Exception as error:  # noqa: BLE001 - it must not be the end of all changes
-                self._outage.crashed(_NOT_RECORDED, sorted(wanted), repr(error), cause=error)
-                await asyncio.sleep(_LOOK_S)
-            else:
-                self._outage.worked("replication: in-sync set recorded replicas=%s", sorted(record.in_sync))
-                self._take(record)
-
-    def _not_recorded(self, level: int, wanted: frozenset[int], error: Exception) -> None:
-        self._outage.failed(_NOT_RECORDED, sorted(wanted), error, cause=error, level=level)
+    async def _record_set(self) -> None:
+        wanted = self._wanted()
+        if wanted is None:
+            return
+        self.in_sync.ask(wanted)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                self._take(await self._controller.change_in_sync(self.record, wanted))
+        except (ReplicaSetChanged, StaleTerm) as error:  # the answer to the next report has the details
+            log.debug("replication: in-sync set not recorded wanted=%s reason=%s", sorted(wanted), error)

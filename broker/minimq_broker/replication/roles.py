@@ -28,11 +28,11 @@ from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, TermEndin
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
 _NO_ANSWER = "roles: the controller gives no answer that counts reason=%s"
-_NOT_TAKEN = "roles: the role was not taken over term=%d reason=%s"
 
 #: A report is held back for this part of a lease while there is no news.
 _HELD = 1 / 6
@@ -75,13 +75,12 @@ class RoleKeeper:
         #: The latest possible end of a master's lease, from the last answer of the controller: it cannot be renewed
         #: without an answer.
         self._outage = OutageLog(log)
-        self._role_outage = OutageLog(log)
         self._master_outage = OutageLog(log)
         #: Since when the controller has been telling this slave of no set.
         self._without_set_since = math.inf
-        self._news = asyncio.Event()
         self._began = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._changing = PeriodicTask("roles", self._change, _LOOK_S, log)
+        self._reporting: asyncio.Task[None] | None = None
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
@@ -133,20 +132,17 @@ class RoleKeeper:
 
     def start(self) -> None:
         """Begin to report."""
-        self._tasks = [
-            asyncio.create_task(self._keep_reporting(), name="roles-report"),
-            asyncio.create_task(self._keep_changing(), name="roles-change"),
-        ]
+        self._reporting = asyncio.create_task(self._keep_reporting(), name="roles-report")
+        self._changing.start()
 
     async def stop(self) -> None:
         """Stop leading and following, and notify the controller, which may elect another master at once. Idempotent."""
-        tasks, self._tasks = self._tasks, []
-        if not tasks:
+        reporting, self._reporting = self._reporting, None
+        if reporting is None:
             return
         self._damage.stop()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        reporting.cancel()
+        await asyncio.gather(reporting, self._changing.stop(), return_exceptions=True)
         await self._end_role()
         with contextlib.suppress(MiniMQError, TimeoutError):
             async with asyncio.timeout(_RESIGN_S):
@@ -201,13 +197,9 @@ class RoleKeeper:
                     self.leadership.ending()
                 self._outage.failed(_NO_ANSWER, error, cause=error, level=logging.INFO)
                 await asyncio.sleep(_RETRY_S)
-            except MiniMQError as error:
-                self._silent_since = min(self._silent_since, sent_at)
-                self._outage.failed(_NO_ANSWER, error, cause=error, level=logging.WARNING)
-                await asyncio.sleep(_RETRY_S)
             except Exception as error:  # noqa: BLE001 - without reports this broker would never get a role
                 self._silent_since = min(self._silent_since, sent_at)
-                self._outage.crashed(_NO_ANSWER, repr(error), cause=error)
+                self._outage.failed(_NO_ANSWER, error, cause=error)
                 await asyncio.sleep(_RETRY_S)
 
     def _look_for_set(self, record: ReplicaSet | None) -> None:
@@ -241,39 +233,21 @@ class RoleKeeper:
         self._confirmations.accept(record.term)
         if self.follower is not None and self.follower.master.term != record.term:
             self.follower.end()
-        self._news.set()
+        self._changing.wake()
 
     # ---- changing -------------------------------------------------------------------------------
 
-    async def _keep_changing(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._news.wait()
-            self._news.clear()
-            record = self.record
-            if record is None:
-                continue
-            try:
-                await self._change(record)
-                self._role_outage.worked("roles: the role was taken over term=%d", record.term)
-            except MiniMQError as error:
-                self._role_outage.failed(_NOT_TAKEN, record.term, error, cause=error, level=logging.ERROR)
-                await asyncio.sleep(_RETRY_S)
-                self._news.set()
-            except Exception as error:  # noqa: BLE001 - it must not be the end of all changes
-                self._role_outage.crashed(_NOT_TAKEN, record.term, repr(error), cause=error)
-                await asyncio.sleep(_RETRY_S)
-                self._news.set()
-
-    async def _change(self, record: ReplicaSet) -> None:
+    async def _change(self) -> None:
+        record = self.record
+        if record is None:
+            return
         if record.is_master(self.own.replica_id, self.own.run):
             if self.leadership is None or self.leadership.term != record.term:
                 await self._end_role()
                 left_s = self._confirmations.leads_from(record.wait_s) - lease_clock()
                 if left_s > 0:
                     await asyncio.sleep(min(left_s, _LOOK_S))
-                    self._news.set()
+                    self._changing.wake()
                 else:
                     await self._lead(record)
         elif record.master_id == self.own.replica_id:  # an earlier run of this broker: it waits to be elected

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
+from minimq_common.errors import NotMaster, SystemBusy
 from minimq_common.outage_log import OutageLog
 
 
@@ -80,10 +80,8 @@ class PeriodicTask:
             interval_s = self._interval_s()
         except (SystemBusy, NotMaster) as error:
             self._log.debug("%s: not now reason=%s", self._name, error)
-        except (MiniMQError, OSError) as error:
-            self._outage.failed("%s: not now, will try again error=%s", self._name, error, cause=error)
         except Exception as error:  # noqa: BLE001 - it has to continue
-            self._outage.crashed("%s: failed, will try again error=%r", self._name, error, cause=error)
+            self._outage.failed("%s: not now, will try again error=%s", self._name, error, cause=error)
         except asyncio.CancelledError:
             if self.is_stopping:
                 raise

@@ -161,11 +161,11 @@ def test_a_slave_acknowledges_a_former_term_no_more_though_its_role_cannot_chang
     is_busy = asyncio.Event()
     change = RoleKeeper._change
 
-    async def takes_its_time(roles: RoleKeeper, record: ReplicaSet) -> None:
-        if record.version == 6:
+    async def takes_its_time(roles: RoleKeeper) -> None:
+        if roles.record is not None and roles.record.version == 6:
             is_busy.set()
             await asyncio.Event().wait()
-        await change(roles, record)
+        await change(roles)
 
     monkeypatch.setattr(RoleKeeper, "_change", takes_its_time)
 
