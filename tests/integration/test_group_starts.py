@@ -106,12 +106,14 @@ def test_a_group_that_reads_a_topic_elsewhere_begins_when_it_did(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     send_to(producer, topic, 3)
-    for ago_ms, offset in ((EVER_MS, 0), (0, 3)):
-        with RawMember(cluster.brokers[0].address, f"{group}-{offset}") as member:
-            member.join(f"{group}-{offset}", topic, start=LATEST)
+    for ago_ms, said_ago_ms, offset in ((EVER_MS, 0, 0), (0, 0, 3), (0, 60_000, 0)):
+        name = f"{group}-{offset}-{said_ago_ms}"
+        with RawMember(cluster.brokers[0].address, name) as member:
+            member.join(name, topic, start=LATEST)
+            now_ms = member.hear("members").members.now_ms - said_ago_ms
             items = [broker_pb2.QueueEpoch(topic=topic, queue_id=0)]
             begun = [broker_pb2.TopicBegun(topic=topic, ago_ms=ago_ms)]
-            member.say(acquire=broker_pb2.AcquireQueues(group=f"{group}-{offset}", queues=items, begun=begun))
+            member.say(acquire=broker_pb2.AcquireQueues(group=name, queues=items, begun=begun, now_ms=now_ms))
             assert member.granted().offset == offset
 
 

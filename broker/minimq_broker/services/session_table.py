@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from minimq_broker.core.groups import Members
+from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_common.errors import GroupConflict
@@ -266,7 +267,12 @@ class MemberLists:
 async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], grace_ms: int) -> bytes:
     """Return the list, encoded. Other tasks of the event loop run in between."""
     told = broker_pb2.GroupMembers(
-        group=members.group, version=members.version, client_ids=members.client_ids, grace_ms=grace_ms, begun=begun
+        group=members.group,
+        version=members.version,
+        client_ids=members.client_ids,
+        grace_ms=grace_ms,
+        begun=begun,
+        now_ms=now_ms(),
     )
     for client_id, topics in members.topics.items():
         told.topics.add(client_id=client_id, topics=topics)

@@ -125,15 +125,15 @@ class InitialOffsets:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
-        #: The brokers that have reported where the group has begun.
-        self._reported: set[str] = set()
+        #: The brokers that have reported where the group has begun, and what is to be added for their time in seconds.
+        self._reported: dict[str, float] = {}
         #: Until when topics wait for brokers that have not.
         self._wait_until: dict[str, float] = {}
         self._unknown: set[str] = set()
 
-    def reported(self, broker: str, begun: Mapping[str, float]) -> None:
-        """Note in which topics a group has begun at a broker, and since when at the latest."""
-        self._reported.add(broker)
+    def reported(self, broker: str, begun: Mapping[str, float], ahead_s: float = 0.0) -> None:
+        """Note in which topics a group has begun at a broker, since when at the latest, and how far its clock is ahead."""
+        self._reported[broker] = ahead_s
         for topic, since in begun.items():
             self.began(topic, since)
 
@@ -146,7 +146,7 @@ class InitialOffsets:
         """Return the topics of whose queues none is to be asked for yet."""
         waiting: set[str] = set()
         for topic, brokers in carriers.items():
-            if topic in self._since or self._reported.issuperset(brokers):
+            if topic in self._since or self._reported.keys() >= {*brokers}:
                 self._wait_until.pop(topic, None)
                 self._unknown.discard(topic)
             elif now < self._wait_until.setdefault(topic, now + AWAY_TIMEOUT_S):
@@ -154,6 +154,14 @@ class InitialOffsets:
             else:
                 self._unknown.add(topic)
         return waiting
+
+    def has_reported(self, broker: str) -> bool:
+        """Return whether a broker has reported; before that it is asked for nothing that it might begin too late."""
+        return broker in self._reported
+
+    def time_ms(self, broker: str, now: float) -> int:
+        """Return the time of a broker that has reported, or an earlier one, in ms since 1970."""
+        return int((now + self._reported.get(broker, -now)) * 1000)
 
     def ago_ms(self, topic: str, now: float) -> int | None:
         """Return for how long the group has read a topic; None when it has not begun."""

@@ -272,7 +272,9 @@ def of_queues(
             items = every[start : start + AT_ONCE]
             match steps[0]:
                 case Ask():
-                    acquire = broker_pb2.AcquireQueues(group=group, queues=items, begun=_begun_of(items, begun, now))
+                    acquire = broker_pb2.AcquireQueues(
+                        group=group, queues=items, begun=_begun_of(items, begun, now), now_ms=begun.time_ms(name, now)
+                    )
                     yield name, broker_pb2.SessionRequest(acquire=acquire)
                 case GiveBack():
                     yield name, broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group, queues=items))

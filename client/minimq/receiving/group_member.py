@@ -268,8 +268,10 @@ class GroupMember:
 
     def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
         sent_at = self._sessions.answered_at(name)  # or later
-        self._initial_offsets.reported(name, {item.topic: sent_at - item.ago_ms / 1000 for item in members.begun})
+        begun = {item.topic: sent_at - item.ago_ms / 1000 for item in members.begun}
+        self._initial_offsets.reported(name, begun, members.now_ms / 1000 - time.monotonic())
         members.ClearField("begun")
+        members.ClearField("now_ms")
 
     def _refused(self, name: str, error: MiniMQError) -> None:
         self._refusals.refused(name, error, time.monotonic())
@@ -310,7 +312,12 @@ class GroupMember:
         undecided = self._undecided(queues, now)
         if undecided:
             self._rounds.want(now + PAUSE_S)
-        self._do(self._state.aim([item for item in target if item.topic not in undecided], now))
+        target = [
+            item
+            for item in target
+            if item.topic not in undecided and self._initial_offsets.has_reported(item.broker_name)
+        ]
+        self._do(self._state.aim(target, now))
 
     def _look_at_topics(self) -> None:
         lists = [self._lists[name] for name in self._sessions.open_names() if name in self._lists]

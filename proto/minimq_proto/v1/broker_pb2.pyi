@@ -1733,7 +1733,10 @@ class AcquireQueues(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
+    NOW_MS_FIELD_NUMBER: builtins.int
     group: builtins.str
+    now_ms: builtins.int
+    """When the member said so, by the clock of this broker, as the member knows it from `GroupMembers`: or earlier. 0: now."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueEpoch]: ...
     @property
@@ -1746,14 +1749,15 @@ class AcquireQueues(google.protobuf.message.Message):
         group: builtins.str = ...,
         queues: collections.abc.Iterable[global___QueueEpoch] | None = ...,
         begun: collections.abc.Iterable[global___TopicBegun] | None = ...,
+        now_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "queues", b"queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "group", b"group", "now_ms", b"now_ms", "queues", b"queues"]) -> None: ...
 
 global___AcquireQueues = AcquireQueues
 
 @typing.final
 class TopicBegun(google.protobuf.message.Message):
-    """A group reads a topic, for so long by now."""
+    """A group reads a topic, for so long by then."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1902,11 +1906,14 @@ class GroupMembers(google.protobuf.message.Message):
     HELD_FIELD_NUMBER: builtins.int
     GRACE_MS_FIELD_NUMBER: builtins.int
     BEGUN_FIELD_NUMBER: builtins.int
+    NOW_MS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     group: builtins.str
     version: builtins.int
     grace_ms: builtins.int
     """For so long after the session of a member broke its queues are kept for it."""
+    now_ms: builtins.int
+    """When this was said, in ms since 1970."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -1930,9 +1937,10 @@ class GroupMembers(google.protobuf.message.Message):
         held: collections.abc.Iterable[global___MemberQueues] | None = ...,
         grace_ms: builtins.int = ...,
         begun: collections.abc.Iterable[global___TopicBegun] | None = ...,
+        now_ms: builtins.int = ...,
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["begun", b"begun", "client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "topics", b"topics", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "client_ids", b"client_ids", "grace_ms", b"grace_ms", "group", b"group", "held", b"held", "now_ms", b"now_ms", "topics", b"topics", "version", b"version"]) -> None: ...
 
 global___GroupMembers = GroupMembers
 

@@ -47,3 +47,12 @@ def test_a_broker_that_comes_in_time_decides_with_the_others() -> None:
     begun.reported("broker-b", {})
     assert begun.undecided(CARRIERS, 101.0 + AWAY_TIMEOUT_S) == set()
     assert begun.ago_ms("t", 101.0 + AWAY_TIMEOUT_S) is None
+
+
+def test_the_time_of_a_broker_is_as_it_said_or_earlier() -> None:
+    begun = InitialOffsets()
+    assert not begun.has_reported("broker-a")
+    assert begun.time_ms("broker-a", 100.0) == 0
+    begun.reported("broker-a", {}, 1_700_000_000.0 - 99.5)  # it was said before it was heard, at 99.5
+    assert begun.has_reported("broker-a")
+    assert begun.time_ms("broker-a", 100.0) == 1_700_000_000_500
