@@ -179,11 +179,6 @@ class InSync:
         )
         return min((own_end, *counting))
 
-    def position(self, replica_id: int) -> int:
-        """Return up to where a replica has synced, as it said last."""
-        replica = self._replicas.get(replica_id)
-        return replica.position if replica is not None else 0
-
     def progress(self, now: float) -> dict[int, ReplicaProgress]:
         """Return how far each replica is that was ever heard of, the master itself left out."""
         return {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +19,7 @@ from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.upkeep.copy import StoreCopy, check_free
-from minimq_common.errors import StoreError, SystemBusy
+from minimq_common.errors import StoreError, SystemBusy, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import explained
@@ -37,7 +38,7 @@ NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
 
 
 def state_frames(
-    snapshot: Snapshot, start: int, complete_from: int, log_id: str = ""
+    snapshot: Snapshot, start: int, complete_from: int, log_id: str
 ) -> Iterator[replication_pb2.ReplicaFrame]:
     """Yield the frames that begin a copy of a log: from where on it has entries, and all; and all rows of the state."""
     copy = replication_pb2.CopyAll(start=start, applied=snapshot.position, complete_from=complete_from)
@@ -53,13 +54,29 @@ def state_frames(
     yield replication_pb2.ReplicaFrame(rows=part, rows_end=True)
 
 
-async def take_copy(handle: StoreHandle, first: replication_pb2.ReplicaFrame, next_frame: NextFrame) -> None:
-    """Put a copy in the place of all that a store has. Whatever comes in between leaves an empty store."""
+@asynccontextmanager
+async def copying(
+    stub: ReplicationAsyncStub, peer: str
+) -> AsyncIterator[tuple[replication_pb2.ReplicaFrame, NextFrame]]:
+    """Have a broker send all of its data; yield the first frame, and what waits for the next one."""
+    stream = stub.Snapshot()
+    try:
+        await stream.write(replication_pb2.TakeSnapshot())
+        yield await next_frame(stream, FIRST_WORD_S, peer), lambda: next_frame(stream, SILENCE_S, peer)
+    finally:
+        stream.cancel()
 
-    async def make(path: Path, segment_bytes: int) -> None:
-        await fill(path, segment_bytes, first, next_frame, until=first.copy.applied, replace=True)
 
-    await handle.replace(make, "this broker copies everything from its master")
+async def take_copy(handle: StoreHandle, stub: ReplicationAsyncStub, peer: str, log_id: str) -> None:
+    """Put a copy of a log in the place of all that a store has. Whatever comes in between leaves an empty store."""
+    async with copying(stub, peer) as (first, following):
+        if first.log_id != log_id:
+            raise Unavailable(f"{peer} has another log by now, {first.log_id}, than it had, {log_id}")
+
+        async def make(path: Path, segment_bytes: int) -> None:
+            await fill(path, segment_bytes, first, following, until=first.end, replace=True)
+
+        await handle.replace(make, "this broker copies everything from its master")
 
 
 async def fill(
@@ -160,19 +177,20 @@ class Snapshots:
             await writer.write(lambda: frame)
             copy.moved_at = self._loop.time()
 
-        snapshot, complete_from, end = await asyncio.to_thread(self._begin, copy)
-        for frame in state_frames(snapshot, copy.position, complete_from):
+        snapshot, complete_from, end, log_id = await asyncio.to_thread(self._begin, copy)
+        for frame in state_frames(snapshot, copy.position, complete_from, log_id):
             await write(frame)
         while copy.position < end:
             position, entries = await asyncio.to_thread(self._entries, copy.position, end)
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             copy.position = position + sum(map(len, entries))
 
-    def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int]:
+    def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int, str]:
         with self._handle.reading() as store:
             snapshot = store.snapshot()
             copy.position = store.log.start
-            return snapshot, store.log.complete_from, max(store.confirmed, snapshot.position)
+            end = max(store.confirmed, snapshot.position)
+            return snapshot, store.log.complete_from, end, store.state.log_id
 
     def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:
@@ -190,21 +208,10 @@ async def take_snapshot(
     await asyncio.to_thread(check_free, directory)  # before the broker begins to send
     async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
-        stream, peer = stub.Snapshot(), f"broker {address}"
-
         try:
-            await stream.write(replication_pb2.TakeSnapshot())
-            first = await next_frame(stream, FIRST_WORD_S, peer)
-            end = await fill(
-                directory,
-                segment_bytes,
-                first,
-                lambda: next_frame(stream, SILENCE_S, peer),
-                until=first.end,
-                moved=began(first.copy.start, first.end),
-            )
-            return first.copy.start, end
+            async with copying(stub, f"broker {address}") as (first, following):
+                moved = began(first.copy.start, first.end)
+                end = await fill(directory, segment_bytes, first, following, until=first.end, moved=moved)
+                return first.copy.start, end
         except grpc.RpcError as error:
             raise await explained(error, "broker", address, security.trust()) from None
-        finally:
-            stream.cancel()

@@ -12,12 +12,11 @@ from typing import NamedTuple
 import grpc.aio
 
 from minimq_broker.core.in_sync import InSync
-from minimq_broker.replication.copying import FRAME_BYTES, state_frames
+from minimq_broker.replication.copying import FRAME_BYTES
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.errors import StoreError
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import replication_pb2
 
@@ -54,7 +53,7 @@ class Feed:
         store: MessageStore,
         in_sync: InSync,
         slave: FollowerHello,
-        position: int | None,
+        position: int,
         moved: Callable[[], None],
         unsent: Unsent,
         lease_s: float = math.inf,
@@ -71,10 +70,6 @@ class Feed:
         self.slave = slave
         self._replica_id = slave.replica_id
         self._position = position
-        self._copies = position is None
-        #: Up to where entries are missing in the copy, since they were left out by rewritings.
-        self._complete_from = 0
-        self._copied_to = store.end
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
         #: What is confirmed, and where the log ends.
@@ -82,16 +77,6 @@ class Feed:
         self._told_at = self._loop.time()
         self._end = asyncio.Event()
         self._has_ended = asyncio.Event()
-
-    @property
-    def copies(self) -> bool:
-        """True if the slave copies everything, and has not come to the end yet."""
-        return self._copies and self._in_sync.position(self._replica_id) < self._copied_to
-
-    @property
-    def position(self) -> int:
-        """Log position of the next entry that is sent."""
-        return self._position or 0
 
     @property
     def is_ending(self) -> bool:
@@ -116,11 +101,10 @@ class Feed:
         position = self._position
         # Nothing is held there for sure as long as the slave has not seen that the logs are of the same replica set.
         is_kin = self.slave.log_id == self._store.state.log_id
-        self._in_sync.attach(self._replica_id, position or 0 if is_kin else 0, self._loop.time())
+        self._in_sync.attach(self._replica_id, position if is_kin else 0, self._loop.time())
         is_stranger = self.slave.is_stranger(self._store.state.log_id)
         level = logging.DEBUG if is_stranger else logging.INFO  # of a stranger everything was said
-        at = "nothing" if position is None else position
-        log.log(level, "replication: slave follows id=%d from=%s", self._replica_id, at)
+        log.log(level, "replication: slave follows id=%d from=%d", self._replica_id, position)
         tasks = [
             asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
             asyncio.create_task(self._send(writer), name=f"feed-{self._replica_id}-sender"),
@@ -159,24 +143,11 @@ class Feed:
             self._moved()
 
     async def _send(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> None:
-        if self._position is None:
-            self._position = await self._send_copy(writer)
-        else:
-            log_id = self._store.state.log_id
-            await self._write(
-                writer, replication_pb2.ReplicaFrame(go_on=go_on(self._store, self._position), log_id=log_id)
-            )
+        first = replication_pb2.ReplicaFrame(go_on=go_on(self._store, self._position), log_id=self._store.state.log_id)
+        await self._write(writer, first)
         while True:
             await self._news()
             await self._write(writer, await self._next_frame(self._position))
-
-    async def _send_copy(self, writer: StreamWriter[replication_pb2.ReplicaFrame]) -> int:
-        snapshot = await uncancellable(asyncio.to_thread(self._store.snapshot))
-        start, complete_from = self._store.log.start, self._store.log.complete_from
-        self._complete_from = complete_from
-        for frame in state_frames(snapshot, start, complete_from, self._store.state.log_id):
-            await self._write(writer, frame)
-        return start
 
     async def _news(self) -> None:
         while self._position == self._store.end:
@@ -191,18 +162,12 @@ class Feed:
 
     async def _next_frame(self, position: int) -> replication_pb2.ReplicaFrame:
         behind = self._store.end - position
-        read = self._store.part if position < self._complete_from else self._entries
         if behind > _FAR_BEHIND_BYTES:
-            position, entries = await uncancellable(asyncio.to_thread(read, position, FRAME_BYTES))
+            entries = await uncancellable(asyncio.to_thread(self._store.entries, position, FRAME_BYTES))
         else:
-            position, entries = read(position, FRAME_BYTES) if behind else (position, [])
-        if behind and not entries and position != self._store.end:
-            raise StoreError(f"the log no longer holds the entry at {position}: the slave has to copy everything")
+            entries = self._store.entries(position, FRAME_BYTES) if behind else []
         self._position = position + sum(map(len, entries))
         return replication_pb2.ReplicaFrame(position=position, entries=entries)
-
-    def _entries(self, position: int, max_bytes: int) -> tuple[int, list[bytes]]:
-        return position, self._store.entries(position, max_bytes)
 
     async def _write(
         self, writer: StreamWriter[replication_pb2.ReplicaFrame], frame: replication_pb2.ReplicaFrame

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -112,7 +111,7 @@ class Follower:
                 async with rpc.open_aio_channel(self.master.address, self._security.trust()) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
                     await self._repair(stub)
-                    await self._follow(stub.Replicate())
+                    await self._follow(stub)
             except _DamageFound:
                 self.connected = False
             except Exception as error:  # noqa: BLE001 - whatever it is, the slave tries again
@@ -147,7 +146,7 @@ class Follower:
                     await stream.write(replication_pb2.ReplicaRequest(fetch=fetch))
                 frame = await next_frame(stream, FIRST_WORD_S, self.peer)
                 self._check_kin(frame)
-                if frame.WhichOneof("first") == "copy":
+                if frame.HasField("copy"):
                     self._anew = True
                     return  # all is copied, by following
                 if frame.go_on.position < end:
@@ -157,27 +156,29 @@ class Follower:
             finally:
                 stream.cancel()
 
-    async def _follow(self, stream: ReplicaStream) -> None:
+    async def _follow(self, stub: ReplicationAsyncStub) -> None:
+        stream = stub.Replicate()
         try:
             async with asyncio.timeout(SILENCE_S):
                 await stream.write(replication_pb2.ReplicaRequest(follow=self._introduction()))
-            async with _living(stream):
-                frame = await next_frame(stream, FIRST_WORD_S, self.peer)
-                self._check_kin(frame)
-                if frame.WhichOneof("first") == "copy":
-                    log.info("replication: copying everything master=%s", self.master.address)
-                    await take_copy(self._engine.handle, frame, lambda: next_frame(stream, SILENCE_S, self.peer))
-                    self._anew = False
-                else:
-                    await self._cut(frame.go_on.position)
-            self._found(frame)
-            self._intake = _Intake(self, self._engine, stream)
-            if self._engine.store.log.damage.reasons:
-                raise _DamageFound
-            await self._intake.run(frame)
+            frame = await next_frame(stream, FIRST_WORD_S, self.peer)
+            self._check_kin(frame)
+            if frame.HasField("go_on") and frame.go_on.position == self._engine.store.end:
+                self._found()
+                self._intake = _Intake(self, self._engine, stream)
+                if self._engine.store.log.damage.reasons:
+                    raise _DamageFound
+                await self._intake.run(frame)
         finally:
             self._intake = None
             stream.cancel()
+        # Either may take longer than a slave may be silent: it follows anew after that.
+        if frame.HasField("go_on"):
+            await self._cut(frame.go_on.position)
+            return
+        log.info("replication: copying everything master=%s", self.master.address)
+        await take_copy(self._engine.handle, stub, self.peer, frame.log_id)
+        self._anew = False
 
     def _introduction(self) -> replication_pb2.Follow:
         store, own = self._engine.store, self.master.own
@@ -216,24 +217,21 @@ class Follower:
         store = self._engine.store
         if position > store.end:
             raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
-        if position < store.end:
-            if position < store.confirmed:
-                log.error(
-                    "replication: acknowledged messages are lost, since the master does not have them "
-                    "from=%d to=%d confirmed=%d",
-                    store.end,
-                    position,
-                    store.confirmed,
-                )
-            else:
-                log.warning(
-                    "replication: taken back, since the master does not have it from=%d to=%d", store.end, position
-                )
-            await self._engine.handle.change(
-                lambda store: store.truncate(position), "this broker truncates entries that its master does not have"
+        if position < store.confirmed:
+            log.error(
+                "replication: acknowledged messages are lost, since the master does not have them "
+                "from=%d to=%d confirmed=%d",
+                store.end,
+                position,
+                store.confirmed,
             )
+        else:
+            log.warning("replication: taken back, since the master does not have it from=%d to=%d", store.end, position)
+        await self._engine.handle.change(
+            lambda store: store.truncate(position), "this broker truncates entries that its master does not have"
+        )
 
-    def _found(self, frame: replication_pb2.ReplicaFrame) -> None:
+    def _found(self) -> None:
         message, values = "replication: following master=%s term=%d", (self.master.address, self.master.term)
         if not self._outage.worked(message, *values):
             log.info(message, *values)
@@ -329,24 +327,3 @@ class _Intake:
         if self._asked_at and follower.confirmations.confirm(follower.master.term, self._received_at):
             request.confirms, self._asked_at = self._asked_at, 0
         return request
-
-
-@contextlib.asynccontextmanager
-async def _living(stream: ReplicaStream) -> AsyncIterator[None]:
-    over = asyncio.Event()
-
-    async def live() -> None:
-        while not over.is_set():
-            await stream.write(replication_pb2.ReplicaRequest())
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await over.wait()
-
-    living = asyncio.create_task(live(), name="follow-live")
-    try:
-        yield
-        over.set()
-        await asyncio.wait((living,), timeout=SILENCE_S)  # a write that is cut short would break the stream
-    finally:
-        living.cancel()
-        await asyncio.gather(living, return_exceptions=True)

@@ -149,9 +149,8 @@ class Leadership:
         return None if self._ended else self.in_sync.common_end(self._store.end, self._loop.time())
 
     def lowest_needed(self) -> int:
-        """Return the log position from which on a slave needs entries that is in sync, or copies everything."""
+        """Return the log position from which on a slave needs entries that is in sync."""
         needed = [progress.position for slave, progress in self.progress().items() if slave in self.in_sync.members]
-        needed += [feed.position for feed in self._feeds.values() if feed.copies]
         return min(needed, default=NOTHING_NEEDED)
 
     def end(self) -> None:
@@ -190,6 +189,9 @@ class Leadership:
         self._introduce(slave)
         confirmed = partial(self._lease.confirmed, replica_id)
         point, unsent = self._meeting_point(follow), self._engine.unsent
+        if point is None:
+            await self._send_to_copy(context)
+            return
         feed = Feed(
             self._store, self.in_sync, slave, point, self._moved, unsent, self.record.lease_s, self._ask, confirmed
         )
@@ -204,22 +206,26 @@ class Leadership:
         """Send entries anew to a slave whose own are damaged, as far as they are stored, and the logs are the same."""
         self._check_term(fetch.log)
         point = self._meeting_point(fetch.log)
-        state = self._store.state
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
 
         async def write(frame: replication_pb2.ReplicaFrame) -> None:
             await writer.write(lambda: frame)
 
         if point is None:
-            await write(replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=state.log_id))
+            await self._send_to_copy(context)
             return
-        await write(replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=state.log_id))
+        await write(replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=self._store.state.log_id))
         position, end = max(fetch.start, self._store.log.start), min(fetch.end, point)
         await write(replication_pb2.ReplicaFrame(position=position))  # ahead of a gap, if there is one
         while position < end:
             position, entries = await uncancellable(asyncio.to_thread(self._entries, position, end))
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             position += sum(map(len, entries))
+
+    async def _send_to_copy(self, context: Context) -> None:
+        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
+        frame = replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=self._store.state.log_id)
+        await writer.write(lambda: frame)
 
     def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
         with self._engine.handle.reading() as store:

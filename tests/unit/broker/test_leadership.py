@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.core.in_sync import Patience
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
@@ -73,32 +72,6 @@ class Frames:
 
     async def write(self, frame: bytes) -> None:
         self.written.put_nowait(replication_pb2.ReplicaFrame.FromString(frame).position)
-
-
-def test_what_a_slave_copies_is_kept_though_it_is_not_in_sync(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=False)
-        engine.begin(1)
-        await make_topic(engine, 100)
-        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), Patience(), lease_clock() + LEASE_S)
-        assert leadership.lowest_needed() == NOTHING_NEEDED
-        frames, synced = Frames(), asyncio.Event()
-
-        async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
-            await synced.wait()
-            yield replication_pb2.ReplicaRequest(synced=engine.store.end)
-            await asyncio.Event().wait()
-
-        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", frames)))
-        await frames.written.get()
-        assert leadership.lowest_needed() <= engine.store.end
-        synced.set()
-        while leadership.lowest_needed() != NOTHING_NEEDED:
-            await frames.written.get()
-        await leadership.stop()
-        await serving
-
-    with_engine(tmp_path, test)
 
 
 def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_until_that_is_known(
