@@ -286,7 +286,7 @@ class _Intake:
             job = ReplicaJob(frame.position, frame.entries, done=self._written)
             self._pending_bytes += job.size
             self._position += job.size
-            self._engine.writes.take(job)
+            self._store.submit(job)
         self._follower.master_end = frame.end
         if frame.asked_at:
             self._asked_at, self._received_at = frame.asked_at, lease_clock()

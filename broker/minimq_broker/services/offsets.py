@@ -74,7 +74,8 @@ class OffsetService:
             _fact(item, queue, request.client_id) for item, queue in zip(request.offsets, queues, strict=True)
         )
         published = request.published or msgspec.UNSET
-        await self._engine.writes.commit(OffsetsCommitted(group, offsets, request.force, published))
+        fact = OffsetsCommitted(group, offsets, request.force, published)
+        await self._engine.writes.record(lambda _: fact, alone=False)  # it depends on nothing
         return broker_pb2.CommitOffsetsResponse()
 
     def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:

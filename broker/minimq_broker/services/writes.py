@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from minimq_broker.core.facts import Fact
-from minimq_broker.core.held.delays import DueKey, RecallOutcome
+from minimq_broker.core.facts import Fact, RouteFact
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
@@ -20,11 +19,8 @@ from minimq_broker.store.jobs import (
     AppendJob,
     AppendStatus,
     AtomicJob,
-    DueJob,
     FactJob,
     Job,
-    PublishJob,
-    RecallJob,
     ReplicaJob,
 )
 from minimq_common.errors import MiniMQError, SystemBusy
@@ -88,10 +84,6 @@ class Writes:
 
     # ---- handing in -----------------------------------------------------------------------------
 
-    def take(self, job: ReplicaJob) -> None:
-        """Hand entries of a master to the writer; `job.done` is called on the loop."""
-        self._submit(job)
-
     def offer(self, job: AppendJob) -> bool:
         """Hand a batch to the writer unless too much is in flight; `job.done` is called on the loop."""
         if self.refusal is not None and (refusal := self.refusal(to_sender=True)) is not None:
@@ -152,22 +144,6 @@ class Writes:
         with LoggedDecision(decide) as decision:
             return (await self.written(FactJob(decision, alone, keeps_log))).fact
 
-    async def commit(self, fact: Fact) -> None:
-        """Return once a fact that depends on nothing is on disk: a later job finds it applied. Raises `NotMaster`."""
-        await self.record(lambda _: fact, alone=False)
-
-    async def publish(self, name: str) -> int:
-        """Publish some decided batches of a transaction, and return how many no longer wait; 0: none is left."""
-        return (await self.written(PublishJob(name))).published
-
-    async def publish_due(self) -> DueJob:
-        """Publish some delayed batches that are due; see `DueJob`. Raises as `publish` does."""
-        return await self.written(DueJob())
-
-    async def recall(self, topic: str, keys: Sequence[DueKey]) -> list[RecallOutcome]:
-        """Recall delayed batches of a topic; see `RecallJob`. Raises `TopicNotFound`, `NotMaster`."""
-        return (await self.written(RecallJob(topic, keys))).outcomes
-
     def submit(self, job: Job) -> None:
         """Hand a job to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
         if self.refusal is not None:
@@ -222,7 +198,7 @@ class Writes:
             self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
-                _do(job.finish, self)
+                _do(self._answer, job)
         finally:
             self._calls = None
         self._stuck_since = math.inf
@@ -233,10 +209,28 @@ class Writes:
         for call in calls:
             _do(call)
 
-    # ---- as the observer of the jobs ------------------------------------------------------------
+    def _answer(self, job: Job) -> None:
+        # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
+        if self.refusal is not None and job.error is None and not job.replicates:
+            job.error = self.refusal(to_sender=job.to_sender)
+        match job:
+            case AppendJob() if job.error is None:
+                self._count(job)
+            case AtomicJob() if job.error is None:
+                for batch in job.batches:
+                    self._count(batch)
+            case FactJob() if job.error is not None:  # it may stand though, counted by the one before it
+                self._maybe_changed, self._maybe_recorded = (
+                    True,
+                    self._maybe_recorded or isinstance(job.fact, RouteFact),
+                )
+            case FactJob() if job.fact is not None:
+                self._observer.recorded(job.fact)
+            case ReplicaJob():
+                self._maybe_changed = True
+        job.done(job)
 
-    def stored(self, batch: AppendJob) -> None:
-        """Count an acknowledged batch, unless it was counted at an earlier try."""
+    def _count(self, batch: AppendJob) -> None:
         is_new = batch.status is not AppendStatus.ALREADY_STORED
         if is_new:
             self._counters.messages_in += batch.header.count
@@ -245,15 +239,6 @@ class Writes:
             if is_new:
                 self._counters.delayed_in += batch.header.count
             self._observer.delayed(batch.due.due_ms)
-
-    def recorded(self, fact: Fact) -> None:
-        """Pass on a recorded fact."""
-        self._observer.recorded(fact)
-
-    def may_have_changed(self, *, topics: bool = False) -> None:
-        """Let the observer look for changes once all jobs of the commit are answered."""
-        self._maybe_changed = True
-        self._maybe_recorded = self._maybe_recorded or topics
 
 
 def _do(call: Callable[..., object], *arguments: object) -> None:

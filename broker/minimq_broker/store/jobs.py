@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from minimq_broker.core.facts import Fact, OffsetsCommitted, RouteFact
+from minimq_broker.core.facts import Fact, OffsetsCommitted
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
@@ -20,23 +20,6 @@ from minimq_common.errors import MiniMQError
 if TYPE_CHECKING:
     from minimq_broker.store.commit_group import CommitGroup
     from minimq_broker.store.popping.pop_drafts import PopJob
-
-
-class JobObserver(Protocol):
-    """Hears of finished jobs on the event loop, before their callers."""
-
-    @property
-    def refusal(self) -> Callable[..., MiniMQError | None] | None:
-        """Returns why nothing may be acknowledged now; `to_sender`: of a batch, which may be stricter."""
-
-    def stored(self, batch: AppendJob) -> None:
-        """Note an acknowledged batch."""
-
-    def recorded(self, fact: Fact) -> None:
-        """Note a recorded fact."""
-
-    def may_have_changed(self, *, topics: bool = False) -> None:
-        """Note that the state may have changed without a call of `recorded`; `topics`: or, for certain, its topics."""
 
 
 def _nobody(_: object) -> None:
@@ -57,6 +40,8 @@ class Job:
     keeps_log = False
     #: It is of a slave, not of a master.
     replicates = False
+    #: It acknowledges batches, for which more may be needed than for a fact.
+    to_sender = False
     #: Jobs that pop cannot follow it in a group: they decide by the state.
     has_fact = False
     pops = False
@@ -69,17 +54,6 @@ class Job:
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """Add entries to a group, or raise a `MiniMQError` without a trace. By the writer's thread."""
         raise NotImplementedError
-
-    def refuse(self, observer: JobObserver, *, to_sender: bool = False) -> None:
-        """Set the error by which a job is refused that may not be acknowledged now."""
-        if self.error is None and observer.refusal is not None:
-            self.error = observer.refusal(to_sender=to_sender)
-
-    def finish(self, observer: JobObserver) -> None:
-        """Note the results, and answer the caller. On the event loop."""
-        if observer.refusal is not None:
-            self.refuse(observer)
-        self.done(self)
 
 
 class AppendStatus(IntEnum):
@@ -120,21 +94,14 @@ class AppendJob(Job):
     due: DueKey | None = field(default=None, init=False)
     size: int = field(init=False)
 
+    to_sender = True
+
     def __post_init__(self) -> None:
         self.size = len(self.data)
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """Give the batch its place, or find the one that it has."""
         group.add_batch(self)
-
-    def finish(self, observer: JobObserver) -> None:
-        """Count the batch, and answer its sender."""
-        # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
-        if observer.refusal is not None:
-            self.refuse(observer, to_sender=True)
-        if self.error is None:
-            observer.stored(self)
-        self.done(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -160,6 +127,8 @@ class AtomicJob(Job):
     #: Why nothing may be stored now, unless an earlier try has stored it.
     refusal: MiniMQError | None = None
 
+    to_sender = True
+
     @property
     def has_fact(self) -> bool:  # type: ignore[override]
         """True if it commits offsets."""
@@ -178,14 +147,6 @@ class AtomicJob(Job):
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """Give all batches their places, or find those that they have."""
         group.add_atomic(self)
-
-    def finish(self, observer: JobObserver) -> None:
-        """Count the batches, and answer their sender."""
-        self.refuse(observer, to_sender=True)
-        if self.error is None:
-            for batch in self.batches:
-                observer.stored(batch)
-        self.done(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -210,15 +171,6 @@ class FactJob(Job):
         if self.fact is not None:
             group.add(self.fact)
 
-    def finish(self, observer: JobObserver) -> None:
-        """Note the fact, and answer the caller."""
-        self.refuse(observer)
-        if self.error is not None:  # it may stand though, and may have been counted by the one before it
-            observer.may_have_changed(topics=isinstance(self.fact, RouteFact))
-        elif self.fact is not None:
-            observer.recorded(self.fact)
-        self.done(self)
-
 
 @dataclass(slots=True, eq=False)
 class ReplicaJob(Job):
@@ -241,11 +193,6 @@ class ReplicaJob(Job):
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """Take the entries in."""
         group.add_entries(self)
-
-    def finish(self, observer: JobObserver) -> None:
-        """Answer the caller."""
-        observer.may_have_changed()
-        self.done(self)
 
 
 @dataclass(slots=True, eq=False)

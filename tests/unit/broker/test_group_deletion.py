@@ -51,7 +51,8 @@ async def lead(engine: Engine, term: int = 1) -> None:
 
 
 async def commit(engine: Engine, group: str, queue: QueueKey, offset: int) -> None:
-    await engine.writes.commit(OffsetsCommitted(group, (CommittedOffset(*queue, offset),)))
+    fact = OffsetsCommitted(group, (CommittedOffset(*queue, offset),))
+    await engine.writes.record(lambda _: fact)
 
 
 def as_master(path: Path, test: Callable[[Engine, QueueKey], Awaitable[None]]) -> None:

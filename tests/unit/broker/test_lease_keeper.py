@@ -47,7 +47,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
         fact = OffsetsCommitted("g", (CommittedOffset(*queue, 3),))
-        committing = asyncio.create_task(engine.writes.commit(fact))
+        committing = asyncio.create_task(engine.writes.record(lambda _: fact))
         await asyncio.sleep(0)  # it is handed in
         await keeper.release("g", "former", items)
         for _ in range(10):  # whatever can be told without the disk is told by then

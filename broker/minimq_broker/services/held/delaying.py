@@ -13,7 +13,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.held.due_index import DelayedPage, DelayedRange
-from minimq_broker.store.jobs import DueJob
+from minimq_broker.store.jobs import DueJob, RecallJob
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import delay_pb2
 
@@ -27,7 +27,7 @@ class DelayService:
     async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
         """Take batches back that wait. What is answered is on disk. Raises `TopicNotFound`, `NotMaster`."""
         keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
-        outcomes = await self._engine.writes.recall(request.topic, keys)
+        outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys))).outcomes
         self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
         return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
 
@@ -115,7 +115,7 @@ class DueTimer(PeriodicTask):
             self._next_ms = next_ms
             return
         self._writes.check(to_sender=True)  # where a new batch would be refused, this is, too
-        self._count(job := await self._writes.publish_due())
+        self._count(job := await self._writes.written(DueJob()))
         if not job.has_more and (job.published or store.next_due_ms != next_ms):
             self._next_ms = store.next_due_ms  # else it got past nothing, and looks again after a while
         self._has_more = job.has_more

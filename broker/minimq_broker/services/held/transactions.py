@@ -21,6 +21,7 @@ from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
+from minimq_broker.store.jobs import PublishJob
 from minimq_common.errors import (
     InvalidArgument,
     StoreError,
@@ -173,7 +174,7 @@ class TransactionService(PeriodicTask):
 
     async def _publish_next(self, name: str) -> int:
         self._writes.check(to_sender=True)
-        return await self._writes.publish(name)
+        return (await self._writes.written(PublishJob(name))).published
 
     async def _expire(self) -> None:
         now, limits = self._clock_ms(), self._handle.store.staging

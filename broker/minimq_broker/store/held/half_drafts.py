@@ -10,7 +10,7 @@ from minimq_broker.core.facts import HalfEnded
 from minimq_broker.core.held.half_outcomes import ended
 from minimq_broker.core.held.staged_batches import HalfOutcome, StagedBatch, TransactionId
 from minimq_broker.core.held.transactions import TransactionTable, check_producer
-from minimq_broker.store.jobs import Job, JobObserver
+from minimq_broker.store.jobs import Job
 from minimq_broker.store.log_reader import LogReader
 from minimq_common.names import is_half_name
 
@@ -39,6 +39,8 @@ class EndJob(Job):
     is_new: bool = field(default=False, init=False)
     leaves_some: bool = field(default=False, init=False)
 
+    to_sender = True
+
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """End it, and publish what is committed along with that if it is not too much."""
         if not group.halves.end(self):
@@ -54,11 +56,6 @@ class EndJob(Job):
         else:
             group.halves.leave(self.transaction.name)
             self.leaves_some = True
-
-    def finish(self, observer: JobObserver) -> None:
-        """Answer the producer, unless its batches may not be acknowledged."""
-        self.refuse(observer, to_sender=True)
-        self.done(self)
 
 
 class HalfDrafts:
