@@ -35,6 +35,8 @@ log = client_logger(__name__)
 
 #: Timeout in seconds of a probe of an unreachable broker before the next one.
 _QUESTION_S = 10.0
+#: Probes of one that never answers: after some minutes it is asked again only when somebody needs it.
+_MOST_QUESTIONS = 60
 
 Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
@@ -46,7 +48,7 @@ _PARALLEL_CALLS = 32
 
 
 class BrokerHealth(BrokerTroubles):
-    """The troubles of brokers, for all clients of a connection; probes silent ones until they answer. Thread-safe."""
+    """The troubles of brokers, for all clients of a connection; probes silent ones, until they answer. Thread-safe."""
 
     def __init__(self, loop: LoopThread, channels: Channels[BrokerAsyncStub]) -> None:
         super().__init__()
@@ -71,8 +73,9 @@ class BrokerHealth(BrokerTroubles):
 
     async def _wait_for(self, address: str) -> None:
         try:
-            while not await self._has_answered(address):
-                pass
+            for _ in range(_MOST_QUESTIONS):
+                if await self._has_answered(address):
+                    break
         finally:
             del self._questions[address]
             self.answers(address)
