@@ -190,6 +190,7 @@ class Leadership:
         confirmed = partial(self._lease.confirmed, replica_id)
         point, unsent = self._meeting_point(follow), self._engine.unsent
         if point is None:
+            log.debug("replication: slave has to copy everything id=%d", replica_id)
             await self._send_to_copy(context)
             return
         feed = Feed(

@@ -34,7 +34,7 @@ RECORD = ReplicaSet(
     lease_s=LEASE_S,
     addresses={0: "host:0"},
 )
-FOLLOW = replication_pb2.Follow(replica_id=1, term=1, anew=True, run=5, address="host:1")
+FOLLOW = replication_pb2.Follow(replica_id=1, term=1, run=5, address="host:1")
 
 
 class SilentController:
