@@ -16,7 +16,6 @@ import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.data_dir import sync_directory
-from minimq_broker.store.first_position import keep, look_and_keep
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.lmdb_file import lock_file, remove_lmdb
 from minimq_broker.store.log_reader import LogReader
@@ -25,7 +24,7 @@ from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import segment_files
 from minimq_broker.store.upkeep.compaction_file import forget_rounds
 from minimq_broker.store.upkeep.crash_note import time_to_look
-from minimq_broker.store.upkeep.damage_marks import DamageMarks
+from minimq_broker.store.upkeep.log_marks import DamageMarks, keep, look_and_keep
 from minimq_broker.store.upkeep.repair import NOT_LOOKED, repair_at_start
 from minimq_common.errors import StoreError
 

@@ -15,7 +15,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import ReadLimits, ReadResult, Row
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.damage_marks import DamageMarks
+from minimq_broker.store.upkeep.log_marks import DamageMarks
 from minimq_common.errors import CorruptEntry, SystemBusy
 
 T = TypeVar("T")

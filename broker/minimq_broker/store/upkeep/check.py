@@ -28,11 +28,11 @@ from minimq_broker.store.entry import (
     payload_of,
     read_header,
 )
-from minimq_broker.store.first_position import missing_before
 from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import is_segment
+from minimq_broker.store.upkeep.log_marks import missing_before
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
@@ -106,11 +106,8 @@ def _check_names(directory: DataDirectory, report: Report) -> set[str]:
     strange = {file.name for file in files if not is_segment(file)}
     report.findings += [f"{name}: it is not named like a segment: move it away" for name in sorted(strange)]
     starts = [int(file.stem) for file in files if file.name not in strange]
-    try:
-        if starts and (missing := missing_before(directory.log_path, starts[0])):
-            report.findings.append(f"{directory.log_path.name}: {missing}")
-    except StoreError as error:
-        report.findings.append(error.message)
+    if starts and (missing := missing_before(directory.log_path, starts[0])):
+        report.findings.append(f"{directory.log_path.name}: {missing}")
     return strange
 
 

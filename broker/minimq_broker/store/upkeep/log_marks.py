@@ -1,0 +1,103 @@
+"""Marks beside the segments of a log: empty files whose names have a position.
+
+`N.first` says where the log begins, so that a start, and `check`, know when the first segments are missing. It is
+recorded ahead of each deletion, and never behind the first segment unless somebody else has deleted that.
+
+`N.damaged` marks a segment of a slave that waits for its repair from its master: while there is one, also after a
+restart, the slave does not report its log to the controller, and is not elected.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from minimq_broker.store.data_dir import sync_directory
+
+log = logging.getLogger(__name__)
+
+
+def missing_before(folder: Path, start: int) -> str:
+    """Say what is missing ahead of the first segment, which begins at `start`; "" when nothing is, or nobody knows."""
+    recorded = max((int(mark.stem) for mark in _firsts(folder)), default=start)
+    if start <= recorded:
+        return ""
+    return f"log positions {recorded} to {start} are missing: the segments that held them were deleted or moved away"
+
+
+def look_and_keep(folder: Path, start: int) -> str:
+    """Say what is missing, as `missing_before` does, or if nothing is, record where the log begins."""
+    if missing := missing_before(folder, start):
+        log.error(
+            "store: %s path=%s: put them back, or restore the data directory from a copy; if there are other "
+            "replicas, use minimq-broker rebuild",
+            missing,
+            folder,
+        )
+    else:
+        keep(folder, start)
+    return missing
+
+
+def keep(folder: Path, start: int) -> None:
+    """Record where a log begins, synced. When it cannot be, there is no record: nobody is told of what is not so."""
+    mark, former = folder / f"{start:020d}.first", _firsts(folder)
+    if former == [mark]:
+        return
+    try:
+        for other in former[:1]:
+            other.rename(mark)  # which needs no space on a full disk, where old segments have to go
+        mark.touch()
+        for other in former[1:]:
+            other.unlink(missing_ok=True)
+        sync_directory(folder)
+    except OSError as error:
+        log.debug("store: not recorded where the log begins path=%s error=%s", mark, error)
+        for other in _firsts(folder):
+            with suppress(OSError):
+                other.unlink()
+
+
+def _firsts(folder: Path) -> list[Path]:
+    return [mark for mark in folder.glob("*.first") if mark.stem.isdecimal()]
+
+
+class DamageMarks:
+    """The marks of one log. Any thread may look; callers that change something hold the lock of the `CommitLog`."""
+
+    def __init__(self, path: Path, starts: Collection[int], *, readonly: bool) -> None:
+        self._path = path
+        self.reasons: dict[int, str] = {}
+        self.is_served = False
+        for mark in sorted(path.glob("*.damaged")):
+            if not mark.stem.isdecimal():  # of another program
+                continue
+            if int(mark.stem) in starts:
+                self.reasons[int(mark.stem)] = "it was found damaged before the last start"
+            elif not readonly:
+                mark.unlink()
+
+    def add(self, start: int, reason: str) -> bool:
+        """Mark a segment, synced; return whether it was not marked before."""
+        if start in self.reasons:
+            return False
+        self._mark(start).touch()
+        sync_directory(self._path)
+        self.reasons = {**self.reasons, start: reason}
+        return True
+
+    def discard(self, start: int) -> None:
+        """Remove the mark of a segment, if it has one."""
+        if start in self.reasons:
+            self._mark(start).unlink(missing_ok=True)
+            sync_directory(self._path)
+            self.reasons = {each: reason for each, reason in self.reasons.items() if each != start}
+
+    def refuses(self, start: int) -> bool:
+        """Return whether others may not read a segment now."""
+        return start in self.reasons and not self.is_served
+
+    def _mark(self, start: int) -> Path:
+        return self._path / f"{start:020d}.damaged"
