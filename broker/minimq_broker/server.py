@@ -29,11 +29,9 @@ from minimq_broker.services.clock import FILE_NAME as CLOCK
 from minimq_broker.services.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.held.delaying import DueTimer
-from minimq_broker.services.held.halves import HalfOptions
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.limits import Limits
-from minimq_broker.services.service import BrokerService, ServiceOptions
-from minimq_broker.services.session import SessionOptions
+from minimq_broker.services.service import BrokerService
 from minimq_broker.services.upkeep.compactor import Compactor
 from minimq_broker.services.upkeep.group_deletion import idle_groups
 from minimq_broker.services.upkeep.retention import Retention
@@ -131,9 +129,6 @@ class Broker:
         engine.spans, engine.clock_ahead_s = spans, lambda: clock.ahead_s
         self._ends.push_async_callback(self._close_engine, engine)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
-        group_expiry_ms = math.ceil(options.group_expiry_s * 1000)
-        sessions = SessionOptions(options.session_grace_s, options.session_timeout_s)
-        service_options = ServiceOptions(sessions, group_expiry_ms, options.auto_create_queues, _half_options(options))
         server = grpc.aio.server(
             options=rpc.server_options(
                 max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
@@ -147,9 +142,9 @@ class Broker:
         standing = ReplicationView(engine.handle, self._roles)
         transactions = self._start_publishing(engine, options, clock)
         access = await self._start_access(engine, options)
-        service = self._service = BrokerService(engine, identity, service_options, standing, transactions, access)
+        service = self._service = BrokerService(engine, identity, options, standing, transactions, access)
         self._start_task(service.halves)
-        if group_expiry_ms:
+        if options.group_expiry_s:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         standard = self._add_services(server, engine, service, replication)
@@ -409,13 +404,4 @@ def _store_options(options: BrokerOptions) -> StoreOptions:
         max_delay_ms=math.ceil(options.max_delay_s * 1000),
         replication_timeout_s=options.replication_timeout_s,
         owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
-    )
-
-
-def _half_options(options: BrokerOptions) -> HalfOptions:
-    return HalfOptions(
-        check_after_s=options.half_check_after_s,
-        check_interval_s=options.half_check_interval_s,
-        checks=options.half_checks,
-        expiry_s=options.half_expiry_s,
     )

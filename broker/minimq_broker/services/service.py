@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
 from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.options import BrokerOptions
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
@@ -15,29 +16,17 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.held.attending import AttendService, ReplyService
 from minimq_broker.services.held.delaying import DelayService
-from minimq_broker.services.held.halves import HalfOptions, HalfService
+from minimq_broker.services.held.halves import HalfService
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.offsets import GroupBeginnings, OffsetService
 from minimq_broker.services.popping.popping import PopService
 from minimq_broker.services.pull import PullService
-from minimq_broker.services.session import SessionOptions, SessionService
+from minimq_broker.services.session import SessionService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.upkeep.finding import FindService, TraceService
 from minimq_broker.services.upkeep.group_deletion import GroupDeletion
 from minimq_broker.services.upkeep.status import Identity, Replication, StatusService
 from minimq_common.wire.dispatcher import Serve
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceOptions:
-    """Options of the calls of a broker."""
-
-    sessions: SessionOptions
-    #: How long an unused group is kept, in ms; 0: forever.
-    group_expiry_ms: int
-    #: Of a topic that is made by its first message; 0: none is.
-    auto_create_queues: int
-    halves: HalfOptions
 
 
 class BrokerService:
@@ -47,7 +36,7 @@ class BrokerService:
         self,
         engine: Engine,
         identity: Identity,
-        options: ServiceOptions,
+        options: BrokerOptions,
         replication: Replication,
         transactions: TransactionService,
         access: AccessService,
@@ -62,7 +51,7 @@ class BrokerService:
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
-        self.halves = HalfService(engine, options.halves, lambda: self._attending.attendants, transactions.look)
+        self.halves = HalfService(engine, options, lambda: self._attending.attendants, transactions.look)
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
@@ -81,15 +70,15 @@ class BrokerService:
         self._session.leases.ask_again()
 
     def _begin_sessions(self) -> None:
-        options = self._options.sessions
-        expiry = GroupExpiry(self._options.group_expiry_ms, self._engine.deletion_ms())
+        options = self._options
+        expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
         starts = GroupBeginnings(self._engine)
-        self._popping = PopService(self._engine, starts, options.grace_s, self._session.may_ask_again)
+        self._popping = PopService(self._engine, starts, options.session_grace_s, self._session.may_ask_again)
         self._attending = AttendService(self._engine)
         self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
-        self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.timeout_s)
+        self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
 
     def handlers(self) -> dict[str, Serve]:
         """Return what serves each call, until the next call of `begin`."""

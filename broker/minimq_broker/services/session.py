@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 
 import grpc.aio
 
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import Fact, GroupAgreed
 from minimq_broker.core.state import State
+from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
@@ -41,18 +41,10 @@ _LARGE_BYTES = 16 << 10
 _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOptions:
-    """When a client counts as dead: so long after its stream broke, or after its latest heartbeat."""
-
-    grace_s: float = 3.0
-    timeout_s: float = 60.0
-
-
 class SessionService:
     """The `Session` call of the broker."""
 
-    def __init__(self, engine: Engine, options: SessionOptions, broker_name: str) -> None:
+    def __init__(self, engine: Engine, options: BrokerOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options
         self._sessions = SessionTable()
@@ -60,7 +52,7 @@ class SessionService:
         #: Requests that take long take turns, so that others come in between.
         self._turn = asyncio.Lock()
         self._starts = GroupBeginnings(engine)
-        self._lists = MemberLists(engine, self._starts, self._events_of, round(options.grace_s * 1000))
+        self._lists = MemberLists(engine, self._starts, self._events_of, round(options.session_grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 
@@ -125,7 +117,7 @@ class SessionService:
                 else:
                     await self._handle(session, request)
                 del request
-                async with asyncio.timeout(self._options.timeout_s):
+                async with asyncio.timeout(self._options.session_timeout_s):
                     await session.events.few()
                     request = await anext(incoming, None)
         except TimeoutError:
@@ -133,7 +125,7 @@ class SessionService:
             log.warning(
                 "session: no heartbeat, or it reads nothing client=%s seconds=%s",
                 session.client_id,
-                self._options.timeout_s,
+                self._options.session_timeout_s,
             )
 
     def _is_within_bounds(self, session: Session, request: broker_pb2.SessionRequest) -> bool:
@@ -176,7 +168,7 @@ class SessionService:
                 self._leave_at_once(group, session)
             return
         loop = asyncio.get_running_loop()
-        session.grace = loop.call_later(self._options.grace_s, self._bury, session)
+        session.grace = loop.call_later(self._options.session_grace_s, self._bury, session)
 
     def _bury(self, session: Session) -> None:
         if self._is_retired or self._sessions.find(session.user, session.client_id) is not session:

@@ -132,7 +132,7 @@ class InitialOffsets:
         self._unknown: set[str] = set()
 
     def reported(self, broker: str, begun: Mapping[str, float], ahead_s: float = 0.0) -> None:
-        """Note in which topics a group has begun at a broker, since when at the latest, and the lead of its clock."""
+        """Note in which topics a group has begun at a broker, since when, and how far its clock is ahead."""
         self._reported[broker] = ahead_s
         for topic, since in begun.items():
             self.began(topic, since)

@@ -13,10 +13,11 @@ from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import QueueKey
+from minimq_broker.options import BrokerOptions
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
-from minimq_broker.services.session import SessionOptions, SessionService
+from minimq_broker.services.session import SessionService
 from minimq_broker.services.upkeep.group_deletion import GroupDeletion
 from minimq_common.errors import NotMaster
 from minimq_proto.v1 import broker_pb2
@@ -33,7 +34,7 @@ class Groups:
         self.engine = engine
         self.later_ms = 0
         self.expiry = GroupExpiry(IDLE_MS)
-        self.sessions = SessionService(engine, SessionOptions(), "broker-a")
+        self.sessions = SessionService(engine, BrokerOptions(), "broker-a")
         self.deletion = GroupDeletion(engine, self.sessions, self.expiry, away_s, lambda: now_ms() + self.later_ms)
 
     async def look(self, later_ms: int) -> set[str]:

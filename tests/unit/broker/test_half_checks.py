@@ -6,16 +6,17 @@ import asyncio
 from pathlib import Path
 
 from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
+from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendants
-from minimq_broker.services.held.halves import HalfOptions, HalfService
+from minimq_broker.services.held.halves import HalfService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.names import half_name
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch
 
-OPTIONS = HalfOptions(check_after_s=1.0, check_interval_s=1.0, checks=3, expiry_s=100.0)
+OPTIONS = BrokerOptions(half_check_after_s=1.0, half_check_interval_s=1.0, half_checks=3, half_expiry_s=100.0)
 HALF = TransactionId(half_name("shop"), 17)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from minimq_broker.core.held.half_outcomes import described
 from minimq_broker.core.held.staged_batches import HalfOutcome, OpenHalf, TransactionId
+from minimq_broker.options import BrokerOptions
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendant, Attendants
@@ -43,17 +44,6 @@ _WANTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HalfOptions:
-    """When producers are asked how transactions with half messages end. Times are in seconds."""
-
-    check_after_s: float
-    check_interval_s: float
-    #: Questions about one transaction, after which it has to be decided by hand.
-    checks: int
-    expiry_s: float
-
-
 @dataclass(slots=True)
 class _Asked:
     """The questions about one transaction. Times are of the monotonic clock: a broker may have stood still."""
@@ -70,7 +60,7 @@ class HalfService(PeriodicTask):
     def __init__(
         self,
         engine: Engine,
-        options: HalfOptions,
+        options: BrokerOptions,
         attendants: Callable[[], Attendants],
         publish_rest: Callable[[], None],
     ) -> None:
@@ -81,7 +71,9 @@ class HalfService(PeriodicTask):
         self._asked: dict[TransactionId, _Asked] = {}
         self._turn = 0
         self._warn_at = 0.0
-        pause_s = min(_ROUND_S, options.check_after_s / 4, options.check_interval_s / 4, options.expiry_s / 2)
+        pause_s = min(
+            _ROUND_S, options.half_check_after_s / 4, options.half_check_interval_s / 4, options.half_expiry_s / 2
+        )
         super().__init__("half messages", self._look, pause_s, log)
 
     # ---- ends -------------------------------------------------------------------------------------
@@ -153,7 +145,7 @@ class HalfService(PeriodicTask):
                     checks=asked.count,
                     is_undecided=self._is_undecided(asked),
                 )
-                about.expires_ms = max(0, int(self._options.expiry_s * 1000) - about.age_ms)
+                about.expires_ms = max(0, int(self._options.half_expiry_s * 1000) - about.age_ms)
                 if batches and batches[0].size <= min(_LISTED_BATCH_BYTES, left):
                     about.batch = _question(store, transaction, half).batch
                     left -= batches[0].size
@@ -178,18 +170,18 @@ class HalfService(PeriodicTask):
         self._warn(undecided)
 
     def _is_undecided(self, asked: _Asked) -> bool:
-        return asked.count >= self._options.checks
+        return asked.count >= self._options.half_checks
 
     def _due(self, halves: Mapping[TransactionId, OpenHalf], now: float) -> dict[TransactionId, Attendant]:
         options = self._options
-        began_before_ms = now_ms() - options.check_after_s * 1000
+        began_before_ms = now_ms() - options.half_check_after_s * 1000
         found: dict[TransactionId, Attendant] = {}
         for transaction, half in halves.items():
             asked = self._asked[transaction]
             if half.stage.began_ms > began_before_ms or self._is_undecided(asked):
                 continue
             # After a fail-over, say, other members may be back before the producer, whose block may still run.
-            if now < max(asked.last_at + options.check_interval_s, asked.away_since + options.check_after_s):
+            if now < max(asked.last_at + options.half_check_interval_s, asked.away_since + options.half_check_after_s):
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
             if member is not None:
@@ -228,7 +220,7 @@ class HalfService(PeriodicTask):
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     async def _expire(self, halves: Mapping[TransactionId, OpenHalf]) -> None:
-        before_ms = self._engine.deletion_ms() - self._options.expiry_s * 1000
+        before_ms = self._engine.deletion_ms() - self._options.half_expiry_s * 1000
         old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MOST]
         jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
         for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
@@ -236,7 +228,7 @@ class HalfService(PeriodicTask):
         if expired := [job.transaction for job in jobs if job.is_new]:
             log.warning(
                 "half messages: expired, not decided in time seconds=%g count=%d first=%s",
-                self._options.expiry_s,
+                self._options.half_expiry_s,
                 len(expired),
                 ", ".join(map(described, expired[:_NAME_MOST])),
             )
@@ -248,7 +240,7 @@ class HalfService(PeriodicTask):
             log.warning(
                 "half messages: undecided after checks=%d, and keep their files: minimq transaction list count=%d "
                 "first=%s",
-                self._options.checks,
+                self._options.half_checks,
                 len(undecided),
                 ", ".join(map(described, undecided[:_NAME_MOST])),
             )
