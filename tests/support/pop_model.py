@@ -41,7 +41,7 @@ class PopLimits(NamedTuple):
     pieces: int
 
 
-@dataclass
+@dataclass(eq=False)
 class PopModel:
     """A queue as one group pops it: `next` was never handed out, and what is before `start` is none of its.
 
@@ -64,10 +64,13 @@ class PopModel:
     def _lane(self, at: int) -> int:
         return self.lanes[at] if self.lanes else 0
 
+    def _lanes_of(self, run: Run) -> set[int]:
+        return set(self.lanes[run.first : run.end]) if self.lanes else {0}
+
     @property
     def held(self) -> int:
         """Number of messages in hand."""
-        return sum(told.state is RunState.OUT for told in self.messages.values())
+        return len([told for told in self.messages.values() if told.state is RunState.OUT])
 
     @property
     def pieces(self) -> int:
@@ -83,10 +86,10 @@ class PopModel:
     def _due_ms(self) -> dict[int, int]:
         """When each lane may be handed out: its oldest message has waited, and nobody has any of it."""
         found: dict[int, int] = {}
-        for at, told in sorted(self.messages.items()):
-            lane = self._lane(at)
-            if lane not in found or told.state is RunState.OUT:
-                found[lane] = max(found.get(lane, 0), told.until_ms)
+        for at in sorted(self.messages):
+            lane, told = self.lanes[at], self.messages[at]
+            if lane not in found or (told.state is RunState.OUT and told.until_ms > found[lane]):
+                found[lane] = told.until_ms
         return found
 
     def is_full(self, limits: PopLimits) -> bool:
@@ -108,7 +111,7 @@ class PopModel:
             before, at = run, run.end
             if run.state is not RunState.DONE:
                 found.update(dict.fromkeys(range(run.first, run.end), Told.of(run)))
-                assert {run.lane} == {*map(self._lane, range(run.first, run.end))}
+                assert {run.lane} == self._lanes_of(run)
         assert at == queue.next == self.next
         assert found == self.messages
         assert queue.done == min(self.messages, default=self.next)
@@ -137,11 +140,14 @@ class PopModel:
                 lost = min(told.lost + gone.died, 2)
                 self.messages[at] = Told(RunState.FREE, told.tries, 0, told.epoch, "", lost)
 
-    def take(self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool) -> None:
+    def take(
+        self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, limits: PopLimits
+    ) -> None:
         """Learn what was handed out; nothing may be kept back unless the queue is full, or what was lost goes alone."""
         if step.makes_room:
             assert not step.runs
             return
+        full = not step.runs and (wanted.again_only or self.is_full(limits))
         if self.lanes:
             self._take_in_order(step, wanted, now_ms, epoch, fact, full)
             return
@@ -183,8 +189,8 @@ class PopModel:
         """Do the same where there are lanes: of each the oldest messages go out, while nobody has others of it."""
         due_ms, ahead = self._due_ms, wanted.lanes or ()
         behind = min(step.stored[1], max((stretch.end for stretch in ahead), default=0))
-        new = {self._lane(at) for at in range(self.next, behind)} - due_ms.keys()
-        is_there = any(at_ms <= now_ms for at_ms in due_ms.values()) or (new and not wanted.again_only)
+        new = not wanted.again_only and {*self.lanes[self.next : behind]} - due_ms.keys()
+        is_there = new or min(due_ms.values(), default=NEVER) <= now_ms
         self._check_tries(step)
         assert sum(run.count for run in step.runs) <= wanted.most
         is_first = not any(run.tries > 1 for run in step.runs)
@@ -195,12 +201,12 @@ class PopModel:
             assert told == Told.of(run)
             if run.first >= self.next:
                 passed = self._pass_lanes(step.key, taken, fact) or passed
+            assert {run.lane} == self._lanes_of(run)
+            assert due_ms.get(run.lane, 0) <= now_ms, "two hands have messages of one lane, or it waits"
+            older = [at for at in self.messages if at < run.first and self.lanes[at] == run.lane and at not in taken]
+            assert not older, "an older message of the lane is left"
             for at in range(run.first, run.end):
-                lane, before = self._lane(at), self.messages.get(at)
-                assert due_ms.get(lane, 0) <= now_ms, "two hands have messages of one lane, or it waits"
-                older = [other for other in self.messages if other < at and self._lane(other) == lane]
-                assert taken.keys() >= {*older}, "an older message of the lane is left"
-                assert run.lane == lane
+                before = self.messages.get(at)
                 assert run.tries == (before.tries if before else 0) + 1
                 assert run.lost == (before.losses(wanted) if before is not None else 0)
                 if before is None:
@@ -210,9 +216,9 @@ class PopModel:
         # It may be a later step of the request that passed over the last of them, as this one has the lane.
         passed = self._pass_lanes(step.key, (), fact) or passed
         assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
-        lanes = {*map(self._lane, taken)}
-        for at, told in self.messages.items():
-            if at not in taken and self._lane(at) in lanes and told.epoch:
+        lanes = {self.lanes[at] for at in taken}
+        for at, told in self.messages.items() if lanes else ():
+            if told.epoch and at not in taken and self.lanes[at] in lanes:
                 self.messages[at] = Told(RunState.FREE, told.tries, told.until_ms, 0, "", told.losses(wanted))
 
     def _pass_lanes(self, key: PopKey, taken: Collection[int], fact: PopMoved | None) -> bool:

@@ -6,7 +6,9 @@ Everything goes through facts as bytes, as in a broker. The model knows single m
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
@@ -42,11 +44,15 @@ from support.pop_model import PopLimits, PopModel
 
 GROUPS = ("workers", "others")
 CLIENTS = ("a", "b", "c")
+#: Those who get what is left in the end: each may have one message at a time that may have cost others their lives.
+_GOOD = ("good 1", "good 2", "good 3", "good 4")
 TOPIC = 17
 KEYS = tuple(PopKey(group, TOPIC, queue_id) for group in GROUPS for queue_id in (0, 1))
 _ENTRY = 100
 _HOUR_MS = 3_600_000
-_MOST_MESSAGES = 4_000
+#: The lanes of so many messages are known that nobody has sent yet.
+_LANES_AHEAD = 100
+_end_of = attrgetter("end")
 
 
 class Times:
@@ -99,29 +105,35 @@ class PopWorld:
         self._stored_ms = 0
         self._firsts = {0: 0, 1: 0}
         self._ends = {0: 0, 1: 0}
-        self._stretches_of = {queue_id: self._stretches() if fifo else None for queue_id in (0, 1)}
-        self._models = {key: PopModel(lanes=_lanes(self._stretches_of[key.queue_id] or ())) for key in KEYS}
+        self._fifo = fifo
+        self._stretches: dict[int, list[Stretch]] = {0: [], 1: []}
+        self._lanes: dict[int, list[int]] = {0: [], 1: []}
+        for queue_id in (0, 1):
+            self._add_lanes(queue_id)
+        self._models = {key: PopModel(lanes=self._lanes[key.queue_id]) for key in KEYS}
+        #: Of each queue what was checked last: what has not changed since need not be checked again.
+        self._checked: dict[PopKey, tuple[object, ...]] = {}
         self._handles: list[tuple[PopKey, Run]] = []
         self._epochs: set[int] = set()
         self._begin()
         self._record(TopicSet(Topic("orders", TOPIC, 2, 1)))
 
-    def _stretches(self) -> list[Stretch]:
-        """Return the lanes of all messages that a queue may get: those of one batch are of one lane."""
-        found, first = list[Stretch](), 0
-        while first < _MOST_MESSAGES:
-            end = first + self._chance.choice((1, 1, 2, 3, 10))
-            found.append(Stretch(first, end, self._chance.randint(1, 4)))
-            first = end
-        return found
+    def _add_lanes(self, queue_id: int) -> None:
+        """Decide on the lanes of messages to come: those of one batch are of one lane."""
+        lanes, stretches = self._lanes[queue_id], self._stretches[queue_id]
+        while self._fifo and len(lanes) < self._ends[queue_id] + _LANES_AHEAD:
+            count, lane = self._chance.choice((1, 1, 2, 3, 10)), self._chance.randint(1, 4)
+            stretches.append(Stretch(len(lanes), len(lanes) + count, lane))
+            lanes += [lane] * count
 
     def _some_lanes(self, key: PopKey) -> list[Stretch] | None:
         """Return the lanes of some of the messages that nobody had."""
-        stretches = self._stretches_of[key.queue_id]
-        if stretches is None:
+        if not self._fifo:
             return None
         first = max(self._models[key].next, self._firsts[key.queue_id])
-        return [stretch for stretch in stretches if stretch.end > first][: self._chance.choice((2, 8, 30))]
+        stretches, most = self._stretches[key.queue_id], self._chance.choice((2, 8, 30))
+        begin = bisect_right(stretches, first, key=_end_of)
+        return stretches[begin : begin + most]
 
     def play(self, count: int) -> None:
         """Let so many things happen; then let good workers take and settle what is left."""
@@ -180,6 +192,7 @@ class PopWorld:
         queue_id, count = self._chance.randrange(2), self._chance.randint(1, 40)
         self.trace.append(("send", queue_id, count))
         self._ends[queue_id] += count
+        self._add_lanes(queue_id)
         self._stored_ms = max(self._stored_ms, self._times.day_ms)
 
     def wait(self) -> None:
@@ -267,27 +280,31 @@ class PopWorld:
         self.trace.append(("retain", queue_id, self._firsts[queue_id]))
 
     def finish(self) -> None:
-        """Let all consumers die and all times pass: then one that is good gets and settles everything."""
+        """Let all consumers die and all times pass: then good ones get and settle everything."""
         self.trace.append(("finish",))
-        for client in CLIENTS:
-            self._write(GROUPS[0], [PopStep(1, key, Leave(client)) for key in KEYS if key.group == GROUPS[0]])
-            self._write(GROUPS[1], [PopStep(1, key, Leave(client)) for key in KEYS if key.group == GROUPS[1]])
+        for group in GROUPS:
+            keys = [key for key in KEYS if key.group == group]
+            self._write(group, [PopStep(1, key, Leave(client)) for client in CLIENTS for key in keys])
         self._times.steady_ms += 3 * _HOUR_MS
-        for key in KEYS:
-            end = self._ends[key.queue_id]
-            for _ in range(end + 2):
-                took = PopStep(
-                    1,
-                    key,
-                    Take("good", self._chance.choice((1, 50)), self.now_ms + 1_000, lanes=self._some_lanes(key)),
-                    (self._firsts[key.queue_id], end),
-                )
-                epoch = self._write(key.group, [took])
-                spans = [(run.first, run.end) for run in took.runs]
+        for group in GROUPS:
+            keys = [key for key in KEYS if key.group == group]
+            for _ in range(sum(self._ends.values()) + 2):
+                took = [self._last_take(key, client) for key in keys for client in _GOOD]
+                epoch = self._write(group, took)
+                spans = {step.key: list[tuple[int, int]]() for step in took if step.runs}
+                for step in took:
+                    spans.get(step.key, []).extend((run.first, run.end) for run in step.runs)
                 if not spans:
                     break
-                self._write(key.group, [PopStep(1, key, Settle(epoch, sorted(spans), PopOutcome.DONE))])
-            assert (self._models[key].messages, self._models[key].next) == ({}, max(end, self._models[key].start))
+                settles = [Settle(epoch, sorted(each), PopOutcome.DONE) for each in spans.values()]
+                self._write(group, [PopStep(1, key, settle) for key, settle in zip(spans, settles, strict=True)])
+        for key, model in self._models.items():
+            assert (model.messages, model.next) == ({}, max(self._ends[key.queue_id], model.start))
+
+    def _last_take(self, key: PopKey, client: str) -> PopStep:
+        most, lanes = self._chance.choice((1, 50, 50, 50)), self._some_lanes(key)
+        stored = self._firsts[key.queue_id], self._ends[key.queue_id]
+        return PopStep(1, key, Take(client, most, self.now_ms + 1_000, lanes=lanes), stored)
 
     # ---- group commits -----------------------------------------------------------------------------
 
@@ -371,21 +388,21 @@ class PopWorld:
         assert step.error is None or isinstance(what, Settle)
         match what:
             case Take():
-                model.take(step, what, self.now_ms, job.epoch, fact, what.again_only or model.is_full(self._limits))
+                model.take(step, what, self.now_ms, job.epoch, fact, self._limits)
             case Settle():
                 model.settle(step, what, self._limits)
             case Leave():
                 model.free(what)
 
     def _check(self) -> None:
+        """Compare all queues with their models, if either has changed since the last time."""
         for key, model in self._models.items():
-            queue = self._state.popped.get(key)
-            model.check(queue, self._ends[key.queue_id], self._limits)
+            queue, end = self._state.popped.get(key), self._ends[key.queue_id]
             assert queue is None or queue.done == self._state.committed[key]
-
-
-def _lanes(stretches: Iterable[Stretch]) -> tuple[int, ...]:
-    return tuple(stretch.lane for stretch in stretches for _ in range(stretch.first, stretch.end))
+            seen = (model, end) if queue is None else (model, end, queue.done, queue.held, queue.due_ms, queue.runs)
+            if self._checked.get(key) != seen:
+                self._checked[key] = seen
+                model.check(queue, end, self._limits)
 
 
 def spans_of(offsets: list[int]) -> list[tuple[int, int]]:
