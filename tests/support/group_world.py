@@ -8,8 +8,10 @@ to finish what is in hand.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +21,9 @@ from minimq_common.model import MessageQueue
 from support.simulated_broker import SimulatedBroker
 from support.simulated_member import SimulatedMember
 from support.simulation import GROUP, TOPICS, Times, Violation, short
+
+#: What time alone brings about has come by then: a silent client is given up after 10 s, and rounds are made each 5 s.
+QUIET_S = 12.0
 
 
 class World:
@@ -39,7 +44,7 @@ class World:
     def __init__(
         self, chance: random.Random, times: Times, strategy: str, queues: int, topics: Sequence[str] = ("t",)
     ) -> None:
-        self.now = 1000.0
+        self.now = self._noted_at = 1000.0
         self.chance = chance
         self.times = times
         self.strategy = allocation(strategy)
@@ -68,6 +73,7 @@ class World:
         return self.chance.uniform(0.0005, longest)
 
     def note(self, text: str) -> None:
+        self._noted_at = self.now
         self.trace.append(f"{self.now - 1000.0:8.3f}  {text}")
 
     def run(self, until: float) -> None:
@@ -96,9 +102,29 @@ class World:
     def check(self, gainer: SimulatedMember) -> None:
         """Raise a violation if a queue has two owners; called after each task by which a member may have gained one."""
         for queue in gainer.reads:
-            if gainer.owns(queue) and any(other.owns(queue) for other in self.members.values() if other is not gainer):
+            others = [other for other in self.members.values() if queue in other.reads and other is not gainer]
+            if others and gainer.owns(queue) and any(other.owns(queue) for other in others):
                 said = ", ".join(f"{owner.name} under {short(owner.reads[queue])}" for owner in self.owners(queue))
                 raise Violation(f"{queue} has two owners: {said}")
+
+    def settle(self, longest_s: float) -> None:
+        """Let everything happen that follows without faults to come, and see that the queues are divided then."""
+        end = self.now + longest_s
+        while self.now < end:
+            self.run(min(self.now + 1.0, end))
+            if self.now >= self._quiet_since() + QUIET_S:
+                with contextlib.suppress(Violation):
+                    self.check_settled()
+                    return
+        self.check_settled()
+
+    def _quiet_since(self) -> float:
+        """Return since when nobody has got or lost anything, and no fault lasts."""
+        if not all(broker.alive for broker in self.brokers.values()):
+            return math.inf
+        members = [member for member in self.members.values() if member.alive]
+        cuts = [line.cut_until for member in members for line in member.lines.values()]
+        return max(self._noted_at, *cuts, *(process.hangs_until for process in (*members, *self.brokers.values())))
 
     def check_settled(self) -> None:
         """The queues are divided as the strategy does it; called some time after the last event.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Changes of a group are collected for so long before its members are told.
 ROUND_S = 0.05
+#: How often a broker may look at the time.
+TICK_S = 0.05
 
 
 class Connection:
@@ -55,13 +57,13 @@ class SimulatedBroker(Process):
         self._connections: dict[str, Connection] = {}
         self._given_back: dict[tuple[str, MessageQueue], int] = {}
         self._to_broadcast = False
-        #: Until then time alone changes nothing here.
-        self._idle_until = 0.0
+        #: When it looks at the time next: until then time alone changes nothing here.
+        self._looks_at = math.inf
         #: The oracle of holds: who left a queue, under which epoch, and until when others have to wait.
         self._holds: dict[LeaseKey, tuple[str, int, float]] = {}
         #: Owners that have lost a queue, which this broker does not know yet, and have saved its state: by what lease.
         self._saved_ahead: dict[LeaseKey, tuple[str, int]] = {}
-        self._every(0.05, self.term)
+        self._look_by(0.0)
         self.world.route(self.name)
 
     def stop(self) -> None:
@@ -79,19 +81,26 @@ class SimulatedBroker(Process):
         def renew() -> None:
             key = key_of(queue)
             owner = self.leases.owner(key)
-            self._idle_until = 0.0
+            self._look_by(0.0)
             self._tell(self.leases.renew(key))
             if owner is not None and self.leases.owner(key) == owner:
                 raise Violation(f"{owner[0]} goes on under {short(owner[1])} though {queue} was reset")
 
         self.post(renew)
 
-    def _every(self, seconds: float, term: int) -> None:
-        if self.term == term and self.alive:
-            if self._idle_until <= self.world.now and not self.hangs:
+    def _look_by(self, due: float) -> None:
+        """Look at the time with the first tick after something is due."""
+        tick = TICK_S * (math.floor(max(due, self.world.now) / TICK_S) + 1) if due < math.inf else due
+        if tick < self._looks_at:
+            self._looks_at = tick
+            self.world.at(tick, self._look, tick, self.term)
+
+    def _look(self, tick: float, term: int) -> None:
+        if self.term == term and self.alive and tick == self._looks_at:
+            self._looks_at = math.inf
+            if not self.hangs:
                 self._keep_time()
-                self._idle_until = self._next_due()
-            self.world.after(seconds, self._every, seconds, term)
+            self._look_by(self.hangs_until if self.hangs else self._next_due())
 
     def _keep_time(self) -> None:
         now, times = self.world.now, self.world.times
@@ -128,7 +137,7 @@ class SimulatedBroker(Process):
     def _lose(self, connection: Connection | None, session: Session | None = None) -> None:
         if connection is not None and connection.connected and session in (None, connection.session):
             connection.connected = False
-            self._idle_until = 0.0
+            self._look_by(0.0)
             connection.buried_at = self.world.now + self.world.times.grace_s
 
     def _handle(self, session: Session, words: Sequence[Any], term: int) -> None:
@@ -144,7 +153,7 @@ class SimulatedBroker(Process):
         if words[0] == "heartbeat":
             session.down("heartbeat", words[1])
             return
-        self._idle_until = 0.0
+        self._look_by(0.0)
         getattr(self, f"_on_{words[0]}")(name, session, *words[1:])
 
     def _on_join(

@@ -312,11 +312,13 @@ class SimulatedMember(Process):
         if not self.alive:
             return
         world = self.world
-        brokers = {
-            name for name, line in self.lines.items() if world.brokers[name].alive and world.now >= line.cut_until
-        }
-        reachable = [queue for queue in self.reads if queue.broker_name in brokers]
-        if reachable and not self.hangs:
+        reachable = []
+        if self.reads and not self.hangs:
+            brokers = {name for name, line in self.lines.items() if world.now >= line.cut_until}
+            reachable = [
+                queue for queue in self.reads if queue.broker_name in brokers and world.brokers[queue.broker_name].alive
+            ]
+        if reachable:
             queue = world.chance.choice(reachable)
             broker, epoch = world.brokers[queue.broker_name], self.reads[queue]
             world.after(world.delay(), broker.post, self._pulled, broker, queue, epoch)

@@ -51,20 +51,20 @@ class Process:
     def __init__(self, world: World) -> None:
         self.world = world
         self.alive = True
-        self._hangs_until = 0.0
+        self.hangs_until = 0.0
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     @property
     def hangs(self) -> bool:
-        return self.world.now < self._hangs_until
+        return self.world.now < self.hangs_until
 
     def hang(self, seconds: float) -> None:
-        self._hangs_until = self.world.now + seconds
-        self.world.at(self._hangs_until, self._resume)
+        self.hangs_until = self.world.now + seconds
+        self.world.at(self.hangs_until, self._resume)
 
     def post(self, action: Callable[..., None], *arguments: Any) -> None:
         """Have something done by the process, now or when it goes on."""
-        if not self._inbox and self.alive and self.world.now >= self._hangs_until:
+        if not self._inbox and self.alive and self.world.now >= self.hangs_until:
             self._perform(action, arguments)
         else:
             self._inbox.append((action, arguments))

@@ -88,8 +88,7 @@ def play(
             world.run(min(when, 1000.0 + LASTS_S))
             make(world, chance.choice(kinds), topics)
         world.note("no more faults")
-        world.run(world.now + SETTLES_S)
-        world.check_settled()
+        world.settle(SETTLES_S)
     except Exception as error:
         trace = "\n".join(world.trace[-120:])
         first, _, _ = seed.partition(" ")
@@ -149,8 +148,7 @@ def test_a_member_that_slept_does_not_claim_what_it_held_before() -> None:
             broker.stop()
             other.cut(broker.name, 1.2)
             world.after(0.1, broker.start)
-        world.run(world.now + SETTLES_S)
-        world.check_settled()
+        world.settle(SETTLES_S)
 
 
 #: Only the end of a conflict brings members in: no round that is made in any case, and no reader is slow.
