@@ -196,15 +196,15 @@ class ActionPages:
         try:
             said, to = action.run(visitor.observer.changer, form, tell)
         except MiniMQError as error:
-            run.end(time.monotonic(), error.message, error=error)
             log.failed(error.message)
+            run.end(time.monotonic(), error.message, error=error)
         except Exception as error:  # noqa: BLE001 - the visitor waits for an end, whatever it is
             _log.exception("the action %s has failed", action.form.action)
-            run.end(time.monotonic(), "The console has an error of its own; its log says more.", error=error)
             log.failed(repr(error))
+            run.end(time.monotonic(), "The console has an error of its own; its log says more.", error=error)
         else:
-            run.end(time.monotonic(), said, to=to)
             log.done(said)
+            run.end(time.monotonic(), said, to=to)
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         whole = functools.partial(call, *args, **named)
