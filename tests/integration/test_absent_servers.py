@@ -143,8 +143,8 @@ def test_the_error_names_what_was_waited_for(servers: Servers) -> None:
         producer.send(Message("orders", b"x"))
     servers.start_nameserver()
     with (
-        Producer(servers.nameserver, send_timeout_s=0.3) as producer,
-        pytest.raises(MiniMQError, match=r"no broker is registered with .* \(waited 0.3 s\)"),
+        Producer(servers.nameserver, send_timeout_s=3.0) as producer,
+        pytest.raises(MiniMQError, match=r"no broker is registered with .* \(waited 3 s\)"),
     ):
         producer.send_many([Message("orders", b"x")])
     broker = servers.start_broker()
@@ -152,14 +152,14 @@ def test_the_error_names_what_was_waited_for(servers: Servers) -> None:
     servers.stop(broker)
     servers.start_broker("broker-b")
     with (
-        Producer(servers.nameserver, send_timeout_s=0.3) as producer,
-        pytest.raises(TopicUnavailable, match=r"broker-a is away since .* \(waited 0.3 s\)") as caught,
+        Producer(servers.nameserver, send_timeout_s=3.0) as producer,
+        pytest.raises(TopicUnavailable, match=r"broker-a is away since .* \(waited 3 s\)") as caught,
     ):
         producer.send(Message("orders", b"x"))
     assert [away.broker_name for away in caught.value.away] == ["broker-a"]
-    with PullConsumer(servers.nameserver, group="billing", start_timeout_s=0.3) as consumer:
+    with PullConsumer(servers.nameserver, group="billing", start_timeout_s=3.0) as consumer:
         consumer.subscribe("orders")
-        with pytest.raises(TopicUnavailable, match=r"broker-a is away since .* \(waited 0.3 s\)") as caught:
+        with pytest.raises(TopicUnavailable, match=r"broker-a is away since .* \(waited 3 s\)") as caught:
             consumer.poll(30.0)
     assert [away.broker_name for away in caught.value.away] == ["broker-a"]
 
@@ -192,7 +192,7 @@ def test_a_push_consumer_begins_when_the_servers_come(servers: Servers, beside: 
         started.result(30)
         with Producer(servers.nameserver) as producer:
             producer.send(Message("orders", b"x"))
-        wait_until(lambda: listener.times_of(b"x"), 15)
+        wait_until(lambda: listener.times_of(b"x"), 60)
 
 
 def test_a_push_consumer_of_asyncio_begins_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:
@@ -225,11 +225,11 @@ def test_polls_return_nothing_in_their_time_until_the_servers_come(servers: Serv
         consumer.subscribe("orders")
         began = time.monotonic()
         assert consumer.poll(0.2) == []
-        assert 0.2 <= time.monotonic() - began < 10
+        assert 0.2 <= time.monotonic() - began < LONG_S / 2
         servers.start()
         with Producer(servers.nameserver) as producer:
             producer.send(Message("orders", b"x"))
-        assert [message.body for message in wait_until(lambda: consumer.poll(1.0), 15)] == [b"x"]
+        assert [message.body for message in wait_until(lambda: consumer.poll(1.0), 60)] == [b"x"]
 
 
 def test_chosen_queues_are_assigned_when_the_servers_come(servers: Servers, beside: ThreadPoolExecutor) -> None:

@@ -27,7 +27,7 @@ def memory():
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
-producer = Producer(nameserver, buffer_bytes=limit, block_when_full=False, send_timeout_s=2)
+producer = Producer(nameserver, buffer_bytes=limit, block_when_full=False, send_timeout_s=6)
 for i in range(300):
     producer.send_async(message(i)).result()
 producer.send_many(map(message, range(300)))

@@ -84,26 +84,26 @@ def test_a_flood_lets_a_single_message_through(cluster: LocalCluster, topic: str
 @pytest.mark.fault
 def test_those_behind_a_broker_that_is_gone_do_not_wait_one_after_the_other(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
-    with Producer(single.nameserver, send_timeout_s=0.5, batch_messages=1) as producer:
+    with Producer(single.nameserver, send_timeout_s=5.0, batch_messages=1) as producer:
         producer.send(Message("t", b"x"), queue=queue)
         single.brokers[0].kill()
         began = time.monotonic()
         futures = [producer.send_async(Message("t", b"x"), queue=queue) for _ in range(100)]
         for future in futures:
-            assert isinstance(future.exception(PATIENCE_S), SendFailed)
-        assert time.monotonic() - began < 25.0  # and not 100 times half a second
+            assert isinstance(future.exception(2 * PATIENCE_S), SendFailed)
+        assert time.monotonic() - began < 60.0  # and not 100 times five seconds
 
 
 def test_a_broker_that_is_away_is_not_asked_for_in_a_busy_loop(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
-    with Producer(single.nameserver, send_timeout_s=1.0) as producer:
+    with Producer(single.nameserver, send_timeout_s=3.0) as producer:
         producer.send(Message("t", b"x"), queue=queue)
         single.brokers[0].stop()
         cpu = time.process_time()
         with pytest.raises(SendFailed):
             producer.send(Message("t", b"x"), queue=queue)
-        assert time.process_time() - cpu < 0.5
-        assert producer.statistics().retries < 20
+        assert time.process_time() - cpu < 2.0
+        assert producer.statistics().retries < 60
 
 
 def test_what_comes_while_others_wait_for_room_does_not_overtake_them(single: LocalCluster) -> None:
@@ -192,7 +192,7 @@ def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, c
         began = time.monotonic()
         with pytest.raises(SendFailed, match="messages were not acknowledged within"):
             producer.close()
-        assert close_timeout_s <= time.monotonic() - began < close_timeout_s + 5.0
+        assert close_timeout_s <= time.monotonic() - began < PATIENCE_S
         for thread in threads:
             thread.join(PATIENCE_S)
         for future in futures:
