@@ -53,12 +53,13 @@ def test_a_name_server_that_is_down_or_hangs_is_not_waited_for(pair: LocalCluste
 def test_a_name_server_that_does_not_show_the_topic_in_time_is_named(pair: LocalCluster) -> None:
     with LocalCluster(brokers=1) as other:
         other.brokers[0].stop()  # a name server that answers and never hears of the brokers
-        with Admin(f"{pair.nameserver},{other.nameserver}", timeout_s=2.0) as admin:
-            lag = f"{other.nameserver} lags 2.0 s behind: broker broker-a is not registered there"
+        with Admin(f"{pair.nameserver},{other.nameserver}", timeout_s=3.0) as admin:
+            lag = f"{other.nameserver} lags 3.0 s behind: broker broker-a is not registered there"
             with pytest.raises(DeadlineExceeded, match=lag):
                 admin.create_topic("orders")
             with pytest.raises(DeadlineExceeded, match=lag):
                 admin.update_topic("orders", write_queues=2)
+        with Admin(f"{pair.nameserver},{other.nameserver}", timeout_s=60) as admin:
             admin.update_topic("orders", write_queues=3, wait=False)
             admin.create_topic("two", wait=False)
             assert {item.write_queues for item in admin.describe_topic("orders").settings} == {3}
@@ -80,7 +81,7 @@ def between_change_and_wait(admin: Admin, act: Callable[[], object]) -> list[dic
 
 
 def test_a_change_is_shown_also_when_another_admin_changes_the_same_topic(cluster: LocalCluster, topic: str) -> None:
-    with Admin(cluster.nameserver, timeout_s=1.0) as admin, Admin(cluster.nameserver) as other:
+    with Admin(cluster.nameserver, timeout_s=60) as admin, Admin(cluster.nameserver) as other:
         between_change_and_wait(admin, lambda: other.update_topic(topic, permission=Permission.READ_WRITE))
         admin.update_topic(topic, permission=Permission.READ)
         assert {shape[2] for shape in shapes(admin, topic).values()} == {Permission.READ_WRITE}
@@ -113,7 +114,7 @@ def test_every_change_has_a_version_and_name_servers_show_it(
 @pytest.mark.fault
 def test_a_broker_that_has_left_is_named(pair: LocalCluster) -> None:
     broker = pair.server("broker-b")
-    with Admin(pair.nameserver, timeout_s=2.0) as admin:
+    with Admin(pair.nameserver, timeout_s=10) as admin:
         between_change_and_wait(admin, broker.stop)
         with pytest.raises(DeadlineExceeded, match="broker broker-b is not registered there"):
             admin.create_topic("orders", 1)
@@ -125,7 +126,7 @@ def test_a_broker_that_has_left_is_named(pair: LocalCluster) -> None:
 @pytest.mark.fault
 def test_a_broker_that_comes_back_shows_what_it_did_before(pair: LocalCluster) -> None:
     broker = pair.server("broker-b")
-    with Admin(pair.nameserver, timeout_s=20) as admin:
+    with Admin(pair.nameserver, timeout_s=60) as admin:
         starting = threading.Thread(target=broker.start)
 
         def restart() -> None:
@@ -169,8 +170,8 @@ def test_a_change_waits_for_the_brokers_of_a_restarted_name_server() -> None:
 def test_a_name_server_that_has_not_settled_is_named_and_a_settled_one_is_enough() -> None:
     with (
         LocalCluster(brokers=1, nameservers=2) as own,
-        Admin(own.nameservers[0].address, timeout_s=0.1) as alone,
-        Admin(own.nameserver, timeout_s=5) as both,
+        Admin(own.nameservers[0].address, timeout_s=0.5) as alone,
+        Admin(own.nameserver, timeout_s=60) as both,
     ):
         own.nameservers[0].kill()
         own.nameservers[0].start()
@@ -181,14 +182,15 @@ def test_a_name_server_that_has_not_settled_is_named_and_a_settled_one_is_enough
         ):
             with pytest.raises(SystemBusy, match=f"{own.nameservers[0].address} has just started"):
                 change()
-        assert [each.broker_name for each in alone.cluster()] == ["broker-a"]
+        with Admin(own.nameservers[0].address) as patient:
+            assert [each.broker_name for each in patient.cluster()] == ["broker-a"]
         assert both.create_topic("t", 1)
 
 
 def test_waiting_for_a_change_ends_with_what_was_missing(cluster: LocalCluster) -> None:
     links = NameServerClient(cluster.nameserver)
     answers = iter(["a", "b", None])
-    links.wait_until_shown(lambda _: next(answers), 5)
+    links.wait_until_shown(lambda _: next(answers), 60)
     assert list(answers) == []
     with pytest.raises(DeadlineExceeded, match="still there"):
         links.wait_until_shown(lambda _: "still there", 0.1)

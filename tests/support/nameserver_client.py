@@ -13,7 +13,7 @@ from minimq_proto.v1 import nameserver_pb2
 class NameServerClient:
     """Asks name servers, as an `Admin` does."""
 
-    def __init__(self, *addresses: str, timeout_s: float = 5.0) -> None:
+    def __init__(self, *addresses: str, timeout_s: float = 30.0) -> None:
         self._client = ClusterClient(addresses, timeout_s)
         self._servers = self._client.nameservers
         self._timeout_s = timeout_s

@@ -18,7 +18,7 @@ class OpenRoutes(RouteCache):
         poll_s: seconds after which the watch begins anew.
     """
 
-    def __init__(self, addresses: Sequence[str], *, timeout_s: float = 5, poll_s: float = 30) -> None:
+    def __init__(self, addresses: Sequence[str], *, timeout_s: float = 30, poll_s: float = 30) -> None:
         cluster = Cluster(addresses).leave_to_client()
         cluster.connection = self.connection = Connection(addresses, poll_s=poll_s)
         self.client = ClusterClient(cluster, timeout_s)

@@ -73,7 +73,7 @@ def start_broker(loop: LoopThread, cleanup: contextlib.ExitStack) -> StartBroker
 
 @pytest.fixture
 def open_cache(cleanup: contextlib.ExitStack) -> OpenCache:
-    def open_it(*nameservers: str, timeout_s: float = 5, poll_s: float = 30) -> OpenRoutes:
+    def open_it(*nameservers: str, timeout_s: float = 30, poll_s: float = 30) -> OpenRoutes:
         cache = OpenRoutes(nameservers, timeout_s=timeout_s, poll_s=poll_s)
         cleanup.callback(cache.close)
         return cache

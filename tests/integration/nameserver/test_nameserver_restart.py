@@ -37,9 +37,9 @@ def test_a_restarted_name_server_is_not_mistaken_for_an_empty_one(
 
 
 def test_the_grace_ends(start_nameserver: StartNameServer, open_cache: OpenCache) -> None:
-    nameserver = start_nameserver(grace_s=0.5)
+    nameserver = start_nameserver(grace_s=4.0)
     with pytest.raises(SystemBusy, match="has just started") as raised:
-        open_cache(nameserver.address, timeout_s=0.1).route("orders")
+        open_cache(nameserver.address, timeout_s=1.5).route("orders")
     assert raised.value.retry_after_s > 0
     with pytest.raises(TopicUnavailable):
         open_cache(nameserver.address).route("orders")
