@@ -477,7 +477,7 @@ def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> No
         LocalCluster(brokers=2, data_dir=tmp_path) as cluster,
         Admin(cluster.nameserver) as admin,
         Producer(cluster.nameserver) as producer,
-        Producer(cluster.nameserver, send_timeout_s=1.0) as hasty,
+        Producer(cluster.nameserver, send_timeout_s=5.0) as hasty,
     ):
         admin.create_topic("table", queues=2, compaction=Compaction())
         absent = cluster.brokers[0]
@@ -486,7 +486,7 @@ def test_a_transaction_waits_for_a_broker_without_a_master(tmp_path: Path) -> No
         hasty.send(Message("table", b"x", keys=[key]))
         absent.stop()
         wait_until(
-            lambda: _master_of_a(producer) is _master_of_a(hasty) is None, 30.0, what="they have heard that it has gone"
+            lambda: _master_of_a(producer) is _master_of_a(hasty) is None, 60.0, what="they have heard that it has gone"
         )
         with pytest.raises(SendFailed, match=r"nothing of it is stored: .* broker-a has no master now"):
             with hasty.transaction() as tx:

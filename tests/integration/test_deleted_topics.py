@@ -14,7 +14,7 @@ from support.command import Minimq
 from support.listening import Listener
 from support.waiting import wait_until
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -40,18 +40,20 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     group = new_name()
-    with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as producer:
+    with (  # which looks at its group by itself so rarely that only what it hears counts
+        PullConsumer(cluster.nameserver, group=group, rebalance_interval_s=3_600) as consumer,
+        Producer(cluster.nameserver) as producer,
+    ):
         consumer.subscribe(topic)
         consumer.subscribe(other)
         for name in (topic, other):
             producer.send(Message(name, name.encode()))
             poll_until_found(consumer, name.encode())
         admin.delete_topic(topic)
-        deleted_at = time.monotonic()
         wait_until(lambda: {queue.topic for queue in consumer.assignment} == {other}, PATIENCE_S)
         with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group '{group}' read it"):
             consumer.poll(PATIENCE_S)
-        assert time.monotonic() - deleted_at < 20  # and not at the next of the regular looks, after half a minute
+
         consumer.commit()  # of the other topic: what was read of the deleted one is recorded nowhere
         assert [offset for queue, offset in admin.committed_offsets(group, other).items() if offset] == [1]
         producer.send(Message(other, b"goes on"))
@@ -150,7 +152,8 @@ def test_a_topic_that_is_deleted_on_one_of_two_brokers_is_no_error(
         producer.send(Message(topic, b"after"), queue=left)
         poll_until_found(consumer, b"after")
         wait_until(
-            lambda: (consumer.poll(0.1), {queue.broker_name for queue in consumer.assignment})[1] == {"broker-b"}, 10
+            lambda: (consumer.poll(0.1), {queue.broker_name for queue in consumer.assignment})[1] == {"broker-b"},
+            PATIENCE_S,
         )
 
 

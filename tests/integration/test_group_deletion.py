@@ -28,7 +28,7 @@ from support.groups import PATIENCE_S, members_of
 from support.reading import check_brokers
 from support.waiting import wait_until
 
-QUICK = {"group_expiry_s": 1.0, "session_grace_s": 0.3}
+QUICK = {"group_expiry_s": 3.0, "session_grace_s": 0.3}
 
 
 @pytest.fixture

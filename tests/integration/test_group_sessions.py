@@ -53,7 +53,7 @@ def test_members_that_join_together_make_few_rounds(member: Connect, topic: str,
             told = one.hear("members").members
         versions.add(told.version)
     print(f"{len(versions)} rounds")
-    assert len(versions) <= 5
+    assert len(versions) < len(members)
 
 
 def test_all_are_told_the_same_of_what_each_held_when_the_version_began(
@@ -137,7 +137,7 @@ def test_a_queue_is_held_until_its_state_is_saved(member: Connect, topic: str, g
 @pytest.fixture
 def brief(tmp_path: Path) -> Iterator[LocalCluster]:
     """A broker that gives clients little time, with the topic "t"."""
-    options = {"session_timeout_s": 1.5, "session_grace_s": 1.0}
+    options = {"session_timeout_s": 5.0, "session_grace_s": 1.0}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=2)
