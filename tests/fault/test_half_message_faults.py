@@ -23,7 +23,7 @@ from support.chance import SEED, rounds
 from support.command import environment
 from support.half_seller import GROUP, check, prepare, sold
 from support.reading import check_brokers, read_all
-from support.replicas import check_same, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import LEASE_S, check_same, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -180,7 +180,8 @@ def test_two_members_that_answer_differently(tmp_path: Path, is_killed: bool) ->
     """One outcome everywhere, and forever."""
     asked: dict[TransactionResolution, list[bytes]] = {COMMIT: [], ROLLBACK: []}
     options = {**SYNCHRONOUS, "metrics": "127.0.0.1:0", "log_format": "json"}
-    with replicas(tmp_path / "cluster", **options) as cluster, Admin(cluster.nameserver) as admin:
+    lease_s = LEASE_S if is_killed else 60.0
+    with replicas(tmp_path / "cluster", lease_s=lease_s, **options) as cluster, Admin(cluster.nameserver) as admin:
         wait_in_sync(cluster, *cluster.brokers)
         one, other = (
             TransactionalProducer(cluster.nameserver, group=GROUP, check=answering(answer, asked[answer]))

@@ -29,7 +29,7 @@ LACKING = "there is no Chromium with its driver: make setup installs both as roo
 
 WIDE, NARROW = 1280, 390
 #: Seconds until an element is there and can be clicked.
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _HEIGHTS = {WIDE: 900, NARROW: 844}
 #: It talks to this machine alone, keeps nothing, and runs as root, where its sandbox cannot be.
 _FLAGS = (

@@ -14,9 +14,9 @@ from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 #: A lease as short as a loaded machine allows.
-LEASE_S = 1.5
+LEASE_S = 3.0
 
 
 @contextmanager

@@ -32,7 +32,7 @@ from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: For jobs that read no entries.
 NO_LOG = cast(LogReader, None)
 #: No checkpoint by time, so that a test decides when there is one.

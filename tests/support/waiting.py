@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout: float = 20.0, *, what: str = "") -> T:
+def wait_until(predicate: Callable[[], T], timeout: float = 60.0, *, what: str = "") -> T:
     """Call until the result is true, and return it. Fails the test after `timeout` seconds.
 
     Args:
