@@ -27,7 +27,7 @@ from minimq import (
 from minimq.arguments import waiting_s
 from minimq.errors import Closed, InvalidArgument
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 #: Of a type that no annotation allows.
 Wrong = Any

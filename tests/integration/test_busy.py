@@ -108,7 +108,7 @@ def test_a_producer_keeps_away_from_a_broker_whose_disk_hangs_until_it_takes_bat
                 while time.monotonic() < ends:
                     assert producer.send(Message("t", b"meanwhile")).queue.broker_name == "broker-b"
                 assert producer.statistics().retries == retries
-            wait_until(lambda: producer.send(Message("t", b"after")).queue.broker_name == "broker-a", 5.0)
+            wait_until(lambda: producer.send(Message("t", b"after")).queue.broker_name == "broker-a", PATIENCE_S)
 
 
 def avoided_after_a_send(producer: Producer) -> bool:

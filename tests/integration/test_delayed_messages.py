@@ -139,8 +139,8 @@ def test_a_work_queue_gets_delayed_messages(cluster: LocalCluster, producer: Pro
 
 
 def test_a_recalled_message_is_never_delivered(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    recalled = producer.send(Message(topic, b"cancel", deliver_after_s=0.7, recallable=True))
-    kept = producer.send(Message(topic, b"keep", deliver_after_s=0.9, recallable=True))
+    recalled = producer.send(Message(topic, b"cancel", deliver_after_s=4.0, recallable=True))
+    kept = producer.send(Message(topic, b"keep", deliver_after_s=4.2, recallable=True))
     assert recalled.recall_handle is not None
     assert kept.recall_handle is not None
     assert producer.recall(recalled.recall_handle) is RecallResult.RECALLED
@@ -365,7 +365,7 @@ class LosesAnswers(CallRelay):
 
 def test_a_repeated_batch_waits_once_and_has_the_same_handle(cluster: LocalCluster, topic: str) -> None:
     batch = numbered_batch(0xABC, 5, b"once")
-    request = broker_pb2.AppendRequest(topic=topic, batch=batch, delay=delay_pb2.Delay(delay_ms=1_000, recallable=True))
+    request = broker_pb2.AppendRequest(topic=topic, batch=batch, delay=delay_pb2.Delay(delay_ms=4_000, recallable=True))
     with RawSender(cluster.brokers[0].address) as sender:
         answers = [next(iter(sender.stub.Append(iter([request]), timeout=30))).results[0] for _ in range(3)]
         assert len({(answer.due_ms, answer.recall_id, answer.queue_id) for answer in answers}) == 1

@@ -222,7 +222,7 @@ def test_a_work_queue_alone_gets_the_originals_again(
         consumer.subscribe(topic)
         again: list[ReceivedMessage] = []
         while len(again) < 3:
-            received = consumer.receive(10, timeout=10)
+            received = consumer.receive(10, timeout=60)
             assert {message.tries for message in received} == {1}
             again += received
             consumer.ack(received)
@@ -230,7 +230,7 @@ def test_a_work_queue_alone_gets_the_originals_again(
         assert {message.topic for message in again} == {topic}
         assert admin.resend_dead_letters(topic, only_group=True, reason="odd") == 0
         assert admin.resend_dead_letters(topic, only_group=True) == 3
-        wait_until(lambda: consumer.receive(10, timeout=1), 30)
+        wait_until(lambda: consumer.receive(10, timeout=1), 60)
         assert another.receive(10, timeout=0.1) == []
     assert set(bodies(cluster, topic).values()) == {1}
     assert admin.count_dead_letters(topic) == []
@@ -277,12 +277,12 @@ def test_letters_of_a_group_that_was_reset_are_no_copies_that_nobody_reads(
             producer.send(Message(topic, b"%d" % number))
         found: list[PoppedMessage] = []
         while len(found) < 32:
-            found += consumer.receive(32, timeout=10)
+            found += consumer.receive(32, timeout=60)
         consumer.ack(found)
         assert admin.resend_dead_letters(topic, only_group=True) == 4
         again: list[PoppedMessage] = []
         while len(again) < 4:
-            again += consumer.receive(32, timeout=10)
+            again += consumer.receive(32, timeout=60)
         consumer.ack(again)
         assert {message.message_id for message in again}.isdisjoint(message.message_id for message in found)
 

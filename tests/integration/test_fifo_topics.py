@@ -312,7 +312,7 @@ def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: Lo
         first, _ = consumer.receive(2, timeout=20)
         consumer.release(first)  # and with it the second one
         consumer.release(consumer.receive(2, timeout=20)[0])  # this was its last try
-    with SimpleConsumer(cluster.nameserver, group=topic, max_tries=2, request_timeout_s=0.3) as consumer:
+    with SimpleConsumer(cluster.nameserver, group=topic, max_tries=2, request_timeout_s=2.0) as consumer:
         consumer.subscribe(topic)
 
         def is_told() -> bool:
@@ -322,4 +322,4 @@ def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: Lo
                 return True
             return False
 
-        wait_until(is_told, 20)
+        wait_until(is_told, 60)

@@ -29,7 +29,7 @@ WORKER = PROGRAM.with_name("interrupted_worker.py")
 MESSAGES = 1800
 INTERRUPTS = 1000
 WORKED = 400
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 #: Where a send is handed over to the event loop.
 SENDERS = ("/sending/sender.py", "/sending/send_buffer.py", "/sending/bulk_send.py", "/connection/loop_thread.py")
 

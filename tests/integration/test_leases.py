@@ -91,7 +91,7 @@ def test_an_offset_beyond_the_end_cannot_be_committed(cluster: LocalCluster, top
 def commit(member: RawMember, topic: str, group: str, client_id: str, epoch: int, *, offset: int = 0) -> None:
     item = broker_pb2.QueueOffset(topic=topic, queue_id=0, offset=offset, epoch=epoch)
     request = broker_pb2.CommitOffsetsRequest(group=group, client_id=client_id, offsets=[item])
-    member.link.call(member.link.stub.CommitOffsets, request, 5.0)
+    member.link.call(member.link.stub.CommitOffsets, request, 30.0)
 
 
 def test_a_consumer_at_the_end_of_queues_under_load_misses_nothing(

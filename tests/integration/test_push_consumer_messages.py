@@ -43,7 +43,7 @@ JOB_S, INVISIBLE_S = 11.0, 5.0
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    options = {"session_grace_s": 0.5}
+    options = {"session_grace_s": 3.0}
     with LocalCluster(brokers=2, data_dir=tmp_path_factory.mktemp("pushed"), broker_options=options) as cluster:
         yield cluster
 
@@ -292,7 +292,7 @@ def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: 
         for stream in broken.values():
             stream.cancel()
         wait_until(lambda: all(not stream.ended and stream is not broken[at] for at, stream in streams.items()))
-        time.sleep(2.0)  # longer than the grace of those who are gone
+        time.sleep(4.0)  # longer than the grace of those who are gone
         with SimpleConsumer(pair.nameserver, group=topic) as other:
             other.subscribe(topic)
             assert other.receive(timeout=0) == []

@@ -147,14 +147,14 @@ def test_what_failed_before_a_restart_is_tried_by_the_next_member(
 ) -> None:
     """Also when the group began with what is new: its own retries are never passed over."""
     first, second = fail_on(b"bad"), Listener()
-    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(1.0,)) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(5.0,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(first)
         wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
         producer.send(Message(topic, b"bad"))
         wait_until(lambda: retry_topic(group) in _topics(cluster), PATIENCE_S)
     assert first.calls[b"bad"] == 1
-    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(1.0,)) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(5.0,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(second)
         wait_until(lambda: second.calls[b"bad"] == 1, PATIENCE_S)

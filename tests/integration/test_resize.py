@@ -127,9 +127,9 @@ def test_a_lagging_group_is_named_and_when_it_has_read_the_repeat_passes(shared:
         commit(shared.nameserver, "billing", topic, "broker-b", 4, messages=0)
         said: list[str] = []
         with pytest.raises(NotDrained) as refused:
-            admin.resize_topic(topic, 4, timeout_s=0.5, progress=said.append)
+            admin.resize_topic(topic, 4, timeout_s=2.5, progress=said.append)
         text = str(refused.value)
-        assert "after 0.5 s: broker-b: group billing has not read 12 messages of queues 4-7." in text
+        assert "after 2.5 s: broker-b: group billing has not read 12 messages of queues 4-7." in text
         assert "Consumers and producers see now: broker-a 4 and 4, broker-b 8 and 4." in text
         assert "--ignore-group" in text
         assert f"go back with `minimq topic update {topic} --queues 8`" in text
@@ -173,7 +173,7 @@ def test_a_shrink_can_be_undone(shared: LocalCluster) -> None:
         admin.create_topic(topic, 3)
         fill(shared.nameserver, topic, "broker-a", 2)
         with pytest.raises(NotDrained):
-            admin.resize_topic(topic, 1, timeout_s=0.1)
+            admin.resize_topic(topic, 1, timeout_s=1.0)
         admin.resize_topic(topic, 3)
         assert counts(admin, topic) == {"broker-a": (3, 3), "broker-b": (3, 3)}
         fill(shared.nameserver, topic, "broker-b", 2)
@@ -189,13 +189,13 @@ def test_a_dead_group_can_be_left_out_and_force_asks_nobody(shared: LocalCluster
         with pytest.raises(NotDrained, match="group dead has not read 5 messages of queues 2-3"):
             admin.update_topic(topic, read_queues=2, write_queues=2)
         with pytest.raises(NotDrained, match="group dead has not read 5"):
-            admin.resize_topic(topic, 2, timeout_s=0.1, ignore_groups=["audit"])
-        admin.resize_topic(topic, 2, timeout_s=5.0, ignore_groups=["dead"])
+            admin.resize_topic(topic, 2, timeout_s=1.0, ignore_groups=["audit"])
+        admin.resize_topic(topic, 2, timeout_s=PATIENCE_S, ignore_groups=["dead"])
         assert counts(admin, topic) == {"broker-a": (2, 2)}
         fill(shared.nameserver, topic, "broker-a", 1)
         with pytest.raises(NotDrained, match="group audit has not read 3 messages of queue 1"):
-            admin.resize_topic(topic, 1, timeout_s=0.1, ignore_groups=["dead"])
-        admin.resize_topic(topic, 1, timeout_s=5.0, force=True)
+            admin.resize_topic(topic, 1, timeout_s=1.0, ignore_groups=["dead"])
+        admin.resize_topic(topic, 1, timeout_s=PATIENCE_S, force=True)
         assert counts(admin, topic) == {"broker-a": (1, 1)}
         admin.resize_topic(topic, 4)
         assert admin.describe_topic(topic).messages == 9  # nothing is lost by it
@@ -211,7 +211,7 @@ def test_growing_may_be_a_shrink_on_one_of_the_brokers(shared: LocalCluster) -> 
         admin.create_topic(topic, 6, brokers=["broker-b"])
         fill(shared.nameserver, topic, "broker-b", 5)
         with pytest.raises(NotDrained) as refused:
-            admin.resize_topic(topic, 4, timeout_s=0.5)
+            admin.resize_topic(topic, 4, timeout_s=2.0)
         assert "no group has read 3 messages of queue 5" in str(refused.value)
         assert f"`minimq topic update {topic} --queues 2 --broker broker-a` and `" in str(refused.value)
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (6, 4)}
@@ -299,8 +299,8 @@ def test_the_command_tells_what_it_does_on_stderr(shared: LocalCluster) -> None:
     ]
     fill(shared.nameserver, "command", "broker-a", 3)
     update = ("topic", "update", "command")
-    refusal = minimq(*update, "--queues", "2", "--timeout", "0.3", status=1)
-    assert "error: topic command does not have 2 queues everywhere after 0.3 s: broker-a: no group has" in refusal
+    refusal = minimq(*update, "--queues", "2", "--timeout", "1.5", status=1)
+    assert "error: topic command does not have 2 queues everywhere after 1.5 s: broker-a: no group has" in refusal
     assert "--force" in minimq(*update, "--read-queues", "2", "--broker", "broker-a", status=1)
     status, asked = minimq.on_terminal(*update, "--queues", "2", answer=b"n\n")
     assert status == 1

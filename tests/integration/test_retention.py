@@ -290,13 +290,16 @@ def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_ag
 
 
 def test_a_reader_at_the_end_notices_nothing(by_age: World) -> None:
+    by_age.admin.update_topic("t", retention_s=3_600)
     by_age.send(3)
     with PullConsumer(by_age.nameserver, group="g") as consumer:
         consumer.assign([QUEUE])
         offsets: list[int] = []
         while len(offsets) < 3:
             offsets += [message.queue_offset for message in consumer.poll(PATIENCE_S)]
+        by_age.admin.update_topic("t", retention_s=0.1)
         by_age.wait_until_empty(3)
+        by_age.admin.update_topic("t", retention_s=3_600)
         by_age.send(1)
         assert [message.queue_offset for message in consumer.poll(PATIENCE_S)] == [3]
         assert consumer.missed_messages == 0

@@ -481,7 +481,7 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_call(
                 admin.list_topics()
         asked = threading.Thread(target=admin.list_topics, daemon=True)
         asked.start()
-        asked.join(10)
+        asked.join(60)
         assert not asked.is_alive(), "the call hangs"
         wait_until(lambda: len(loops()) == before + 1)
     assert len(loops()) == before

@@ -493,9 +493,9 @@ def test_a_damaged_batch_is_told_once_and_holds_up_nobody(tmp_path: Path, place:
         damage(cluster, place)
         bodies: list[bytes] = []
         errors: list[MiniMQError] = []
-        with SimpleConsumer(cluster.nameserver, group="g", invisible_s=1) as consumer:
+        with SimpleConsumer(cluster.nameserver, group="g", invisible_s=4) as consumer:
             consumer.subscribe("t")
-            until = time.monotonic() + 2  # longer than the invisible duration
+            until = time.monotonic() + 5  # longer than the invisible duration
             while len(bodies) < 2 or not errors or time.monotonic() < until:
                 try:
                     for message in consumer.receive(timeout=0.5):

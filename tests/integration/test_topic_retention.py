@@ -13,7 +13,7 @@ from minimq_common.errors import InvalidArgument, TopicExists
 from support.command import Minimq
 from support.waiting import wait_until
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -208,4 +208,4 @@ def test_a_tail_follows_leaves_no_group_and_ends_with_ctrl_c(
         assert line.endswith(b"tag=new  key=\\x1b  \\x1b[2J\n")
         tail.send_signal(signal.SIGINT)
         assert tail.wait(timeout=30) == 0
-    assert admin.list_groups() == groups
+    assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile

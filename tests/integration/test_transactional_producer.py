@@ -373,7 +373,7 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
 
 
 def test_metrics_tell_of_half_messages(tmp_path: Path) -> None:
-    options = {**QUICK, "half_expiry_s": 3.0, "metrics": "127.0.0.1:0", "log_format": "json"}
+    options = {**QUICK, "half_expiry_s": 8.0, "metrics": "127.0.0.1:0", "log_format": "json"}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=1)
