@@ -39,7 +39,7 @@ def test_new_messages_are_shown_as_they_are_stored(
     assert "<b>" not in shown
     assert "before" not in shown
     assert "other" not in shown
-    assert admin.list_groups() == groups
+    assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile
 
 
 def test_a_tail_of_what_does_not_exist_says_so(console: ConsoleClient, topic: str) -> None:

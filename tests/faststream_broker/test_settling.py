@@ -189,7 +189,7 @@ def test_a_message_is_kept_while_its_handler_runs(cluster: LocalCluster, admin: 
     enough = asyncio.Event()
 
     # Two workers: one is free for a message that would be redelivered.
-    @broker.subscriber(topic, invisible_s=1, max_workers=2)
+    @broker.subscriber(topic, invisible_s=3, max_workers=2)
     async def handle(body: str, message: MinimqMessage) -> None:
         tries.append(message.raw_message.tries)
         await asyncio.wait_for(enough.wait(), WAIT_S)
@@ -198,7 +198,7 @@ def test_a_message_is_kept_while_its_handler_runs(cluster: LocalCluster, admin: 
         async with broker:
             await broker.start()
             await broker.publish("long", topic)
-            await asyncio.sleep(2.5)  # longer than the invisible duration: only time can show that nothing happens
+            await asyncio.sleep(4.5)  # longer than the invisible duration: only time can show that nothing happens
             enough.set()
             await consumed(admin, group, lambda: True)
 

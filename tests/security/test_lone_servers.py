@@ -29,7 +29,7 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A name server and a broker, which have only each other."""
-    options: dict[str, object] = {"access_max_age": 1.0}
+    options: dict[str, object] = {"access_max_age": 4.0}
     with LocalCluster(
         brokers=1,
         data_dir=tmp_path_factory.mktemp("lone"),
