@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -92,3 +94,21 @@ def test_all_open_different_pages_at_the_same_time(address: str) -> None:
             return Counter(await asyncio.gather(*asked))
 
     assert asyncio.run(open_all()) == {"200": VIEWERS}
+
+
+# ---- Many topics: a small run of `bench/console_pages.py`, which says what is measured -----------
+
+
+BENCH = Path(__file__).parents[2] / "bench" / "console_pages.py"
+SMALL = ("--brokers", "3", "--topics", "60", "--groups", "12", "--rounds", "3", "--idle", "0")
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_each_page_of_a_cluster_with_many_topics_is_whole() -> None:
+    with process(sys.executable, str(BENCH), *SMALL) as running:
+        printed, said = running.communicate(timeout=110)
+        assert running.returncode == 0, said
+    rows = [line.split() for line in printed.splitlines() if line.startswith("/")]
+    assert len(rows) == 13
+    assert [row for row in rows if int(row[-1]) == 3] == [], "a busy machine may miss one, but not all"

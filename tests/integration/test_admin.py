@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq import Compaction
+from minimq import Compaction, aio
 from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
@@ -380,3 +381,27 @@ def test_a_resize_on_a_broker_without_the_topic_says_how_to_create_it_there(admi
         admin.update_topic(f"{topic}-half", read_queues=2, brokers=["broker-b"])
     assert admin.create_topic(f"{topic}-half", queues=5, brokers=["broker-b"])
     admin.delete_topic(f"{topic}-half")
+
+
+# ---- `minimq.aio.Admin`: the same operations, without blocking the event loop -------------------
+
+
+def test_a_topic_from_its_creation_to_its_end(cluster: LocalCluster, new_name: Callable[[], str]) -> None:
+    async def use() -> None:
+        async with aio.Admin(cluster.nameserver) as admin:
+            first, second = new_name(), new_name()
+            created: list[bool] = await asyncio.gather(
+                *(admin.create_topic(name, queues=2) for name in (first, second))
+            )
+            assert created == [True, True]
+            await admin.update_topic(first, queues=3, permission=Permission.READ)
+            settings = (await admin.describe_topic(first)).settings
+            assert {(each.read_queues, each.write_queues, each.permission) for each in settings} == {
+                (3, 3, Permission.READ)
+            }
+            assert await admin.delayed_messages(first) == []
+            await asyncio.gather(admin.delete_topic(first), admin.delete_topic(second))
+            with pytest.raises(TopicNotFound):
+                await admin.describe_topic(first)
+
+    asyncio.run(use())

@@ -1,4 +1,4 @@
-"""The examples of single tasks do what they say, and are short enough to be pasted."""
+"""The examples: those of single tasks are short, and each does what it says."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import runpy
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -110,3 +110,82 @@ def test_fastapi_app(own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch)
         server.should_exit = True
         thread.join(30.0)
     assert not thread.is_alive()
+
+
+# ---- The longer ones, about flights -------------------------------------------------------------
+
+
+@pytest.mark.fault
+def test_each_ticket_is_delivered_if_it_was_sold(tmp_path: Path) -> None:
+    """Each row of the database has its message, though two of its programs die within a sale."""
+    outbox, departures = load("flights_outbox"), load("flights_data").departures()
+    flights = len(departures.query("month == 1 and day == 30 and hour == 5"))
+    with LocalCluster(brokers=2, data_dir=tmp_path / "data", broker_options=outbox.QUICK) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("tickets", queues=1)
+        delivered = outbox.run(cluster.nameserver, "tickets", tmp_path / "tickets.db", 30)
+    sold = outbox.tickets(tmp_path / "tickets.db")
+    assert sorted(delivered) == sorted(sold)
+    assert len(sold) == flights // 2 + (flights // 2 + 1) + flights  # the second one died behind its row
+
+
+@pytest.mark.fault
+def test_each_flight_is_chosen_once_though_workers_are_killed(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    topics = topic, new_name(), new_name()
+    for name in topics[1:]:
+        admin.create_topic(name, queues=2)
+    table = load("flights_data").departures()[:3_000]
+    assert load("flights_pipeline").run(cluster.nameserver, f"g-{topic}", topics, table, kills=2) == []
+    for name in topics[1:]:
+        admin.delete_topic(name)
+
+
+def test_the_table_of_planes_is_that_of_the_data(cluster: LocalCluster, new_name: Callable[[], str]) -> None:
+    table = load("flights_data").departures()[:5_000]
+    planes = load("flights_state").run(cluster.nameserver, new_name(), table)
+    last = table[table["tailnum"].notna()].groupby("tailnum").tail(1)
+    last = last[last["dep_time"].notna()]
+    assert {tail: json.loads(body)["flight"] for tail, body in planes.items()} == dict(
+        zip(last["tailnum"], last["flight"], strict=True)
+    )
+
+
+def test_workers_do_all_flights_but_the_one_that_always_fails(
+    cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str]
+) -> None:
+    results = new_name()
+    admin.create_topic(results, queues=1)
+    table = load("flights_data").departures()[:1_000]
+    assert load("flights_workers").run(cluster.nameserver, topic, results, f"g-{topic}", table, workers=2) == []
+    described = admin.describe_group(f"g-{topic}")
+    assert (described.lag, described.dead_letters) == (0, 1)
+    [letter] = admin.dead_letters(f"g-{topic}")
+    assert (letter.tries, letter.reason) == (3, "listener raised ZeroDivisionError")
+    admin.delete_topic(results)
+
+
+def test_each_question_about_flights_has_its_answer(cluster: LocalCluster, topic: str) -> None:
+    service, table = load("flights_service"), load("flights_data").departures()
+    questions: list[dict[str, object]] = [
+        {"carrier": carrier, "month": 1, "day": day} for carrier in ("UA", "B6", "XX") for day in range(1, 32)
+    ]
+    with service.service(cluster.nameserver, topic, table):
+        answers = service.ask(cluster.nameserver, topic, questions)
+    for question, answer in zip(questions, answers, strict=True):
+        flights = table[(table.carrier == question["carrier"]) & (table.month == 1) & (table.day == question["day"])]
+        if len(flights):
+            assert answer == pytest.approx(flights.dep_delay.mean(), abs=0.051)
+        else:
+            assert answer is None
+    assert answers.count(None) == 31
+
+
+def test_each_flight_that_is_not_cancelled_has_one_reminder(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    table = load("flights_data").departures().query("month == 1 and day == 30 and hour == 8")
+    flown = table[table["dep_time"].notna()]
+    assert 0 < len(flown) < len(table)
+    reminded = load("flights_reminders").run(cluster.nameserver, topic, table)
+    assert sorted(reminded) == sorted(zip(flown["carrier"], flown["flight"], strict=True))
+    assert [*admin.delayed_messages(topic)] == []

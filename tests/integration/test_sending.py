@@ -6,7 +6,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
 from pathlib import Path
@@ -33,7 +34,7 @@ from support.broker_link import BrokerLink
 from support.reading import check_brokers, read_all, read_queue
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def queues_of(cluster: LocalCluster, topic: str) -> list[MessageQueue]:
@@ -406,3 +407,25 @@ def test_a_broker_that_hangs_is_given_up_in_time(own_cluster: LocalCluster) -> N
         assert all("did not answer in" in text for text in raised.value.tries)
         assert len(raised.value.tries) >= 2
         broker.resume()
+
+
+# ---- Producers of batches that are as large as a broker takes -----------------------------------
+
+
+def test_producers_of_large_batches_are_all_served() -> None:
+    messages, size = 4, 1 << 20
+    with (
+        LocalCluster(brokers=1) as cluster,
+        ExitStack() as stack,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        admin = stack.enter_context(Admin(cluster.nameserver))
+        admin.create_topic("large", queues=8)
+        producers = [
+            stack.enter_context(Producer(cluster.nameserver, batch_bytes=messages * size, send_timeout_s=PATIENCE_S))
+            for _ in range(8)
+        ]
+        batch = [Message("large", bytes(size))] * messages
+        sent = list(pool.map(lambda producer: producer.send_many(batch), producers))
+        assert [len(receipts) for receipts in sent] == [messages] * 8
+        assert admin.describe_topic("large").messages == messages * 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.header import Section
 from minimq_common.errors import CorruptEntry, MessageTooLarge, MiniMQError
+from minimq_proto.v1 import broker_pb2
 from support.batches import sealed
 from support.hostile_batches import raw_batch
+from support.raw_member import RawMember
 from support.reading import read_all, read_queue
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, producer: Producer, topic: str) -> None:
@@ -89,3 +92,31 @@ def test_a_store_that_cannot_be_read_is_named_to_whoever_asks(tmp_path: Path) ->
             with pytest.raises(CorruptEntry, match="minimq-broker check"):
                 admin.describe_topic("t")
         assert broker.running
+
+
+# ---- Texts of a client neither fill the log of a broker nor forge records in it -----------------
+
+
+def test_a_large_release_writes_little_and_holds_nobody_up(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with RawMember(broker.address, "large") as member, RawMember(broker.address, "other") as other:
+            queues = [broker_pb2.QueueEpoch(queue_id=-1 - number % 100) for number in range(40_000)]
+            before = broker.log_path.stat().st_size
+            member.say(release=broker_pb2.ReleaseQueues(group="g" * (512 << 10), queues=queues))
+            began_at = time.monotonic()
+            other.hears_before_heartbeat()
+            member.hears_before_heartbeat()
+            assert time.monotonic() - began_at < PATIENCE_S
+        assert broker.log_path.stat().st_size - before < 100_000
+
+
+def test_a_client_id_cannot_forge_a_record(tmp_path: Path) -> None:
+    forged = "2026-03-01 09:30:00,125 ERROR   minimq_broker: all is lost"
+    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
+        [broker] = cluster.brokers
+        with RawMember(broker.address, f"c1\n{forged}") as member:
+            member.join("g", "t")
+            member.hears_before_heartbeat()
+        wait_until(lambda: "all is lost" in broker.log_path.read_text(), PATIENCE_S)
+        assert not any(line.startswith(forged) for line in broker.log_path.read_text().splitlines())

@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
+from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.cli.main import main
-from minimq.errors import AccessDenied, Unavailable
+from minimq.errors import AccessDenied, InvalidArgument, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_common.security.access_rule import need_of
 from support.command import Minimq
 from support.secure_scraping import trust_of
+from support.user_files import credentials_of
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -129,3 +132,75 @@ def test_a_new_authority_names_the_users_of_the_cluster_whom_it_does_not_reach(
     assert "only the running cluster" not in line
     used = CliRunner().invoke(main, ["secure", "renew", str(folder), "--ca", "use"])
     assert line in used.stderr
+
+
+# ---- What users may ask about themselves ---------------------------------------------------------
+
+
+READ, WRITE = need_of("read", "topic", "asked-about"), need_of("write", "topic", "asked-about")
+OF_GROUP, DESCRIBE = need_of("manage", "group", "asked-about"), need_of("describe", "cluster")
+
+
+def test_users_are_told_their_name_and_rights(
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    with Admin(credentials=secure.credentials) as root:
+        issued = root.add_user(
+            "asker", ["allow read topic asked-*", "allow manage group *", "deny manage group asked-*"]
+        )
+        file = credentials_of(secure, authority, tmp_path, "asker", issued)
+        asked = [READ, WRITE, OF_GROUP, DESCRIBE, READ]
+        with Admin(credentials=file) as admin:
+            assert admin.own_rights(asked) == ("asker", frozenset({READ}))
+            assert admin.own_rights([]) == ("asker", frozenset())
+            root.add_rules("asker", ["allow describe cluster"])
+            assert admin.own_rights(asked) == ("asker", frozenset({READ, DESCRIBE}))
+        assert root.own_rights(asked) == ("admin", frozenset(asked))
+
+
+def test_a_right_that_cannot_be_and_too_many_are_refused(secure: LocalCluster) -> None:
+    with Admin(credentials=secure.credentials) as root, pytest.raises(InvalidArgument, match="limit is 1000"):
+        root.own_rights(need_of("read", "topic", f"asked-{number}") for number in range(1_001))
+
+
+def test_a_cluster_without_access_control_allows_everything_to_nobody_in_particular(cluster: LocalCluster) -> None:
+    with Admin(cluster.nameserver) as admin:
+        assert admin.own_rights([READ, DESCRIBE]) == ("", frozenset({READ, DESCRIBE}))
+
+
+# ---- What may be found and traced ----------------------------------------------------------------
+
+
+def test_groups_are_traced_for_those_who_may_describe_them(
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
+) -> None:
+    with Admin(credentials=secure.credentials) as admin, Producer(credentials=secure.credentials) as producer:
+        admin.create_topic("traced", queues=1)
+        receipt = producer.send(Message("traced", b"x", keys=("k",)))
+        for group in ("seen", "secret"):
+            with PullConsumer(credentials=secure.credentials, group=group, start="earliest") as consumer:
+                consumer.subscribe("traced")
+                wait_until(partial(consumer.poll, 0.1))
+                consumer.commit()
+        assert {each.group for each in admin.trace_message(receipt.message_id, topic="traced").groups} == {
+            "seen",
+            "secret",
+        }
+        finder, describer = (
+            credentials_of(secure, authority, tmp_path, name, admin.add_user(name, rules))
+            for name, rules in (
+                ("finder", ["allow read topic traced", "allow read group seen"]),
+                ("describer", ["allow describe topic traced"]),
+            )
+        )
+    with Admin(credentials=finder) as admin:
+        assert [each.body for each in admin.find_messages("traced", key="k").messages] == [b"x"]
+        assert [each.group for each in admin.trace_message(receipt.message_id).groups] == ["seen"]
+    with Admin(credentials=describer) as admin:
+        for refused in (
+            lambda: admin.find_messages("traced", key="k"),
+            lambda: admin.message_at(f"{receipt.queue}@{receipt.queue_offset}"),
+            lambda: admin.trace_message(receipt.message_id, topic="traced"),
+        ):
+            with pytest.raises(AccessDenied, match="may not read topic traced"):
+                refused()

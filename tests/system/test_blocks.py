@@ -32,7 +32,7 @@ NOT_CODE = {"text"}
 #: Blocks of documents that are not run as one program by `run_page`: how many there are, and what runs or checks them.
 OTHERWISE = {
     ("CONTRIBUTING.md", "python"): (2, "system/test_added_operation.py"),
-    ("README.md", "python"): (2, "system/test_wheel.py", "spark/test_readme.py"),
+    ("README.md", "python"): (2, "system/test_wheel.py", "spark/test_finding.py"),
     ("docs/compacted-topics.md", "py"): (2, "spark/test_compacted_topic.py"),
     ("docs/console.md", "nginx"): (1, "console/test_behind_a_proxy.py"),
     ("docs/filtering.md", "python"): (1, "system/test_blocks.py"),
@@ -41,7 +41,6 @@ OTHERWISE = {
     ("docs/migrating-from-confluent-kafka.md", "py"): (8, "system/test_migration_pages.py"),
     ("docs/migrating-from-rocketmq.md", "py"): (6, "system/test_migration_pages.py"),
     ("docs/processes.md", "python"): (4, "system/test_processes_page.py"),
-    ("docs/replication.md", "python"): (3, "integration/replication/test_page.py"),
     # Parts of a program with a session, tables and queries of its own. Here: they are Python, and their options exist.
     ("docs/spark.md", "python"): (10, "system/test_blocks.py", "spark/test_page.py", "spark/test_stream_read.py"),
     ("docs/spark.md", "py"): (3, "spark/test_page.py", "spark/test_compacted_topic.py"),

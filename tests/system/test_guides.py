@@ -147,3 +147,9 @@ def test_pages_name_what_a_class_has(kind: type) -> None:
     inner = {"transaction_input"}  # between a consumer and the transaction that it is in
     names = [name for name in dir(kind) if not name.startswith("_") and name not in inner]
     assert not [name for name in names if not re.search(rf"\b{name}\b", pages)]
+
+
+def test_the_program_of_the_page_about_replication_runs_as_printed(tmp_path: Path) -> None:
+    status, *roles = run_page("docs/replication.md", tmp_path)
+    assert status == "SendStatus.SEND_OK"
+    assert "master" in {line.split()[1] for line in roles}

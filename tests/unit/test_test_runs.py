@@ -53,7 +53,7 @@ def test_all_that_a_command_has_written_is_returned_after_its_first_line_was_rea
 
 
 def test_what_shares_something_expensive_shares_a_worker() -> None:
-    assert group_of("tests/spark/test_batch_read.py") == group_of("tests/spark/test_slaves.py")
+    assert group_of("tests/spark/test_batch_read.py") == group_of("tests/spark/test_outages.py")
     assert group_of("tests/fault/test_kill.py") == "tests/fault/test_kill.py"
     needs_a_session = {
         str(path.relative_to(REPOSITORY))

@@ -84,7 +84,11 @@ def test_a_reader_goes_on_at_a_slave_and_returns_to_the_master(tmp_path: Path) -
 @pytest.mark.fault
 @pytest.mark.timeout(120)
 def test_what_is_stored_can_be_looked_up_and_not_changed_while_there_is_no_master(tmp_path: Path) -> None:
-    with replicas(tmp_path, nameservers=2) as cluster, Admin(cluster.nameserver, timeout_s=1.0) as admin:
+    with (
+        replicas(tmp_path, nameservers=2) as cluster,
+        Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin,
+        Admin(cluster.nameserver, timeout_s=2.0) as hasty,
+    ):
         send(cluster, 100)
         wait_caught_up(cluster)
         stored = ends(cluster)
@@ -102,10 +106,10 @@ def test_what_is_stored_can_be_looked_up_and_not_changed_while_there_is_no_maste
         assert admin.offset_at(queue, datetime(2000, 1, 1, tzinfo=UTC)) == 0
         assert admin.committed_offsets("g") == {}
         for change in (
-            lambda: admin.create_topic("other"),
-            lambda: admin.update_topic("t", write_queues=1),
-            lambda: admin.delete_topic("t"),
-            lambda: admin.reset_offsets("g", "t"),
+            lambda: hasty.create_topic("other"),
+            lambda: hasty.update_topic("t", write_queues=1),
+            lambda: hasty.delete_topic("t"),
+            lambda: hasty.reset_offsets("g", "t"),
         ):
             with pytest.raises(Unavailable, match=r"broker-a.* has no master now"):
                 change()

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, Message, MessageQueue, Producer, ProducerOptions, SendReceipt, SendStatus, by_hash
-from minimq_common.errors import SendFailed
+from minimq_common.errors import NotEnoughReplicas, NotMaster, SendFailed
 from minimq_nameserver.options import NameServerOptions
 from support.client_replicas import leave_slaves_alone, send
 from support.command import Minimq
+from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
 from support.replicas import PATIENCE_S, find_master, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.stores import numbered_batch
 from support.waiting import wait_until
 
 #: So many messages in so many steps, each of which takes so long: 5,000 a second.
@@ -78,7 +80,7 @@ def test_a_plain_send_outlives_a_failover(tmp_path: Path) -> None:
 @pytest.mark.fault
 @pytest.mark.timeout(120)
 def test_a_send_waits_for_the_next_master_as_long_as_it_may(tmp_path: Path) -> None:
-    with replicas(tmp_path, nameservers=2) as cluster, Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
+    with replicas(tmp_path, nameservers=2) as cluster, Producer(cluster.nameserver, send_timeout_s=2.0) as producer:
         send(cluster, 10)
         wait_caught_up(cluster)
         [queue, _] = queues(cluster)
@@ -96,10 +98,13 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
         queue = next(queue for queue in admin.route("t").write_queues() if queue.broker_name == "broker-a")
         slave_of_a.kill()
         wait_until(lambda: (report := cluster.brokers[0].replication()) and report.in_sync == (0,), PATIENCE_S)
-        with Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
+        with (
+            Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer,
+            Producer(cluster.nameserver, send_timeout_s=2.0) as hasty,
+        ):
             assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(10)} == {"broker-b"}
             with pytest.raises(SendFailed, match="are in sync, and 2 are needed"):
-                producer.send(Message("t", b"x"), queue=queue)
+                hasty.send(Message("t", b"x"), queue=queue)
         rows = {(row["broker"], row["replica"]): row for row in Minimq(cluster.nameserver).json("cluster", "status")}
         problem = rows["broker-a", 0]["problem"]
         assert problem == "accepts no messages: 1 in sync, 2 needed; replica 1 does not follow"
@@ -132,3 +137,48 @@ def test_topics_are_changed_over_a_failover(tmp_path: Path) -> None:
             assert admin.list_topics() == ["t"]
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)
+
+
+# ---- The command `minimq produce` while nobody leads --------------------------------------------
+
+
+def test_lines_that_come_while_there_is_no_master_wait_for_one(tmp_path: Path) -> None:
+    with replicas(tmp_path, lease_s=3.0, role="sync-master", min_in_sync=1) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            cluster.brokers[0].kill()
+            wait_until(lambda: admin.route("t").master_of("broker-a") is None, 60)
+        told = Minimq(cluster.nameserver)("produce", "t", stdin=b"one\ntwo\n")
+        assert told.startswith("sent 2 messages")
+        assert sorted(message.body for message in read_all(cluster.nameserver, "t")) == [b"one", b"two"]
+        cluster.brokers[0].start()
+
+
+# ---- Transactions of a master that has too few replicas ------------------------------------------
+
+
+@pytest.mark.timeout(120)
+def test_a_transaction_is_decided_and_published_at_enough_replicas(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master") as cluster:
+        master, slave = cluster.brokers
+        wait_in_sync(cluster, master, slave)
+        with RawTransactions(slave.address) as elsewhere:
+            with pytest.raises(NotMaster):
+                elsewhere.describe()
+            with pytest.raises(NotMaster):
+                elsewhere.commit(decision(0, {}))
+        with RawTransactions(master.address) as transactions:
+            transactions.stage(0, [(queue, numbered_batch(7, queue, b"%d" % queue)) for queue in (0, 1)])
+            slave.kill()
+            wait_in_sync(cluster, master)
+            [refused] = transactions.stage(0, [(0, numbered_batch(7, 2))])
+            assert refused.failure.code == NotEnoughReplicas.code
+            wanted = decision(0, {master.broker_name: {7: [0, 1]}})
+            with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and 2 are needed"):
+                transactions.commit(wanted)
+            about = transactions.describe()
+            assert not about.HasField("decision")
+            assert about.staged_batches == 2
+            slave.start()
+            wait_in_sync(cluster, master, slave)
+            assert transactions.commit(wanted) == wanted
+            assert sorted(message.body for message in read_all(cluster.nameserver, "t")) == [b"0", b"1"]

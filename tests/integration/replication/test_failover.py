@@ -15,7 +15,9 @@ from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
 from minimq_common.wire.rpc import from_failure
+from minimq_proto.v1 import broker_pb2
 from support.fake_broker import registered
+from support.raw_popper import Popped, RawPopper
 from support.raw_sender import RawSender
 from support.reading import read_all
 from support.replicas import (
@@ -225,7 +227,7 @@ def test_a_slave_takes_no_message_and_says_who_does(tmp_path: Path) -> None:
 
 
 def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_path: Path) -> None:
-    with replicas(tmp_path, role="sync-master", replication_timeout_s=0.5) as cluster:
+    with replicas(tmp_path, role="sync-master", replication_timeout_s=4.0) as cluster:
         master, slave = cluster.brokers
         slave.pause()
         with pytest.raises(NotEnoughReplicas, match="did not confirm"):
@@ -388,3 +390,41 @@ def test_a_member_of_a_group_goes_on_over_a_failover(tmp_path: Path) -> None:
         master.start()
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)
+
+
+# ---- Messages that are taken one by one at a master that dies: its slave knows who has what -----
+
+
+@pytest.mark.timeout(180)
+def test_a_fail_over_frees_nothing_early_and_hands_nothing_out_again(tmp_path: Path) -> None:
+    with replicas(tmp_path, role="sync-master") as cluster:
+        master, slave = cluster.brokers
+        wait_in_sync(cluster, master, slave)
+        with Producer(cluster.nameserver) as producer:
+            producer.send_many([Message("t", b"%d" % number) for number in range(1_000)])
+        with RawPopper(master.address, "g", "a") as popper:
+            held: list[list[Popped]] = []
+            while messages := popper.take(100, invisible_s=3600):
+                held.append(messages)
+                if len(held) == 6:
+                    break
+            for messages in held[:3]:
+                assert popper.settle(messages) == []
+            assert popper.settle(held[3][:7], broker_pb2.POP_OUTCOME_FREE) == []
+            freed = {message[:2] for message in held[3][:7]}
+            del held[3][:7]
+            master.kill()
+        other = wait_for_master(cluster, master)
+        with RawPopper(other.address, "g", "a") as popper:
+            for messages in held[3:]:
+                assert popper.settle(messages) == []  # it has them still
+            taken = {message[:2] for messages in held for message in messages}
+            while messages := popper.take(100, invisible_s=3600):
+                places = {message[:2] for message in messages}
+                assert not taken & places, "handed out again, or early"
+                assert {message.tries for message in messages} == {2 if places <= freed else 1}
+                taken |= places
+                assert popper.settle(messages) == []
+            assert len(taken) == 1_000
+        master.start()
+        wait_in_sync(cluster, other, master)

@@ -7,8 +7,10 @@ import contextlib
 import dataclasses
 import errno
 import itertools
+import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +18,28 @@ import grpc
 import lmdb
 import pytest
 
+from minimq_broker.core.facts import Topic, TopicDeleted, TopicSet
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, Pauses
 from minimq_broker.replication.roles import new_run
+from minimq_broker.services.engine import Engine
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_common.errors import InternalError, InvalidArgument, NotMaster
+from minimq_broker.store.store_options import StoreOptions
+from minimq_common.errors import InternalError, InvalidArgument, NotEnoughReplicas, NotMaster
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 from support.controller_process import ControllerProcess
+from support.observers import NO_ENGINE_OBSERVER
 from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
-from support.replica_engine import make_topic, replica_engine
+from support.replica_engine import LIMITS, make_topic, replica_engine
+from support.stores import PATIENCE_S
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -328,3 +336,49 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
             await slave.stop()
 
     asyncio.run(test())
+
+
+# ---- Changes of topics that are answered by an error, and stand all the same --------------------
+
+
+@pytest.mark.parametrize("another_before", [False, True])
+def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, another_before: bool) -> None:
+    """It is not mistaken for told of when one that made it through was answered while this one was in the log."""
+    told: list[int] = []
+
+    async def run() -> None:
+        observer = replace(NO_ENGINE_OBSERVER, topics_changed=lambda: told.append(len(engine.state.topics)))
+        engine: Engine = Engine(tmp_path, StoreOptions(), LIMITS, observer, alone=False)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await play(engine)
+        finally:
+            engine.close()
+
+    async def play(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        queue = await make_topic(engine)
+        await engine.lead(2, waits_for_replicas=True)
+        engine.store.confirm(engine.store.end)
+        looking = asyncio.create_task(engine.arrivals.wait(queue, 0, PATIENCE_S * 10))
+        before = engine.store.end
+        made = asyncio.create_task(engine.writes.record(lambda state: TopicSet(Topic("u", state.position, 1, 1))))
+        await asyncio.to_thread(wait_until, lambda: engine.store.end > before)
+        middle = engine.store.end
+        deleted = asyncio.create_task(engine.writes.record(lambda _: TopicDeleted("t")))
+        await asyncio.to_thread(wait_until, lambda: engine.store.end > middle)
+        told.clear()
+        if another_before:
+            engine.store.confirm(middle)
+            await made
+        assert not looking.done()
+        engine.store.expire(math.inf)
+        with pytest.raises(NotEnoughReplicas):
+            await deleted
+        assert told[-1] == 1
+        await looking  # whoever waits for a message of a topic that is gone is told
+        engine.store.confirm(engine.store.end)
+        await asyncio.gather(made, return_exceptions=True)
+        assert set(engine.state.topics) == {"u"}
+
+    asyncio.run(run())
