@@ -14,7 +14,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, TopicUnavailable
 from minimq_common.model import BrokerData, Permission
-from support.command import COMMAND, Minimq, environment
+from support.command import Minimq, environment
 from support.waiting import wait_until
 
 ON_EACH = 100
@@ -57,15 +57,10 @@ def admin(half: LocalCluster) -> Iterator[Admin]:
 
 
 def stderr_of(cluster: LocalCluster, *arguments: str, status: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment(MINIMQ_NAMESERVER=cluster.nameserver),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == status, done.stderr
-    return done.stdout.decode(), done.stderr.decode()
+    with Minimq(cluster.nameserver).running(*arguments) as command:
+        written, told = command.communicate(timeout=60)
+    assert command.returncode == status, told
+    return written.decode(), told.decode()
 
 
 def test_admin_says_which_brokers_are_away(admin: Admin) -> None:
@@ -287,3 +282,28 @@ def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
         line = r"administration: broker forgotten name=broker-a old='away' new='-' caller=127\.0\.0\.1:\d+ client=-\n"
         assert len(re.findall(line, cluster.nameservers[0].log_path.read_text())) == 1
         assert stderr_of(cluster, "consume", "orders", "--group", "half", "--exit-at-end") == ("", "")
+
+
+# ---- Two brokers of one name: what the operator sees of it --------------------------------------
+
+
+def test_the_command_line_names_a_broker_that_found_its_place_taken(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path / "cluster") as cluster:
+        minimq = Minimq(cluster.nameserver)
+        assert minimq.json("cluster", "conflicts") == []
+        flags = ["--listen", "127.0.0.1:0", "--nameserver", cluster.nameserver, "--data-dir", str(tmp_path / "second")]
+        second = subprocess.Popen(
+            [sys.executable, "-m", "minimq_broker", *flags], env=environment(), stderr=subprocess.DEVNULL
+        )
+        with second:
+            try:
+                wait_until(lambda: minimq.json("cluster", "conflicts"), 30.0)
+                [conflict] = minimq.json("cluster", "conflicts")
+                assert (conflict["broker"], conflict["id"]) == ("broker-a", 0)
+                assert conflict["holder"] == cluster.brokers[0].address
+                assert "give one of them another --name" in conflict["reason"]
+                assert "Place held by" in minimq("cluster", "conflicts")
+                [row] = minimq.json("cluster", "status")  # the one that has the place goes on as if nothing was
+                assert (row["address"], row["state"]) == (cluster.brokers[0].address, "up")
+            finally:
+                second.terminate()

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import termios
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -27,10 +26,10 @@ from minimq.admin import Admin
 from minimq.cli.main import main
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
-from minimq.operations.words import size_of
 from minimq.receiving.pull_consumer import PullConsumer
 from support import fake_broker
 from support.command import COMMAND, Minimq, environment
+from support.server_copies import CommandCopy
 from support.waiting import wait_until
 
 #: No test comes near it.
@@ -82,13 +81,6 @@ def test_every_option_can_be_given_as_the_variable_that_its_help_names() -> None
             assert variable in help_text, (path, flag)
 
 
-@pytest.mark.parametrize(
-    "arguments", [["topic", "create"], ["nothing"], ["consume", "orders"], ["topic", "list", "--output", "xml"]]
-)
-def test_wrong_usage_ends_with_status_2(arguments: list[str]) -> None:
-    assert CliRunner().invoke(main, arguments).exit_code == 2
-
-
 def test_a_name_that_breaks_a_rule_is_wrong_usage(minimq: Minimq) -> None:
     assert minimq("topic", "create", "a b", status=2).startswith("error: illegal topic name 'a b'")
     said = minimq("topic", "create", "x", "--queues", "0", status=2)
@@ -105,56 +97,6 @@ def test_a_failure_is_one_line_and_status_1(minimq: Minimq) -> None:
 
 
 # ---- Topics and brokers -------------------------------------------------------------------------
-
-
-def test_a_topic_from_its_creation_to_its_end(minimq: Minimq, new_name: Callable[[], str]) -> None:
-    name = new_name()
-    assert f"topic {name} created\n  broker-a: 3 write queues" in minimq("topic", "create", name, "--queues", "3")
-    assert "minimq topic update" in minimq("topic", "create", name, status=1)
-    again = minimq("topic", "create", name, "--queues", "3", "--if-not-exists")
-    assert again.startswith(f"topic {name} exists already, unchanged\n")
-    assert "permission read-write)" in minimq("topic", "create", name, status=1)
-    [row] = [row for row in minimq.json("topic", "list") if row["topic"] == name]
-    assert row == {
-        "topic": name,
-        "brokers": ["broker-a", "broker-b"],
-        "read_queues": 6,
-        "write_queues": 6,
-        "permission": "read-write",
-        "away": [],
-    }
-    minimq("topic", "update", name, "--write-queues", "1", "--permission", "read")
-    assert [(row["write_queues"], row["permission"]) for row in minimq.json("route", name)] == [(1, "read")] * 2
-    assert minimq("topic", "update", name, status=2).startswith("error: nothing to change: give --queues, ")
-    assert "use at least as many read queues" in minimq(
-        "topic", "update", name, "--read-queues", "1", "--write-queues", "2", status=2
-    )
-    assert "deleted" in minimq("topic", "delete", name)
-    assert f"minimq topic create {name}" in minimq("topic", "describe", name, status=1)
-    minimq("topic", "delete", name, status=1)
-    minimq("topic", "delete", name, "--if-exists")
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (36_900, "36.9 KB"), (2_500_000, "2.5 MB")]
-)
-def test_sizes_are_shown_in_the_unit_that_reads_best(size: int, text: str) -> None:
-    assert size_of(size) == text
-
-
-def test_tables_hold_what_json_holds(minimq: Minimq, topic: str, cluster: LocalCluster) -> None:
-    description = minimq.json("topic", "describe", topic)
-    assert description["messages"] == 0
-    assert len(description["queues"]) == 8
-    assert description["queues"][0]["last_stored_at"] is None
-    assert "Min offset" in minimq("topic", "describe", topic)
-    status = minimq.json("cluster", "status")
-    assert [(row["broker"], row["state"]) for row in status] == [("broker-a", "up"), ("broker-b", "up")]
-    table = minimq("cluster", "status")
-    for broker in cluster.brokers:
-        assert re.search(rf"{broker.name} .*{broker.address} .*up", table)
-    assert "Permission" not in table  # nothing is forbidden anywhere
-    assert re.search(rf"broker-a .*{cluster.brokers[0].address}", minimq("route", topic))
 
 
 def test_ctrl_c_amid_the_imports_ends_it_quietly(tmp_path: Path) -> None:
@@ -261,23 +203,6 @@ def test_a_reader_that_leaves_is_no_error_and_only_what_it_has_taken_is_committe
         assert consuming.stderr.read() == b""
     rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
     assert Counter(taken.decode().split("\n")[:3] + rest) == Counter(lines)
-
-
-def test_head_costs_a_group_no_more_than_head_has_read(minimq: Minimq, topic: str, group: str) -> None:
-    lines = [f"{number:08}" for number in range(5_000)]
-    minimq("produce", topic, stdin="\n".join(lines).encode())
-    shown = subprocess.run(
-        ["sh", "-c", f"{shlex.join(COMMAND)} consume {topic} --group {group} | head -3"],
-        env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
-        capture_output=True,
-        timeout=60,
-        check=True,
-    )
-    assert (shown.stdout.count(b"\n"), shown.stderr) == (3, b"")
-    rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
-    assert len(rest) == len(set(rest))
-    assert 4_990 < len(rest) <= 4_997  # head may not have left at once
-    assert not set(rest) & set(shown.stdout.decode().splitlines())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file that is always full")
@@ -526,7 +451,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
 ) -> None:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, columns))
-    command = subprocess.Popen(
+    command = CommandCopy(
         [*COMMAND, *arguments], stdout=theirs, env=environment(MINIMQ_NAMESERVER=cluster.nameserver, TERM="xterm")
     )
     os.close(theirs)
@@ -550,7 +475,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
 )
 def test_the_default_cluster_is_named_on_a_terminal(arguments: tuple[str, ...], is_said: bool) -> None:
     ours, theirs = pty.openpty()
-    command = subprocess.Popen(
+    command = CommandCopy(
         [*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=theirs, env=environment(TERM="xterm")
     )
     os.close(theirs)

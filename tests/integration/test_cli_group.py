@@ -6,9 +6,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -184,23 +183,6 @@ def test_a_forced_reset_under_members_is_done(
     assert [(row["before"], row["after"]) for row in rows] == [(0, 0)] * 8
 
 
-def test_mistakes_end_with_one_line_that_says_what_is_wrong(minimq: Minimq, topic: str) -> None:
-    said = minimq("group", "reset-offset", "g", topic, "--new", "--to", "1", status=1)
-    assert said.startswith(f"error: offset 1 is not in {topic}/broker-a/0 (0 to 0), ")
-    assert said.endswith("and 3 more: nothing was changed; choose the queues that have it (--queue)\n")
-    said = minimq("group", "reset-offset", "g", topic, "--new", "--to", "1795345310757", status=1)
-    assert said.endswith("nothing was changed; if it is a time, in milliseconds since 1970, write 1795345310757ms\n")
-    assert minimq("group", "describe", "nobody", status=1).startswith("error: there is no group nobody: `minimq group ")
-    assert "illegal group name" in minimq("group", "describe", "a b", status=2)
-    soon = minimq("group", "reset-offset", "g", topic, "--to", "soon", status=2)
-    assert soon.startswith("error: --to is 'soon': it must be an offset, 'earliest', 'latest', a time such as ")
-    assert "write BROKER:ID" in minimq("group", "reset-offset", "g", topic, "--to", "0", "--queue", "0", status=2)
-    new = ("group", "reset-offset", "g", "--new", "--to", "0")
-    assert "broker-z" in minimq(*new, topic, "--queue", "broker-z:0", status=1)
-    assert "no-such-topic" in minimq(*new, "no-such-topic", status=1)
-    assert "--to" in minimq("group", "reset-offset", "g", topic, status=2)
-
-
 @pytest.mark.fault
 def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:
@@ -248,21 +230,6 @@ def test_progress_that_a_spark_query_publishes_is_shown_as_such(
     assert "start the query with startingOffsets and another checkpointLocation" in said
 
 
-def test_topics_that_minimq_makes_itself_are_listed_only_when_asked_for(
-    minimq: Minimq, admin: Admin, topic: str, new_name: Callable[[], str]
-) -> None:
-    own = f"%RETRY%{new_name()}"
-    assert "begins with %" in minimq("topic", "create", own, status=2)
-    admin.create_topic(own, 1)
-    try:
-        names = [row["topic"] for row in minimq.json("topic", "list")]
-        assert topic in names
-        assert not [name for name in names if name.startswith("%")]
-        assert {own, topic} <= {row["topic"] for row in minimq.json("topic", "list", "--all")}
-    finally:
-        admin.delete_topic(own)
-
-
 # ---- How it is shown ----------------------------------------------------------------------------
 
 
@@ -304,25 +271,6 @@ def shown(found: GroupDescription, *, all_queues: bool, capsys: pytest.CaptureFi
 CLIENTS = ("billing-worker-7d9f8b6c54-x2x4z-17-0a1b2c3d", "billing-worker-7d9f8b6c54-zq8vw-17-4e5f6071")
 
 
-def test_a_description_fits_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    behind: dict[str, Any] = {
-        "committed_offset": 0,
-        "lag_s": 90_000.0,
-        "oldest_unread_at": datetime(2026, 1, 31, tzinfo=UTC),
-    }
-    found = described(
-        *(queue(number, owner=CLIENTS[number % 2], waiting=(CLIENTS[0],), **behind) for number in range(16)),
-        clients=CLIENTS,
-        hold_s=50.0,
-        strategy="averagely_by_circle",
-    )
-    lines = shown(found, all_queues=True, capsys=capsys)
-    assert "2 members (averagely_by_circle, hold 50 s)" in lines[0]
-    assert max(map(len, lines[1:])) <= 80  # terminals fold the sentence
-    assert sum(line.startswith("broker-a") for line in lines) == 16
-    assert all(any(client in line for line in lines) for client in CLIENTS)
-
-
 def test_the_queues_that_need_it_most_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     owner = CLIENTS[0]
     quiet = [queue(number, owner=owner) for number in range(20)]
@@ -357,18 +305,3 @@ def test_a_held_queue_is_shown_though_nobody_is_left(capsys: pytest.CaptureFixtu
     assert [line.split()[1:] for line in lines if line.startswith("broker-a")] == [
         ["0", "nobody,", "held", "1m", "30s", "123,456,789", "0", "-"]
     ]
-
-
-def test_a_topic_that_a_group_has_not_read_has_to_be_wanted(
-    minimq: Minimq, topic: str, group: str, admin: Admin
-) -> None:
-    other = f"{topic}-other"
-    admin.create_topic(other, queues=1)
-    minimq("group", "reset-offset", group, topic, "--to", "earliest", "--new")
-    said = minimq("group", "reset-offset", group, other, "--to", "earliest", status=1)
-    assert said.startswith(f"error: group {group} has not read topic {other} so far: ")
-    assert "--new" in said
-    assert {queue.topic for queue in admin.committed_offsets(group)} == {topic}, "nothing was changed"
-    minimq("group", "reset-offset", group, other, "--to", "earliest", "--new")
-    minimq("group", "reset-offset", group, other, "--to", "latest")  # it has a place there now
-    admin.delete_topic(other)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from click.shell_completion import ShellComplete, get_completion_class
@@ -20,7 +20,8 @@ from minimq.local.server_process import free_port
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
-from support.command import COMMAND, environment
+from support.command import COMMAND, Minimq, environment
+from support.server_copies import CommandCopy
 
 NOBODY = f"127.0.0.1:{free_port()}"
 
@@ -83,33 +84,17 @@ def test_a_command_that_is_misspelled_is_answered_with_the_right_one(arguments: 
 # ---- What is deleted, and what is written into --------------------------------------------------
 
 
-def answer(cluster: LocalCluster, topic: str, text: bytes) -> tuple[bytes, int]:
-    """Delete a topic on a terminal, where a person answers; return what was said, and the exit status."""
-    person, terminal = pty.openpty()
-    with subprocess.Popen(
-        [*COMMAND, "topic", "delete", topic],
-        env=environment(MINIMQ_NAMESERVER=cluster.nameserver),
-        stdin=terminal,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as deleting:
-        os.close(terminal)
-        os.write(person, text)
-        said, _ = deleting.communicate(timeout=60)
-    os.close(person)
-    return said, deleting.returncode
-
-
 def test_a_person_is_asked_before_a_topic_is_deleted(cluster: LocalCluster, admin: Admin, topic: str) -> None:
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"precious"))
-    said, status = answer(cluster, topic, b"n\n")
-    assert f"Deletes topic {topic} with 1 message on broker-a and broker-b.".encode() in said
-    assert f"Delete topic {topic}? [y/N]".encode() in said
+    delete = partial(Minimq(cluster.nameserver).on_terminal, "topic", "delete", topic)
+    status, said = delete(answer=b"n\n")
+    assert f"Deletes topic {topic} with 1 message on broker-a and broker-b." in said
+    assert f"Delete topic {topic}? [y/N]" in said
     assert status == 1
     assert admin.describe_topic(topic).messages == 1
-    said, status = answer(cluster, topic, b"y\n")
-    assert (said.endswith(b"deleted\n"), status) == (True, 0)
+    status, said = delete(answer=b"y\n")
+    assert (said.endswith("deleted\n"), status) == (True, 0)
     assert topic not in [route.topic for route in admin.routes()]
 
 
@@ -223,10 +208,9 @@ def test_what_cannot_be_written_is_told_in_one_line_and_a_reader_that_has_exited
 
     def run(stdout: int) -> tuple[int, bytes]:
         variables = environment(MINIMQ_NAMESERVER=cluster.nameserver)
-        done = subprocess.run(
-            [*COMMAND, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE, timeout=60, check=False
-        )
-        return done.returncode, done.stderr
+        with CommandCopy([*COMMAND, *arguments], env=variables, stdout=stdout, stderr=subprocess.PIPE) as command:
+            _, said = command.communicate(timeout=60)
+        return command.returncode, said
 
     full = os.open("/dev/full", os.O_WRONLY)
     reader, writer = os.pipe()

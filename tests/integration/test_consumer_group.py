@@ -25,7 +25,6 @@ from minimq import (
     Producer,
     PullConsumer,
 )
-from minimq.rebalance import Averagely
 from minimq_common.errors import GroupConflict, InvalidArgument, SendFailed, TopicNotFound
 from support.members import Log, Member, shared_evenly
 from support.reading import check_brokers
@@ -126,16 +125,6 @@ def test_members_that_come_and_go_under_load_neither_repeat_nor_lose(
     assert load.failed == 0
     assert first.error is None
     assert log.repeated == {}
-
-
-def test_more_members_than_queues_leave_some_without(
-    cluster: LocalCluster, admin: Admin, topic: str, group: str
-) -> None:
-    log = Log()
-    with ExitStack() as stack:
-        members = [stack.enter_context(Member(cluster.nameserver, group, topic, log)) for _ in range(10)]
-        wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
-        assert sorted(len(member.queues) for member in members) == [0, 0, *[1] * 8]
 
 
 def test_groups_read_independently(
@@ -247,24 +236,6 @@ def test_a_client_id_in_use_is_refused(cluster: LocalCluster, topic: str, group:
         assert "give each its own id" in error.message
         assert first.error is None
         assert len(first.queues) == 8
-
-
-class Backwards(Averagely):
-    """Another strategy than that of the other members."""
-
-    name = "backwards"
-
-
-def test_another_allocation_than_that_of_the_group_is_refused(cluster: LocalCluster, topic: str, group: str) -> None:
-    log = Log()
-    with Member(cluster.nameserver, group, topic, log) as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
-        second = Member(cluster.nameserver, group, topic, log, allocation=Backwards())
-        error = wait_until(lambda: second.error, PATIENCE_S)
-        second.leave()
-        assert isinstance(error, GroupConflict)
-        assert "all members of a group need the same strategy" in error.message
-        assert (first.error, len(first.queues)) == (None, 8)
 
 
 def test_a_topic_that_does_not_exist_is_named_at_the_first_poll(cluster: LocalCluster, group: str) -> None:

@@ -18,7 +18,6 @@ from minimq.administration.recall_handle import RecallHandle
 from minimq_broker.core.held.delays import MAX_DELAY_MS
 from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from minimq_proto.v1 import broker_pb2, delay_pb2
-from support.call_relay import CallRelay
 from support.command import Minimq
 from support.raw_sender import RawSender
 from support.reading import read_all
@@ -347,20 +346,6 @@ def test_bounds_of_recalls_and_lists_are_kept(cluster: LocalCluster, topic: str)
 
 
 # ---- repeats ------------------------------------------------------------------------------------
-
-
-class LosesAnswers(CallRelay):
-    """Loses the first answers to appends."""
-
-    def __init__(self, broker: str, count: int) -> None:
-        super().__init__(broker)
-        self.left = count
-
-    def passed_on(self, method: str, answer: bytes) -> bytes | None:
-        if method.endswith("/Append") and self.left:
-            self.left -= 1
-            return None
-        return answer
 
 
 def test_a_repeated_batch_waits_once_and_has_the_same_handle(cluster: LocalCluster, topic: str) -> None:

@@ -40,11 +40,6 @@ def send(address: str, topic: str, *batches: int, queue_id: int = 0) -> list[bro
         return [result for count in batches for result in sender.send(topic, [(queue_id, make_batch([b"x"] * count))])]
 
 
-def describe(member: RawMember, group: str) -> broker_pb2.DescribeGroupResponse:
-    told: broker_pb2.DescribeGroupResponse = member.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group=group))
-    return told
-
-
 def reset(member: RawMember, group: str, topic: str, **fields: object) -> dict[int, int]:
     """Return the new offsets by queue."""
     request = broker_pb2.ResetOffsetsRequest(group=group, topic=topic, **fields)  # type: ignore[arg-type]
@@ -54,12 +49,6 @@ def reset(member: RawMember, group: str, topic: str, **fields: object) -> dict[i
 def committed(member: RawMember, group: str) -> dict[int, int]:
     request = broker_pb2.GetCommittedRequest(group=group)
     return {item.queue_id: item.offset for item in member.call("GetCommitted", request).offsets}
-
-
-# ---- describe and list --------------------------------------------------------------------------
-
-
-# ---- reset --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

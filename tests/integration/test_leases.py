@@ -120,15 +120,6 @@ def test_a_consumer_at_the_end_of_queues_under_load_misses_nothing(
     assert received == len(futures)
 
 
-def commits(consumer: PullConsumer) -> bool:
-    """Commit; False as long as the lease of an empty queue of the new topic is on its way."""
-    try:
-        consumer.commit()
-    except Fenced:
-        return False
-    return True
-
-
 class Faulty:
     """A strategy with a fault."""
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minimq import Cluster, LocalCluster, Message, ReceivedMessage, Reply, aio
-from minimq.errors import Closed, DeadlineExceeded, RequestFailed, TopicNotFound
+from minimq.errors import Closed
 from minimq.receiving.listening.push_consumer import Balance
 from support.replying import answer_to, service
 from support.waiting import wait_until
@@ -35,20 +35,6 @@ def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
                 assert (await future).body == answer_to(b"one more")
                 large = await producer.request(Message(topic, bytes(1 << 20)), timeout=PATIENCE_S)
                 assert len(large.body) == len(answer_to(bytes(1 << 20)))
-
-    asyncio.run(run())
-
-
-def test_errors_of_requests_are_raised_where_they_are_awaited(cluster: LocalCluster, topic: str) -> None:
-    async def run() -> None:
-        async with aio.Producer(cluster.nameserver) as producer:
-            with pytest.raises(TopicNotFound):
-                await producer.request(Message(f"{topic}-none", b"x"), timeout=PATIENCE_S)
-            with service(cluster.nameserver, topic, lambda _: Reply(error="no")), pytest.raises(RequestFailed):
-                await producer.request(Message(topic, b"x"), timeout=PATIENCE_S)
-            with pytest.raises(DeadlineExceeded, match="it is stored in queue"):
-                await producer.request(Message(topic, b"x"), timeout=0.3)
-            assert not len(producer._core.requester._open)
 
     asyncio.run(run())
 
@@ -98,21 +84,5 @@ def test_a_producer_that_closes_ends_its_requests(cluster: LocalCluster, topic: 
         await producer.close()
         with pytest.raises(Closed):
             await future
-
-    asyncio.run(run())
-
-
-def test_a_consumer_that_receives_replies_by_a_producer(cluster: LocalCluster, topic: str, group: str) -> None:
-    async def run() -> None:
-        async with (
-            aio.Producer(cluster.nameserver) as producer,
-            aio.SimpleConsumer(cluster.nameserver, group=group) as consumer,
-        ):
-            consumer.subscribe(topic)
-            future = await producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
-            [request] = await consumer.receive(1, timeout=PATIENCE_S)
-            await producer.reply(request, Reply(b"done"))
-            await consumer.ack([request])
-            assert (await future).body == b"done"
 
     asyncio.run(run())

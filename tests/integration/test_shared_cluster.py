@@ -34,7 +34,7 @@ from minimq import (
     errors,
 )
 from minimq.connection.connection import BrokerCalls, Connection
-from minimq.connection.routes import RouteCallback, RouteWatch
+from minimq.connection.routes import RouteWatch
 from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
 from minimq_proto.v1 import broker_pb2
 from support.reading import read_all
@@ -144,19 +144,6 @@ def test_plain_clients_and_those_of_asyncio_share_one(cluster: LocalCluster, top
 
     assert aio.Cluster is Cluster
     asyncio.run(use())
-
-
-def test_a_client_that_closes_hears_no_more_of_routes_and_the_others_do(cluster: LocalCluster, topic: str) -> None:
-    with Cluster(cluster.nameserver) as shared:
-        with Producer(shared) as kept:
-            with Producer(shared) as closed:
-                closed.send(Message(topic, b"body"))
-                assert len(shared.connection.routes._callbacks) == 2
-            assert len(shared.connection.routes._callbacks) == 1
-            kept.send(Message(topic, b"body"))
-            with pytest.raises(errors.Closed):
-                closed.send(Message(topic, b"body"))
-        assert shared.connection.routes._callbacks == []
 
 
 def test_topics_are_watched_until_the_last_client_that_uses_them_closes(cluster: LocalCluster, topic: str) -> None:
@@ -485,26 +472,3 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_call(
         assert not asked.is_alive(), "the call hangs"
         wait_until(lambda: len(loops()) == before + 1)
     assert len(loops()) == before
-
-
-def test_callbacks_added_and_removed_by_many_threads_are_all_removed() -> None:
-    def use(cluster: Cluster) -> None:
-        barrier.wait()
-        for _ in range(1500):
-            callback: RouteCallback = lambda route: None  # noqa: E731 - another one each time
-            cluster.connection.routes.add_callback(callback)
-            cluster.connection.routes.remove_callback(callback)
-
-    barrier = threading.Barrier(8)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with Cluster(NOBODY) as shared:
-            threads = [threading.Thread(target=use, args=(shared,)) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert shared.connection.routes._callbacks == []
-    finally:
-        sys.setswitchinterval(interval)

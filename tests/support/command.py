@@ -74,19 +74,15 @@ class Minimq:
         ours, theirs = pty.openpty()
         try:
             os.write(ours, answer)
-            done = subprocess.run(
-                [*self._command, *arguments],
-                env=environment(MINIMQ_NAMESERVER=self.nameserver),
-                stdin=theirs,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=60,
-                check=False,
-            )
+            variables = environment(MINIMQ_NAMESERVER=self.nameserver)
+            command = [*self._command, *arguments]
+            pipe, same = subprocess.PIPE, subprocess.STDOUT
+            with CommandCopy(command, env=variables, stdin=theirs, stdout=pipe, stderr=same) as process:
+                output, _ = process.communicate(timeout=60)
         finally:
             os.close(ours)
             os.close(theirs)
-        return done.returncode, done.stdout.decode()
+        return process.returncode, output.decode()
 
     @contextmanager
     def running(self, *arguments: str, stdin: int | None = None, **variables: str) -> Iterator[subprocess.Popen[bytes]]:

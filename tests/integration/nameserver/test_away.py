@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq_common.errors import InvalidArgument, TopicNotFound, TopicUnavailable
+from minimq_common.errors import InvalidArgument, TopicUnavailable
 from minimq_nameserver.server import NameServer
 from support.fake_broker import brokers_of
-from support.line import Line
-from support.loop_thread import LoopThread
 from support.nameserver_client import NameServerClient
 from support.starting import OpenCache, StartBroker, StartNameServer
 from support.waiting import wait_until
@@ -27,45 +24,6 @@ def links(nameserver: NameServer, cleanup: contextlib.ExitStack) -> NameServerCl
     opened = NameServerClient(nameserver.address)
     cleanup.callback(opened.close)
     return opened
-
-
-def test_a_broker_that_was_stopped_is_told_from_one_that_was_lost(
-    loop: LoopThread, nameserver: NameServer, links: NameServerClient, start_broker: StartBroker
-) -> None:
-    start_broker(nameserver.address, name="broker-b")
-    began = datetime.now(UTC)
-    start_broker(nameserver.address, name="broker-a").stop()
-    line = Line(nameserver.address)
-    start_broker(loop.run(line.open()), name="broker-c")
-    loop.run(line.close())  # as the connections of a process that is killed
-    wait_until(lambda: "broker-c" in [away.broker_name for away in links.away()])
-    route = links.route("orders")
-    assert brokers_of(route) == ["broker-b"]
-    assert [(away.broker_name, away.stopped, away.queues) for away in route.away] == [
-        ("broker-a", True, 4),
-        ("broker-c", False, 4),
-    ]
-    assert route.away[0].addresses == {0: "broker-a-0:10911"}
-    assert all(began - timedelta(seconds=1) < away.since < datetime.now(UTC) for away in route.away)
-
-
-def test_a_topic_all_of_whose_brokers_are_away_is_said_to_be_so(
-    nameserver: NameServer, links: NameServerClient, start_broker: StartBroker
-) -> None:
-    start_broker(nameserver.address, name="broker-b", topics=("bills",))
-    start_broker(nameserver.address, name="broker-a").stop()
-    with pytest.raises(
-        TopicUnavailable, match=r"orders .* broker-a is away since \d\d:\d\d:\d\d \(stopped\)"
-    ) as raised:
-        links.route("orders")
-    assert [(away.broker_name, away.queues) for away in raised.value.away] == [("broker-a", 4)]
-    assert links.topic_names() == ["bills", "orders"]
-    assert [(route.topic, len(route.queues), len(route.away)) for route in links.topics()] == [
-        ("bills", 1, 0),
-        ("orders", 0, 1),
-    ]
-    with pytest.raises(TopicNotFound):
-        links.route("other")
 
 
 def test_a_broker_that_comes_back_empty_is_still_away_for_what_it_lacks(

@@ -52,23 +52,21 @@ def serves(nameserver: NameServer) -> bool:
         link.close()
 
 
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("size", [(64 << 10) + 1, MAX_TABLE_BYTES - 1, MAX_TABLE_BYTES + 1])
-def test_a_call_with_a_large_request_is_refused(
-    nameserver: NameServer, channel: grpc.Channel, name: str, size: int
-) -> None:
-    call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
-    error = failure_of(lambda: call(b"\x00" * size, timeout=20))
-    assert isinstance(error, MessageTooLarge)
+@pytest.mark.parametrize("size", [(64 << 10) + 1, MAX_TABLE_BYTES + 1])
+def test_a_call_with_a_large_request_is_refused(nameserver: NameServer, channel: grpc.Channel, size: int) -> None:
+    for name in CALLS:
+        call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
+        error = failure_of(lambda call=call: call(b"\x00" * size, timeout=60))
+        assert isinstance(error, MessageTooLarge), name
     assert serves(nameserver)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_call_with_what_is_no_request_is_refused(nameserver: NameServer, channel: grpc.Channel, name: str) -> None:
-    call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
-    assert isinstance(failure_of(lambda: call(b"\xff", timeout=20)), InvalidArgument)
-    stream: Any = channel.stream_unary(f"/minimq.v1.NameServer/{name}")
-    assert isinstance(failure_of(lambda: stream(iter(()), timeout=20)), InvalidArgument)
+def test_a_call_with_what_is_no_request_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:
+    for name in CALLS:
+        call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
+        assert isinstance(failure_of(lambda call=call: call(b"\xff", timeout=60)), InvalidArgument), name
+        stream: Any = channel.stream_unary(f"/minimq.v1.NameServer/{name}")
+        assert isinstance(failure_of(lambda stream=stream: stream(iter(()), timeout=60)), InvalidArgument), name
     assert serves(nameserver)
 
 
