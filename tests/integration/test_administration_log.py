@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -48,23 +49,25 @@ def test_every_administrative_call_is_one_line(tmp_path: Path) -> None:
     ]
 
 
-def test_every_change_has_its_line_however_many_there_are_and_names_the_client_that_made_it(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
-        [broker] = cluster.brokers
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("orders", queues=1)
-        with Producer(cluster.nameserver) as producer:
-            producer.send(Message("orders", b"x"))
-        with PullConsumer(cluster.nameserver, group="billing", client_id="accountant", auto_commit=False) as consumer:
-            consumer.subscribe("orders")
-            [message] = wait_until(lambda: consumer.poll(0.5), 20)
-            for _ in range(120):
-                consumer.commit({message.queue: 1})
-                consumer.seek(message.queue, 0)
-                consumer.commit()
-        said = broker.log_path.read_text()
-    assert said.count("administration: offsets set name=billing old='orders 0:1' new='orders 0:0'") == 120
-    assert re.search(r"offsets set name=billing .* caller=127\.0\.0\.1:\d+ client=accountant$", said, re.MULTILINE)
+def test_every_change_has_its_line_however_many_there_are_and_names_the_client_that_made_it(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    broker, name = cluster.brokers[0], new_name()
+    admin.create_topic(name, queues=1, brokers=[broker.name])
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(name, b"x"))
+    with PullConsumer(cluster.nameserver, group=name, client_id="accountant", auto_commit=False) as consumer:
+        consumer.subscribe(name)
+        [message] = wait_until(lambda: consumer.poll(0.5))
+        for _ in range(120):
+            consumer.commit({message.queue: 1})
+            consumer.seek(message.queue, 0)
+            consumer.commit()
+    said = broker.log_path.read_text()
+    assert said.count(f"administration: offsets set name={name} old='{name} 0:1' new='{name} 0:0'") == 120
+    line = rf"offsets set name={name} .* caller=127\.0\.0\.1:\d+ client=accountant$"
+    assert re.search(line, said, re.MULTILINE)
+    admin.delete_topic(name)
 
 
 def test_a_promotion_is_one_line(tmp_path: Path) -> None:

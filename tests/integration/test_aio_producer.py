@@ -209,19 +209,19 @@ def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_t
     assert [body for what, body in seen if what == "failed"] == [b"2"]
 
 
-def test_a_cancelled_send_many_reads_no_further_messages(single: LocalCluster) -> None:
+def test_a_cancelled_send_many_reads_no_further_messages(cluster: LocalCluster, topic: str) -> None:
     dropped = threading.Event()
 
     def endless() -> Iterator[Message]:
         try:
             while True:
-                yield Message("t", b"x")
+                yield Message(topic, b"x")
         finally:
             dropped.set()
 
     async def run() -> None:
-        async with Producer(single.nameserver, send_timeout_s=PATIENCE_S) as producer:
-            await producer.send(Message("t", b"x"))
+        async with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            await producer.send(Message(topic, b"x"))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await producer.send_many(endless())
@@ -230,21 +230,21 @@ def test_a_cancelled_send_many_reads_no_further_messages(single: LocalCluster) -
     asyncio.run(run())
 
 
-def test_a_large_message_whose_send_is_cancelled_is_not_overtaken(single: LocalCluster) -> None:
-    queue = MessageQueue("t", "broker-a", 1)
+def test_a_large_message_whose_send_is_cancelled_is_not_overtaken(cluster: LocalCluster, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 1)
 
     async def run() -> None:
-        async with Producer(single.nameserver) as producer:
-            await producer.send(Message("t", b"0"), queue=queue)
-            large = asyncio.create_task(producer.send(Message("t", b"1" * 1_000_000), queue=queue))
+        async with Producer(cluster.nameserver) as producer:
+            await producer.send(Message(topic, b"0"), queue=queue)
+            large = asyncio.create_task(producer.send(Message(topic, b"1" * 1_000_000), queue=queue))
             await asyncio.sleep(0)
             large.cancel()
-            await producer.send(Message("t", b"2"), queue=queue)
+            await producer.send(Message(topic, b"2"), queue=queue)
             with pytest.raises(asyncio.CancelledError):
                 await large
 
     asyncio.run(run())
-    assert [message.body[:1] for message in read_all(single.nameserver, "t")] == [b"0", b"1", b"2"]
+    assert [message.body[:1] for message in read_all(cluster.nameserver, topic)] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.fault

@@ -20,13 +20,23 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.system
 
 
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2, nameservers=2) as made:
+        yield made
+
+
 @pytest.fixture
-def pair() -> Iterator[LocalCluster]:
+def pair(own: LocalCluster) -> Iterator[LocalCluster]:
     """Two name servers and two brokers that carry "orders", with two queues each."""
-    with LocalCluster(brokers=2, nameservers=2) as own:
-        with Admin(own.nameserver) as admin:
-            admin.create_topic("orders", 2)
-        yield own
+    with Admin(own.nameserver) as admin:
+        admin.create_topic("orders", 2)
+    yield own
+    with Admin(own.nameserver) as admin:
+        for broker in own.brokers:
+            admin.set_broker_permission(broker.name, Permission.READ_WRITE)
+        for topic in admin.list_topics():
+            admin.delete_topic(topic)
 
 
 def shown(cluster: LocalCluster, broker: str) -> list[Permission]:

@@ -106,14 +106,16 @@ def test_a_broker_that_is_away_is_not_asked_for_in_a_busy_loop(single: LocalClus
         assert producer.statistics().retries < 60
 
 
-def test_what_comes_while_others_wait_for_room_does_not_overtake_them(single: LocalCluster) -> None:
-    queue = MessageQueue("t", "broker-a", 0)
+def test_what_comes_while_others_wait_for_room_does_not_overtake_them(cluster: LocalCluster, topic: str) -> None:
+    queue = MessageQueue(topic, "broker-a", 0)
 
     async def run() -> None:
-        async with AsyncProducer(single.nameserver, buffer_bytes=2_000) as producer:
-            await producer.send(Message("t", b"x"), queue=queue)
+        async with AsyncProducer(cluster.nameserver, buffer_bytes=2_000) as producer:
+            await producer.send(Message(topic, b"x"), queue=queue)
             sizes = [900, 700, 10] * 100
-            receipts = await asyncio.gather(*(producer.send(Message("t", bytes(size)), queue=queue) for size in sizes))
+            receipts = await asyncio.gather(
+                *(producer.send(Message(topic, bytes(size)), queue=queue) for size in sizes)
+            )
             offsets = [receipt.queue_offset for receipt in receipts]
             assert offsets == sorted(offsets)
 
@@ -123,15 +125,15 @@ def test_what_comes_while_others_wait_for_room_does_not_overtake_them(single: Lo
 # ---- ends ---------------------------------------------------------------------------------------
 
 
-def test_closing_keeps_others_out_and_flushes_what_is_in(single: LocalCluster) -> None:
-    producer = Producer(single.nameserver)
+def test_closing_keeps_others_out_and_flushes_what_is_in(cluster: LocalCluster, topic: str) -> None:
+    producer = Producer(cluster.nameserver)
     futures: list[Future[SendReceipt]] = []
     refused = threading.Event()
 
     def go_on() -> None:
         try:
             while True:
-                futures.append(producer.send_async(Message("t", b"x")))
+                futures.append(producer.send_async(Message(topic, b"x")))
         except Closed:
             refused.set()
 
@@ -200,19 +202,19 @@ def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, c
         single.brokers[0].resume()
 
 
-def test_an_interrupt_in_the_middle_of_many_leaves_nothing_behind(single: LocalCluster) -> None:
+def test_an_interrupt_in_the_middle_of_many_leaves_nothing_behind(cluster: LocalCluster, topic: str) -> None:
     def messages() -> Iterator[Message]:
         for number in range(100_000):
             if number == 50_000:
                 signal.raise_signal(signal.SIGINT)
-            yield Message("t", b"%d" % number)
+            yield Message(topic, b"%d" % number)
 
-    with Producer(single.nameserver) as producer:
+    with Producer(cluster.nameserver) as producer:
         with pytest.raises(KeyboardInterrupt):
             producer.send_many(messages())
         told = producer.statistics()
         assert (told.buffered_messages, told.buffered_bytes) == (0, 0)
-        assert producer.send(Message("t", b"after")).queue.topic == "t"
+        assert producer.send(Message(topic, b"after")).queue.topic == topic
 
 
 @pytest.mark.fault
@@ -238,16 +240,18 @@ def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_ha
         producer.flush(PATIENCE_S)
 
 
-def test_a_callback_that_ends_its_thread_harms_no_other(single: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_ends_its_thread_harms_no_other(
+    cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
     def leave(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
         raise SystemExit
 
-    with Producer(single.nameserver) as producer:
+    with Producer(cluster.nameserver) as producer:
         futures = [
-            producer.send_async(Message("t", b"x"), callback=leave if number == 20 else None) for number in range(200)
+            producer.send_async(Message(topic, b"x"), callback=leave if number == 20 else None) for number in range(200)
         ]
         for future in futures:
-            assert future.result(PATIENCE_S).queue.topic == "t"
+            assert future.result(PATIENCE_S).queue.topic == topic
     assert "a callback" in caplog.text
 
 

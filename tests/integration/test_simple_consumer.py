@@ -53,7 +53,7 @@ from support.waiting import wait_until
 
 T = TypeVar("T")
 
-CANCELLATIONS = 1_000
+CANCELLATIONS = 400
 CROWD = Path(__file__).parents[1] / "support" / "worker_crowd.py"
 
 
@@ -330,10 +330,10 @@ def test_tags_and_properties_are_filtered_and_all_want_the_same(
         assert admin.describe_group(topic).lag == 0
 
 
-@pytest.mark.parametrize("handle", ["", "x", "ÄÖ", "AAAA" * 20, "A" * 5_000])
-def test_a_text_that_is_no_handle_is_refused(consumer: SimpleConsumer, handle: str) -> None:
-    with pytest.raises(InvalidArgument, match="is no receipt handle"):
-        consumer.ack(handle)
+def test_a_text_that_is_no_handle_is_refused(consumer: SimpleConsumer) -> None:
+    for handle in ("", "x", "ÄÖ", "AAAA" * 20, "A" * 5_000):
+        with pytest.raises(InvalidArgument, match="is no receipt handle"):
+            consumer.ack(handle)
 
 
 def test_wrong_uses_are_told_and_change_nothing(
@@ -409,43 +409,26 @@ def test_a_wrong_handle_among_good_ones_changes_nothing(
     consumer.ack(messages)
 
 
-@pytest.mark.parametrize("duration_s", [-1, 0.9, 43_201, float("inf"), float("nan"), "5", None])
 def test_durations_out_of_their_bounds_are_refused_and_change_nothing(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str, duration_s: float
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
 ) -> None:
     fill(producer, topic, 2)
     message = consumer.receive(1)[0]
-    with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
-        SimpleConsumer(pair.nameserver, group=topic, invisible_s=duration_s)
-    if duration_s is not None:  # that of the consumer
-        for call in (lambda: consumer.extend(message, duration_s), lambda: consumer.receive(1, invisible_s=duration_s)):
+    for wrong in (-1, 0.9, 43_201, float("inf"), float("nan"), "5", None):
+        duration_s: Any = wrong
+        with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
+            SimpleConsumer(pair.nameserver, group=topic, invisible_s=duration_s)
+        if duration_s is not None:  # that of the consumer
             with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
-                call()
-    if duration_s != 0.9:
-        with pytest.raises(InvalidArgument, match=r"delay_s is .*it must be"):
-            consumer.release(message, duration_s)
+                consumer.extend(message, duration_s)
+            with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
+                consumer.receive(1, invisible_s=duration_s)
+        if duration_s != 0.9:
+            with pytest.raises(InvalidArgument, match=r"delay_s is .*it must be"):
+                consumer.release(message, duration_s)
     with Admin(pair.nameserver) as admin:
         assert admin.describe_group(topic).in_flight == 1
     consumer.ack(message)
-
-
-def test_members_with_queues_of_their_own_are_another_kind(pair: LocalCluster, producer: Producer, topic: str) -> None:
-    fill(producer, topic, 20)
-    with SimpleConsumer(pair.nameserver, group=topic) as simple, PullConsumer(pair.nameserver, group=topic) as leased:
-        simple.subscribe(topic)
-        leased.subscribe(topic)
-        simple.ack(simple.receive(5))
-        with pytest.raises(GroupConflict, match="take messages one by one"):
-            leased.poll(30)
-        simple.close()
-
-        def polled() -> bool:
-            try:
-                return bool(leased.poll(1.0))
-            except GroupConflict:  # until it has asked again
-                return False
-
-        wait_until(polled, 60)
 
 
 @pytest.mark.fault

@@ -141,11 +141,10 @@ def test_both_daemons_have_them() -> None:
 
 
 @pytest.mark.system
-def test_there_is_no_reflection_unless_it_is_asked_for() -> None:
-    with LocalCluster(brokers=1) as own:
-        for address in (own.nameserver, own.brokers[0].address):
-            with tool(address) as asked:
-                assert asked.check() == SERVING
-                with pytest.raises(grpc.RpcError) as refused:
-                    asked.services()
-                assert rpc.status_of(refused.value)[0] == grpc.StatusCode.UNIMPLEMENTED
+def test_there_is_no_reflection_unless_it_is_asked_for(cluster: LocalCluster) -> None:
+    for address in (cluster.nameserver, cluster.brokers[0].address):
+        with tool(address) as asked:
+            assert asked.check() == SERVING
+            with pytest.raises(grpc.RpcError) as refused:
+                asked.services()
+            assert rpc.status_of(refused.value)[0] == grpc.StatusCode.UNIMPLEMENTED

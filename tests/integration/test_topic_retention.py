@@ -16,10 +16,10 @@ from support.waiting import wait_until
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
     options = {"retention_check_s": 0.02, "segment_bytes": 1 << 16, "checkpoint_interval_s": 0.05}
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
+    with LocalCluster(brokers=1, broker_options=options) as cluster:
         yield cluster
 
 
@@ -80,11 +80,11 @@ def test_what_is_over_age_is_hidden_while_its_segment_is_written_to(tmp_path: Pa
 
 def test_the_command(cluster: LocalCluster) -> None:
     minimq = Minimq(cluster.nameserver)
-    minimq("topic", "create", "t", "--queues", "1", "--retention", "7d", "--retention-bytes", "10GiB")
-    [broker] = json.loads(minimq("topic", "describe", "t", "--output", "json"))["brokers"]
+    minimq("topic", "create", "told", "--queues", "1", "--retention", "7d", "--retention-bytes", "10GiB")
+    [broker] = json.loads(minimq("topic", "describe", "told", "--output", "json"))["brokers"]
     assert (broker["retention_s"], broker["retention_bytes"]) == (7 * 86400, 10 << 30)
-    minimq("topic", "update", "t", "--retention", "default", "--retention-bytes", "0")
-    [broker] = json.loads(minimq("topic", "describe", "t", "--output", "json"))["brokers"]
+    minimq("topic", "update", "told", "--retention", "default", "--retention-bytes", "0")
+    [broker] = json.loads(minimq("topic", "describe", "told", "--output", "json"))["brokers"]
     assert (broker["retention_s"], broker["retention_bytes"]) == (None, None)
 
 

@@ -131,28 +131,31 @@ def test_many_threads_have_transactions_at_once(cluster: LocalCluster, topic: st
     )
 
 
-@pytest.mark.parametrize("answer", [COMMIT, ROLLBACK])
-def test_another_member_is_asked_when_the_producer_is_gone(tmp_path: Path, answer: TransactionResolution) -> None:
+def test_another_member_is_asked_when_the_producer_is_gone(tmp_path: Path) -> None:
     # Any number of checks: the producer is asked, too, while it is on its way out.
     options = {**QUICK, "half_checks": 10_000}
-    asked: list[Message] = []
-
-    def check(message: Message) -> TransactionResolution:
-        asked.append(message)
-        if len(asked) == 1:
-            raise OSError("the database is away")
-        return answer if len(asked) > 2 else UNKNOWN
-
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=2)
-        left_open(cluster, "g", [Message("t", b"first", keys=("o-17",)), Message("t", b"second")])
-        with TransactionalProducer(cluster.nameserver, group="g", check=check):
-            wait_until(lambda: len(asked) >= 3, PATIENCE_S)
-            wanted = [b"first", b"second"] if answer is COMMIT else []
-            wait_until(lambda: stored(cluster, "t") == wanted and not open_numbers(cluster, "g"), PATIENCE_S)
-        assert {(message.body, message.keys, message.topic) for message in asked} == {(b"first", ("o-17",), "t")}
-        assert stored(cluster, "t") == wanted
+        for answer, wanted in ((COMMIT, [b"first", b"second"]), (ROLLBACK, [])):
+            asked: list[Message] = []
+
+            def check(
+                message: Message, answer: TransactionResolution = answer, asked: list[Message] = asked
+            ) -> TransactionResolution:
+                asked.append(message)
+                if len(asked) == 1:
+                    raise OSError("the database is away")
+                return answer if len(asked) > 2 else UNKNOWN
+
+            topic = group = answer.name
+            with Admin(cluster.nameserver) as admin:
+                admin.create_topic(topic, queues=2)
+            left_open(cluster, group, [Message(topic, b"first", keys=("o-17",)), Message(topic, b"second")])
+            with TransactionalProducer(cluster.nameserver, group=group, check=check):
+                wait_until(lambda: len(asked) >= 3, PATIENCE_S)  # noqa: B023
+                wait_until(lambda: not open_numbers(cluster, group), PATIENCE_S)  # noqa: B023
+                wait_until(lambda: stored(cluster, topic) == wanted, PATIENCE_S)  # noqa: B023
+            assert {(message.body, message.keys, message.topic) for message in asked} == {(b"first", ("o-17",), topic)}
+            assert stored(cluster, topic) == wanted
 
 
 def left_open(cluster: LocalCluster, group: str, messages: list[Message]) -> int:
