@@ -21,7 +21,7 @@ PATIENCE_S = 30.0
 @pytest.fixture
 def grace_s() -> float:
     """For so long after a start members that come back have precedence."""
-    return 30.0
+    return 60.0
 
 
 @pytest.fixture

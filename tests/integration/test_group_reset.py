@@ -203,10 +203,11 @@ def test_a_queue_that_is_held_refuses_the_reset_of_all(
 def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCluster) -> None:
     with (
         fake_broker.alone(pair.nameserver, name="broker-b", broker_id=1) as slave,
-        Admin(pair.nameserver, timeout_s=1.0) as admin,
+        Admin(pair.nameserver) as patient,
+        Admin(pair.nameserver, timeout_s=3.0) as admin,
         RawMember(pair.server("broker-a").address, "looks") as other,
     ):
-        admin.create_topic("orders", 2)
+        patient.create_topic("orders", 2)
         slave.carry("orders")
         pair.server("broker-b").kill()
         wait_until(lambda: [data.master for data in registered(pair.nameserver)][1] is None)
@@ -229,8 +230,8 @@ def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, mon
             pair.server("broker-b").pause()
         return call_all(self, *arguments)
 
-    with Admin(pair.nameserver, timeout_s=1.0) as admin:
-        admin.create_topic("orders", 2)
+    with Admin(pair.nameserver) as patient, Admin(pair.nameserver, timeout_s=3.0) as admin:
+        patient.create_topic("orders", 2)
         with monkeypatch.context() as patch:
             patch.setattr(ClusterClient, "call_all", hang_before_the_change)
             with pytest.raises(DeadlineExceeded) as failed:
@@ -239,7 +240,7 @@ def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, mon
         assert "the offsets of group g were not reset on 1 of 2 brokers: broker-b " in text
         assert text.endswith("; done on broker-a: repeat the call to complete it")
         pair.server("broker-b").resume()
-        assert {queue.broker_name for queue in admin.reset_offsets("g", "orders")} == {"broker-a", "broker-b"}
+        assert {queue.broker_name for queue in patient.reset_offsets("g", "orders")} == {"broker-a", "broker-b"}
 
 
 @pytest.mark.fault
