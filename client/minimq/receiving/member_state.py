@@ -320,8 +320,6 @@ class MemberState:
             for queue, claim in self._claims.items()
             if claim.phase is not Phase.ASKED and (queue.broker_name in silent or self._is_over(claim, now))
         ]
-        if not over:
-            return asking
         for queue in sorted(over):
             claim = self._claims[queue]
             if queue.broker_name in silent:
