@@ -206,8 +206,8 @@ global___GoOn = GoOn
 
 @typing.final
 class CopyAll(google.protobuf.message.Message):
-    """The replica forgets all it has. Frames with all rows of the state follow, then entries from `start` on, of which those
-    before `applied` are in the state already.
+    """Of a copy: frames with all rows of the state follow, then entries from `start` on, of which those before `applied` are in
+    the state already. Of a master that is followed: the logs have nothing in common, so the replica needs a copy.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
