@@ -17,7 +17,7 @@ from minimq.receiving.listening.push_consumer import PushFace
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.pull_consumer import PullFace
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.transaction_inputs import PoppedInput, PullInput
+from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
@@ -112,14 +112,6 @@ class PullConsumer(PullFace):
         """Record how far the group is, and wait until it is on disk, as `minimq.PullConsumer.commit`."""
         async with self._turn:
             await await_steps(self._reader.commit(offsets))
-
-    def transaction_input(self) -> PullInput:
-        """Return what one transaction takes from this consumer, for `Producer.transaction`.
-
-        Raises:
-            InvalidArgument: it commits automatically, or has no group.
-        """
-        return self._reader.transaction_input(self.poll)
 
     async def close(self) -> None:
         """Commit finished messages, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.

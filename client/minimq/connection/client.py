@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
@@ -182,11 +181,7 @@ class RouteCache:
 
     async def find_within(self, topic: str, timeout_s: float) -> TopicRoute:
         """Do as `find`, and try again for so many seconds while servers are absent."""
-        return await self.with_retries(partial(self.find, topic), timeout_s)
-
-    async def with_retries(self, attempt: Callable[[float], Coroutine[Any, Any, T]], timeout_s: float) -> T:
-        """Return what an attempt returns, which gets its timeout in seconds; repeat it while servers are absent."""
-        return await tried(lambda left_s: attempt(min(left_s, self._client.timeout_s)), timeout_s)
+        return await tried(lambda left_s: self.find(topic, min(left_s, self._client.timeout_s)), timeout_s)
 
     def refresh(self, topic: str) -> TopicRoute:
         """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""

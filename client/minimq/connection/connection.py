@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
@@ -123,25 +123,35 @@ class BrokerCalls:
         reconnect_s: float = 0.0,
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
         """Make many calls at once, and return the answers and the failures by key, in the order of the addresses."""
-        room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
-        answers: dict[Key, Response] = {}
-        failures: dict[Key, MiniMQError] = {}
 
-        async def call(key: Key, address: str) -> None:
-            async with room[address]:
-                try:
-                    answers[key] = await self.call(address, method, requests[key], timeout_s, reconnect_s)
-                except MiniMQError as error:
-                    failures[key] = error
+        async def call(key: Key) -> Response:
+            return await self.call(addresses[key], method, requests[key], timeout_s, reconnect_s)
 
-        keys = [key for key in addresses if key in requests]
-        async with asyncio.TaskGroup() as calls:
-            for key in keys:
-                calls.create_task(call(key, addresses[key]))
-        return (
-            {key: answers[key] for key in keys if key in answers},
-            {key: failures[key] for key in keys if key in failures},
-        )
+        return await together({key: addresses[key] for key in addresses if key in requests}, call)
+
+
+async def together(
+    places: Mapping[Key, str], call: Callable[[Key], Awaitable[Response]]
+) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+    """Make many calls at once, only so many at each place; return answers and failures by key, in this order."""
+    room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
+    answers: dict[Key, Response] = {}
+    failures: dict[Key, MiniMQError] = {}
+
+    async def make(key: Key) -> None:
+        async with room[places[key]]:
+            try:
+                answers[key] = await call(key)
+            except MiniMQError as error:
+                failures[key] = error
+
+    async with asyncio.TaskGroup() as calls:
+        for key in places:
+            calls.create_task(make(key))
+    return (
+        {key: answers[key] for key in places if key in answers},
+        {key: failures[key] for key in places if key in failures},
+    )
 
 
 class Connection(LoopThread):

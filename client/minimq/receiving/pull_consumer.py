@@ -35,6 +35,7 @@ class PullFace(ConsumerFace):
     """The part of a pull consumer that is the same for threads and for asyncio."""
 
     _reader: PullReader
+    poll: Callable[..., Any]
     #: Makes the lock that is held while messages are returned, and during close, which so knows all returned messages.
     _make_turn: Callable[[], Any]
 
@@ -99,6 +100,14 @@ class PullFace(ConsumerFace):
     def at_end(self) -> bool:
         """Tell whether everything that was stored when last heard of has been returned."""
         return self._reader.at_end()
+
+    def transaction_input(self) -> PullInput:
+        """Return what one transaction takes from this consumer, for `Producer.transaction`.
+
+        Raises:
+            InvalidArgument: it commits automatically, or has no group.
+        """
+        return self._reader.transaction_input(self.poll)
 
 
 class PullConsumer(PullFace):
@@ -252,14 +261,6 @@ class PullConsumer(PullFace):
             MiniMQError: a broker refused or did not answer; the offsets at others are recorded.
         """
         run_steps(lambda: self._reader.commit(offsets))
-
-    def transaction_input(self) -> PullInput:
-        """Return what one transaction takes from this consumer, for `Producer.transaction`.
-
-        Raises:
-            InvalidArgument: it commits automatically, or has no group.
-        """
-        return self._reader.transaction_input(self.poll)
 
     def close(self) -> None:
         """Commit finished messages unless `auto_commit` is off, leave the group, and end. Idempotent.

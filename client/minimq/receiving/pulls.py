@@ -184,21 +184,23 @@ def _with_id(request: broker_pb2.PullRequest, pull_id: int) -> broker_pb2.PullRe
     return request
 
 
+def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedBatch:
+    """Return a batch as a broker has sent it."""
+    return EncodedBatch(
+        stored.base_offset,
+        stored.store_timestamp_ms,
+        stored.position,
+        stored.count,
+        stored.batch,
+        stored.due_ms,
+        is_compacted,
+    )
+
+
 def frame_of(sent: broker_pb2.PullFrame) -> Frame:
     """Return a frame as a reader takes it. The bytes of its batches are copied out of the message, once."""
     return Frame(
-        [
-            EncodedBatch(
-                stored.base_offset,
-                stored.store_timestamp_ms,
-                stored.position,
-                stored.count,
-                stored.batch,
-                stored.due_ms,
-                sent.is_compacted,
-            )
-            for stored in sent.batches
-        ],
+        [encoded(stored, is_compacted=sent.is_compacted) for stored in sent.batches],
         next_offset=sent.next_offset,
         min_offset=sent.min_offset,
         max_offset=sent.max_offset,

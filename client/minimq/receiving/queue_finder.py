@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.connection import BrokerMethod
+from minimq.connection.connection import BrokerMethod, together
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.commits import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
@@ -26,9 +24,6 @@ from minimq_proto.v1 import broker_pb2
 Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
-
-#: Questions to one broker that are under way at once.
-_PARALLEL_CALLS = 32
 
 #: A topic at one broker, by both names.
 Carrier = tuple[str, str]
@@ -182,20 +177,11 @@ class QueueFinder:
     async def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]
     ) -> tuple[dict[Key, tuple[Response, bool]], dict[Key, MiniMQError]]:
-        answers: dict[Key, tuple[Response, bool]] = {}
-        failures: dict[Key, MiniMQError] = {}
-        room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
+        async def ask(key: Key) -> tuple[Response, bool]:
+            answer, place = await self._places.ask(requests[key][0], method, requests[key][1], self._client.timeout_s)
+            return answer, not place.is_master
 
-        async def ask(key: Key, queue: MessageQueue, request: Request) -> None:
-            async with room[queue.broker_name]:
-                try:
-                    answer, place = await self._places.ask(queue, method, request, self._client.timeout_s)
-                    answers[key] = answer, not place.is_master
-                except MiniMQError as error:
-                    failures[key] = error
-
-        await asyncio.gather(*(ask(key, queue, request) for key, (queue, request) in requests.items()))
-        return answers, {key: failures[key] for key in requests if key in failures}
+        return await together({key: queue.broker_name for key, (queue, _) in requests.items()}, ask)
 
 
 def _queues_of(

@@ -203,12 +203,8 @@ class ProducerCore:
             try:
                 await has_room.wait()
             except BaseException as error:
-                self.withdraw(item, error)
+                self._interceptors.not_sent(item.message, error)
                 raise
-
-    def withdraw(self, item: PendingMessage, error: BaseException) -> None:
-        """Note that a prepared message is not handed in."""
-        self._interceptors.not_sent(item.message, error)
 
     async def find(self, message: Message) -> None:
         """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""

@@ -8,6 +8,7 @@ import time
 from functools import partial
 
 from minimq.administration.masters import Masters, raise_failures
+from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues
@@ -63,9 +64,10 @@ class TopicFinder:
         if known is not None:
             return known
         attempt = partial(self._find_or_make, check_topic(topic), make, [])
-        return await self._routes.with_retries(attempt, min(timeout_s, self._timeout_s))
+        return await tried(attempt, min(timeout_s, self._timeout_s))
 
-    async def _find_or_make(self, topic: str, make: bool, failures: list[MiniMQError], timeout_s: float) -> TopicRoute:
+    async def _find_or_make(self, topic: str, make: bool, failures: list[MiniMQError], left_s: float) -> TopicRoute:
+        timeout_s = min(left_s, self._client.timeout_s)
         try:
             return self._chosen.check_complete(await self._routes.find(topic, timeout_s))
         except (TopicNotFound, TopicUnavailable) as error:

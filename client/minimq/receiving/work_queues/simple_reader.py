@@ -17,7 +17,7 @@ from minimq.receiving.consumer import check_subscriptions, check_text, checked_c
 from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.listening.retries import Failed, RetrySender
-from minimq.receiving.received import EncodedBatch
+from minimq.receiving.pulls import encoded
 from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import (
     OpenedBatch,
@@ -296,15 +296,7 @@ class SimpleReader:
         damaged: list[Span] = []
         removed: list[Span] = []
         for item in popped.batches:
-            stored = EncodedBatch(
-                item.base_offset,
-                item.store_timestamp_ms,
-                item.position,
-                item.count,
-                item.batch,
-                item.due_ms,
-                popped.is_compacted,
-            )
+            stored = encoded(item, is_compacted=popped.is_compacted)
             behind = stored.base_offset + stored.count
             spans = [
                 (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.tries)
