@@ -103,7 +103,6 @@ class PullReader(Consumer):
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
         """Go on elsewhere; see `minimq.PullConsumer.seek`."""
-        self._process.check()
         await self._on_loop(partial(self._seek, queue, offset_or_start(offset, "offset")))
         if self._found is not None and self._found.handed.queue == queue:
             self.turn = object()  # a loop goes on there, and not with what it has of before
@@ -113,7 +112,6 @@ class PullReader(Consumer):
 
     async def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Hand nothing out of these queues, or again. Raises `InvalidArgument`."""
-        self._process.check()
         await self._on_loop(as_coroutine(partial(self._fetcher.pause, queue_list("queues", queues), paused=paused)))
 
     def position(self, queue: MessageQueue) -> int:
@@ -189,7 +187,6 @@ class PullReader(Consumer):
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Record how far the group is; see `minimq.PullConsumer.commit`."""
-        self._process.check()
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
         if offsets is None:

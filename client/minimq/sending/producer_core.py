@@ -208,7 +208,6 @@ class ProducerCore:
 
     async def find(self, message: Message) -> None:
         """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""
-        self._process.check()
         make = message.message_group is None
         await self._client.result(lambda: self._finder.find(message.topic, make=make), cancels=True)
 
@@ -226,7 +225,6 @@ class ProducerCore:
         def choose(message: Message) -> MessageQueue | None:
             return self.destination(message, queue, selector)
 
-        self._process.check()
         self._client.check_open()
         is_bound = queue is not None or selector is not None
         bulk = BulkSend(self._sender, self._options, self._find, choose, is_bound=is_bound, cancelled=cancelled)
@@ -249,7 +247,6 @@ class ProducerCore:
 
     def transaction(self, consumer: TransactionalConsumer[M] | None, *, awaits: bool) -> OpenTransaction[M]:
         """Return a new transaction; see `Producer.transaction`. `awaits` tells whether it is that of asyncio."""
-        self._process.check()
         self._client.check_open()
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self.transactor, self.intake, source)
@@ -309,12 +306,10 @@ class ProducerCore:
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message; see `Producer.recall`."""
-        self._process.check()
         return self._client.wait(lambda: recall(self._client, handle, self._options.send_timeout_s))
 
     async def recall_async(self, handle: str | None) -> RecallResult:
         """Do as `recall`, and suspend a task instead of blocking."""
-        self._process.check()
         return await self._client.result(lambda: recall(self._client, handle, self._options.send_timeout_s))
 
     # ---- all of them ----------------------------------------------------------------------------
