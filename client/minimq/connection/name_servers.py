@@ -202,7 +202,8 @@ class NameServers:
                 return merge(views.values())
             raise SystemBusy(
                 f"name server {', '.join(views)} has just started and waits for its brokers: it is not known yet "
-                "which ones there are; nothing was changed, try again"
+                "which ones there are; nothing was changed, try again",
+                retry_after_s=0.0,
             )
 
         return await tried(look, timeout_s, only=SystemBusy)
