@@ -72,7 +72,13 @@ def test_the_name_server_that_stands_last_counts(cluster: LocalCluster, topic: s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "near"), [(["topc", "list"], "topic"), (["topic", "lsit"], "list"), (["prodcue", "x"], "produce")]
+    ("arguments", "near"),
+    [
+        (["topc", "list"], "topic"),
+        (["topic", "lsit"], "list"),
+        (["prodcue", "x"], "produce"),
+        (["group", "reset"], "reset-offset"),
+    ],
 )
 def test_a_command_that_is_misspelled_is_answered_with_the_right_one(arguments: list[str], near: str) -> None:
     result = CliRunner().invoke(main, arguments)
