@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from minimq.administration.masters import raise_failures
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
-from minimq.operations.operation import (
-    Form,
-    Given,
-    Operation,
-    Operations,
-    Param,
-    iterating,
-    method,
-    right,
-)
+from minimq.operations.operation import Form, Given, Operation, Operations, Param, iterating, method, right
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, instant_of, size_of
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound

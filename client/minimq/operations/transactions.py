@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from minimq.administration.masters import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
-from minimq.operations.operation import (
-    HIDDEN,
-    Form,
-    Given,
-    Operation,
-    Operations,
-    Param,
-    right,
-)
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.operations.words import duration_of, listing
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
