@@ -216,9 +216,7 @@ def _expires_at(answers: Iterable[broker_pb2.DescribeGroupResponse]) -> datetime
 
 
 def _members(
-    group: str,
-    answers: Mapping[str, broker_pb2.DescribeGroupResponse],
-    queues: Iterable[GroupQueueDescription],
+    group: str, answers: Mapping[str, broker_pb2.DescribeGroupResponse], queues: Iterable[GroupQueueDescription]
 ) -> tuple[GroupMemberDescription, ...]:
     seen_by: dict[str, list[str]] = {}
     topics: dict[str, set[str]] = {}

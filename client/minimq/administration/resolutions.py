@@ -19,7 +19,4 @@ class TransactionResolution(Enum):
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
 
 #: On the wire.
-OUTCOMES = {
-    COMMIT: halves_pb2.HALF_OUTCOME_COMMITTED,
-    ROLLBACK: halves_pb2.HALF_OUTCOME_ROLLED_BACK,
-}
+OUTCOMES = {COMMIT: halves_pb2.HALF_OUTCOME_COMMITTED, ROLLBACK: halves_pb2.HALF_OUTCOME_ROLLED_BACK}

@@ -115,12 +115,7 @@ def audit_lines() -> Iterator[None]:
 
 @contextmanager
 def serving_console(
-    nameserver: str,
-    host: str,
-    port: int,
-    *,
-    credentials: CredentialsArgument | None = None,
-    **options: Any,
+    nameserver: str, host: str, port: int, *, credentials: CredentialsArgument | None = None, **options: Any
 ) -> Iterator[ConsoleServer]:
     """Serve the console of a cluster within the block, with other options of `ConsoleOptions`. Raises `MiniMQError`."""
     try:

@@ -110,10 +110,7 @@ def show(
                 output.write([letter.received for letter in part])
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
-        notes = [
-            *damage_notes(damages, "not shown"),
-            *missing(away_with_letters(admin, group), {}, "not read"),
-        ]
+        notes = [*damage_notes(damages, "not shown"), *missing(away_with_letters(admin, group), {}, "not read")]
         if not output.count:
             check_known(admin, group)
     for note in notes:

@@ -97,11 +97,7 @@ def _console_of(cluster: LocalCluster, port: int | None, *, allow_changes: bool)
     with (
         audit_lines(),
         serving_console(
-            cluster.nameserver,
-            "127.0.0.1",
-            port,
-            credentials=cluster.credentials,
-            allow_changes=allow_changes,
+            cluster.nameserver, "127.0.0.1", port, credentials=cluster.credentials, allow_changes=allow_changes
         ) as served,
     ):
         yield served.address

@@ -190,11 +190,7 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 
 @click.group(
     cls=_Main,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 110,
-        "auto_envvar_prefix": "MINIMQ",
-    },
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "auto_envvar_prefix": "MINIMQ"},
 )
 @click.option(
     "--version",

@@ -130,11 +130,7 @@ def produce(  # noqa: PLR0913 - the options of the command
     common = Message(topic, b"x", tag, (), properties_of(properties), message_group, after, at, recallable)
     lines = _check(
         LineFormat(
-            common,
-            key_field=key_field,
-            tag_field=tag_field,
-            group_field=message_group_field,
-            is_json=shape == "json",
+            common, key_field=key_field, tag_field=tag_field, group_field=message_group_field, is_json=shape == "json"
         )
     )
     if by_key and not (key_field or lines.is_json):

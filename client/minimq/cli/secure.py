@@ -113,11 +113,7 @@ def _renew(
         if hosts:
             raise InvalidArgument("--host cannot be combined with --ca: add names before or after its three steps")
         authority = CertificateAuthority(directory)
-        steps = {
-            "add": authority.add_successor,
-            "use": authority.use_successor,
-            "retire": authority.retire_former,
-        }
+        steps = {"add": authority.add_successor, "use": authority.use_successor, "retire": authority.retire_former}
         if ca in _CUT_OFF and authority.is_next(ca):
             click.echo(f"warning: {_CUT_OFF[ca]}. {_not_changed(directory)}", err=True)
             confirm(lambda: "Do all servers and users have the files of the step before?", yes=yes)

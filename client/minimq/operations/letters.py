@@ -256,10 +256,7 @@ class LetterOperations(Operations):
             yield from reader.letters(reader.spans(), wants, progress)
 
     @Operation(
-        "dlq list",
-        example="dlq list billing --output json",
-        view=_view_counts,
-        short="Count the open dead letters.",
+        "dlq list", example="dlq list billing --output json", view=_view_counts, short="Count the open dead letters."
     )
     def count_dead_letters(
         self,

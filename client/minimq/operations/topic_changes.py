@@ -71,11 +71,7 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
         ]
         warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
     warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
-    return Plan(
-        sentences=sentences,
-        warnings=warnings,
-        question=f"Change topic {given.name}?" if hidden else "",
-    )
+    return Plan(sentences=sentences, warnings=warnings, question=f"Change topic {given.name}?" if hidden else "")
 
 
 def _changes(given: Given, *besides: str) -> bool:

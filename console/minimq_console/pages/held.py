@@ -32,8 +32,7 @@ def gather_letters(visit: Visit) -> Data:
     group, parameters = visit.parameters.name("group"), visit.parameters
     damages: list[MiniMQError] = []
     letters, part = visit.ask(
-        "the dead letters",
-        lambda: parameters.part_from(visit.admin.dead_letters(group, on_damage=damages.append)),
+        "the dead letters", lambda: parameters.part_from(visit.admin.dead_letters(group, on_damage=damages.append))
     ).required()
     visit.missing += [error.message for error in damages]
     actions, *actions_of_rows = visit.offers_of_rows(
