@@ -251,7 +251,8 @@ class AsyncFace:
 
     def __init_subclass__(cls) -> None:
         for name, function in inspect.getmembers(cls, lambda member: hasattr(member, _COLLECT)):
-            setattr(cls, name, _asynchronous(function))
+            if not inspect.iscoroutinefunction(function):  # those of a base are
+                setattr(cls, name, _asynchronous(function))
 
 
 def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -156,6 +156,14 @@ def test_both_faces_are_called_alike(name: str) -> None:
             assert list(here.values()) == list(there.values()), member
 
 
+def test_a_class_of_ones_own_has_the_methods_of_the_asynchronous_admin() -> None:
+    class Own(minimq.aio.Admin):
+        pass
+
+    assert inspect.iscoroutinefunction(Own.describe_topic)
+    assert all(getattr(Own, name) is getattr(minimq.aio.Admin, name) for name in public(Own))
+
+
 def test_all_errors_are_public() -> None:
     def is_error(value: object) -> bool:
         return isinstance(value, type) and issubclass(value, common_errors.MiniMQError)
