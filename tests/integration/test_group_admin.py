@@ -11,7 +11,6 @@ import pytest
 from minimq import Admin, ConsumeResult, LocalCluster, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq.administration.group_descriptions import GroupDescription
 from minimq_common.errors import (
-    DeadlineExceeded,
     GroupConflict,
     GroupNotFound,
     InvalidArgument,
@@ -227,9 +226,10 @@ def test_a_broker_that_hangs_is_named_and_the_others_are_described(
             assert admin.list_groups() == ["billing"]
         assert "broker=broker-b" in caplog.text
         assert [item.group for item in admin.describe_groups()] == ["billing"]
-        with pytest.raises(DeadlineExceeded, match="group nobody is not known on 1 of 2 brokers: broker-b"):
+        # By now its connection may have been closed, as it answers nothing.
+        with pytest.raises(TransportError, match="group nobody is not known on 1 of 2 brokers: broker-b"):
             admin.describe_group("nobody")
-        with pytest.raises(DeadlineExceeded, match="nothing was changed"):
+        with pytest.raises(TransportError, match="nothing was changed"):
             admin.reset_offsets("billing", "orders", "latest")
         assert admin.reset_offsets("billing", "orders", 0, queues=[MessageQueue("orders", "broker-a", 1)])
         pair.server("broker-a").pause()
