@@ -1,4 +1,4 @@
-"""The attacks of `floods.py` on a broker: `python flood_attacks.py NAME ADDRESS SCALE SECONDS`.
+"""The attacks of `flood_table.py` on a broker: `python flood_attacks.py NAME ADDRESS SECONDS SCALE`.
 
 Each attack is a function that makes calls as no client of ours does, and holds them until its time is over. `SCALE` is
 1 for an attack as it was found, less for a short one. Requests are made as bytes and sent by calls without types, so
@@ -38,13 +38,7 @@ _OPTIONS = (
 
 
 class Attacker:
-    """Connections to one broker, and how long they last.
-
-    Args:
-        address: HOST:PORT.
-        scale: part of the whole attack.
-        seconds: time that it takes.
-    """
+    """Connections to one broker, which last until the time is over. Calls are held as long."""
 
     def __init__(self, address: str, scale: float, seconds: float) -> None:
         self.address = address
@@ -66,6 +60,11 @@ class Attacker:
     def wait(self, most_s: float | None = None) -> bool:
         """Wait until the time is over, or for a while. Returns whether it is over."""
         return self._over.wait(most_s)
+
+    def hold(self, calls: object) -> None:
+        """Keep calls until the time is over; one that nothing refers to is cancelled."""
+        self.wait()
+        del calls
 
     def channel(self, address: str = "") -> grpc.Channel:
         """Return a new connection."""
@@ -115,16 +114,14 @@ def pulls_unread(attacker: Attacker) -> None:
         pull_id=1, topic=TOPIC, queue_id=0, max_messages=1 << 40, max_bytes=1 << 40, wait_ms=60_000
     ).SerializeToString()
     calls = attacker.streams(attacker.some(300), "Broker/Pull", lambda _: attacker.open(request))
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def snapshots_unread(attacker: Attacker) -> None:
     """Copies of everything that nobody reads."""
     request = replication_pb2.TakeSnapshot().SerializeToString()
     calls = attacker.streams(attacker.some(200), "Replication/Snapshot", lambda _: attacker.open(request))
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def appends_refused(attacker: Attacker) -> None:
@@ -138,8 +135,7 @@ def appends_refused(attacker: Attacker) -> None:
             yield one
 
     calls = attacker.streams(attacker.some(20), "Broker/Append", flood)
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def appends_half_sent(attacker: Attacker) -> None:
@@ -149,8 +145,7 @@ def appends_half_sent(attacker: Attacker) -> None:
     relay = HalfRelay(attacker.address, number * (size - MIB))
     channel = attacker.channel(relay.address)
     calls = [attacker.stream(channel, "Broker/Append", attacker.open(request)) for _ in range(number)]
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def connections_half_sent(attacker: Attacker) -> None:
@@ -161,8 +156,7 @@ def connections_half_sent(attacker: Attacker) -> None:
     calls = [
         attacker.stream(attacker.channel(relay.address), "Broker/Append", attacker.open(request)) for relay in relays
     ]
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def appends_whole(attacker: Attacker) -> None:
@@ -173,8 +167,7 @@ def appends_whole(attacker: Attacker) -> None:
         calls.append(attacker.stream(attacker.channel(), "Broker/Append", attacker.open(request)))
         if attacker.wait(attacker.seconds / 2 / number):
             break
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def commits_half_sent(attacker: Attacker) -> None:
@@ -187,8 +180,7 @@ def commits_half_sent(attacker: Attacker) -> None:
         attacker.channel(relay.address).unary_unary("/minimq.v1.Broker/CommitOffsets") for relay in relays
     ]
     running = [call.future(request) for call in calls]
-    attacker.wait()
-    del running
+    attacker.hold(running)
 
 
 def commits_of_nothing(attacker: Attacker) -> None:
@@ -216,8 +208,7 @@ def joins_of_nothing(attacker: Attacker) -> None:
         attacker.wait()
 
     calls = attacker.streams(attacker.some(100), "Broker/Session", join)
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def _varint(number: int) -> bytes:
@@ -251,8 +242,7 @@ def long_filters(attacker: Attacker) -> None:
         attacker.wait()
 
     calls = attacker.streams(attacker.some(30), "Broker/Session", join)
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def long_client_ids(attacker: Attacker) -> None:
@@ -265,8 +255,7 @@ def long_client_ids(attacker: Attacker) -> None:
         attacker.wait()
 
     calls = attacker.streams(attacker.some(100), "Broker/Session", begin)
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def members_that_claim(attacker: Attacker) -> None:
@@ -281,8 +270,7 @@ def members_that_claim(attacker: Attacker) -> None:
         attacker.wait()
 
     calls = attacker.streams(attacker.some(600), "Broker/Session", join)
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def heartbeats_unread(attacker: Attacker) -> None:
@@ -297,8 +285,7 @@ def heartbeats_unread(attacker: Attacker) -> None:
             yield broker_pb2.SessionRequest(client_id=client_id, heartbeat=heartbeat).SerializeToString()
 
     calls = attacker.streams(attacker.some(20), "Broker/Session", beat)
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 def million_queues(attacker: Attacker) -> None:
@@ -311,8 +298,7 @@ def million_queues(attacker: Attacker) -> None:
         broker_pb2.SessionRequest(client_id="millions", acquire=acquire).SerializeToString(),
     )
     call = attacker.stream(attacker.channel(), "Broker/Session", attacker.open(*requests))
-    attacker.wait()
-    del call
+    attacker.hold(call)
 
 
 def million_offsets(attacker: Attacker) -> None:
@@ -330,8 +316,7 @@ def silent_streams(attacker: Attacker) -> None:
         attacker.streams(number, method, lambda _: attacker.open())
         for method in ("Broker/Session", "Broker/Append", "Broker/Pull", "Replication/Replicate")
     ]
-    attacker.wait()
-    del calls
+    attacker.hold(calls)
 
 
 class HalfRelay:
@@ -389,5 +374,5 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
 }
 
 if __name__ == "__main__":
-    ATTACKS[sys.argv[1]](Attacker(sys.argv[2], float(sys.argv[3]), float(sys.argv[4])))
+    ATTACKS[sys.argv[1]](Attacker(sys.argv[2], float(sys.argv[4]), float(sys.argv[3])))
     os._exit(0)  # calls under way are not waited for

@@ -50,12 +50,12 @@ def _controller(address: str) -> ControllerAsyncStub:
 _done = itertools.count()
 
 
-async def _forever(act: Callable[[], Awaitable[object]]) -> None:
+async def _forever(act: Callable[..., Awaitable[object]], *arguments: Any) -> None:
     """Do it again and again, whatever the server says."""
     while True:
         next(_done)
         try:
-            await act()
+            await act(*arguments)
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError):
             await asyncio.sleep(0.01)
 
@@ -116,14 +116,14 @@ async def _fill(address: str, brokers: int, topics_of_each: int) -> list[tuple[_
     return filled
 
 
-async def many_watchers(address: str) -> None:
-    """60 clients each watch 200,000 topics, while brokers change all of them again and again."""
-    filled = await _fill(address, 10, 20_000)
+async def _watched(address: str, brokers: int, topics_of_each: int, watches: Iterable[slice]) -> None:
+    """Clients each watch some of all topics, while brokers change all of them again and again."""
+    filled = await _fill(address, brokers, topics_of_each)
     topics = [topic for _, _, of_one in filled for topic in of_one]
 
-    async def watch() -> None:
+    async def watch(some: slice) -> None:
         stream = _names(address).WatchRoutes()
-        await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
+        await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics[some]))
         async for _ in stream:
             pass
 
@@ -132,26 +132,17 @@ async def many_watchers(address: str) -> None:
             for broker, name, of_one in filled:
                 await broker.tell(_table(name, of_one, version, queues=4 + version % 4))
 
-    await _all([*(_forever(watch) for _ in range(60)), _forever(change)])
+    await _all([*(_forever(watch, some) for some in watches), _forever(change)])
+
+
+async def many_watchers(address: str) -> None:
+    """60 clients each watch 200,000 topics, while brokers change all of them again and again."""
+    await _watched(address, 10, 20_000, [slice(None)] * 60)
 
 
 async def modest_watchers(address: str) -> None:
     """200 clients each watch 1,000 topics, while brokers change all of them again and again."""
-    filled = await _fill(address, 10, 10_000)
-    topics = [topic for _, _, of_one in filled for topic in of_one]
-
-    async def watch(number: int) -> None:
-        stream = _names(address).WatchRoutes()
-        await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics[number * 300 : number * 300 + 1000]))
-        async for _ in stream:
-            pass
-
-    async def change() -> None:
-        for version in itertools.count(2):
-            for broker, name, of_one in filled:
-                await broker.tell(_table(name, of_one, version, queues=4 + version % 4))
-
-    await _all([*(_forever(lambda number=number: watch(number)) for number in range(200)), _forever(change)])  # type: ignore[misc]
+    await _watched(address, 10, 10_000, [slice(at * 300, at * 300 + 1000) for at in range(200)])
 
 
 async def unread_watches(address: str) -> None:
@@ -183,8 +174,8 @@ async def unread_watches(address: str) -> None:
 
     await _all(
         [
-            *(_forever(lambda number=number: change(number)) for number in range(len(brokers))),  # type: ignore[misc]
-            *(_forever(lambda number=number: watch(number)) for number in range(2_000)),  # type: ignore[misc]
+            *(_forever(change, number) for number in range(len(brokers))),
+            *(_forever(watch, number) for number in range(2_000)),
         ]
     )
 
@@ -201,7 +192,7 @@ async def unknown_topics(address: str) -> None:
             if stream.done():
                 return
 
-    await _all(_forever(lambda number=number: watch(number)) for number in range(60))  # type: ignore[misc]
+    await _all(_forever(watch, number) for number in range(60))
 
 
 async def huge_tables(address: str) -> None:
@@ -223,7 +214,7 @@ async def full_tables(address: str) -> None:
         for version in itertools.count(1):
             await broker.tell(_table(f"full-{number}", topics, version, queues=4 + version % 4))
 
-    await _all(_forever(lambda number=number: register(number)) for number in range(16))  # type: ignore[misc]
+    await _all(_forever(register, number) for number in range(16))
 
 
 async def many_brokers(address: str) -> None:
@@ -236,7 +227,7 @@ async def many_brokers(address: str) -> None:
             await broker.tell(_table(f"many-{number}", ["canary", *_topics(20, f"many-{number}")]))
             await asyncio.sleep(1)
 
-    await _all(_forever(lambda number=number: register(number)) for number in range(10_000))  # type: ignore[misc]
+    await _all(_forever(register, number) for number in range(10_000))
 
 
 async def departures(address: str) -> None:
@@ -286,7 +277,7 @@ async def _call_with(address: str, body: bytes, at_once: int) -> None:
         multicallable: Any = channels[number % len(channels)].unary_unary(_CALLS[number % len(_CALLS)])
         await multicallable(body)
 
-    await _all(_forever(lambda number=number: call(number)) for number in range(at_once))  # type: ignore[misc]
+    await _all(_forever(call, number) for number in range(at_once))
 
 
 async def huge_calls(address: str) -> None:
@@ -321,7 +312,7 @@ async def listings(address: str) -> None:
             case _:
                 await stub.GetCluster(nameserver_pb2.GetClusterRequest())
 
-    await _all(_forever(lambda number=number: ask(number)) for number in range(100))  # type: ignore[misc]
+    await _all(_forever(ask, number) for number in range(100))
 
 
 # ---- The controller ----------------------------------------------------------------------------
@@ -377,7 +368,7 @@ async def look_ups(address: str) -> None:
     async def ask(number: int) -> None:
         await stubs[number % len(stubs)].GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"))
 
-    await _all(_forever(lambda number=number: ask(number)) for number in range(200))  # type: ignore[misc]
+    await _all(_forever(ask, number) for number in range(200))
 
 
 ATTACKS: dict[str, Attack] = {
@@ -414,8 +405,8 @@ async def _attack(name: str, address: str, seconds: float) -> None:
 
 
 def main() -> None:
-    """Attack: NAME ADDRESS SECONDS. Prints how often something was done."""
-    name, address, seconds = sys.argv[1:]
+    """Attack: NAME ADDRESS SECONDS SCALE, which is not used. Prints how often something was done."""
+    name, address, seconds, _ = sys.argv[1:]
     if ATTACKS[name] in _PACED:
         os.nice(_NICE)
     asyncio.run(_attack(name, address, float(seconds)))

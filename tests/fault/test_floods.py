@@ -1,7 +1,7 @@
-"""Clients that flood a broker: its memory stays bounded, and another client is served meanwhile.
+"""Clients that flood a broker or a name server: its memory stays bounded, and another client is served meanwhile.
 
-These are runs of `bench/floods.py`, which says what is done. How long another client waits is not looked at here, since
-the machine is shared.
+These are runs of `bench/flood_table.py`, which says what is done. How long others wait is not looked at here, since the
+machine is shared.
 """
 
 from __future__ import annotations
@@ -15,11 +15,22 @@ import pytest
 
 from support.process import process
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "floods.py"
-#: Memory that the broker may have, in MiB.
+SCRIPT = Path(__file__).parents[2] / "bench" / "flood_table.py"
+#: Memory that a server may have, in MiB.
 MOST_MIB = 1_024  # docs/limits.md says so
-#: All attacks; those that are played briefly are the same.
-ATTACKS = CHECKED = 18
+#: All attacks on a broker; those that are played briefly are the same.
+ATTACKS = (
+    *("pulls_unread", "snapshots_unread", "appends_refused", "appends_half_sent", "appends_whole"),
+    *("connections_half_sent", "commits_half_sent", "commits_of_nothing", "joins_of_nothing", "topics_of_long_names"),
+    *("topics_of_rather_long_names", "long_filters", "long_client_ids", "members_that_claim", "heartbeats_unread"),
+    *("million_queues", "million_offsets", "silent_streams"),
+)
+#: All on a name server.
+NAMESERVER_ATTACKS = (
+    *("many-watchers", "modest-watchers", "unread-watches", "unknown-topics", "huge-tables", "full-tables"),
+    *("many-brokers", "departures", "conflicts", "huge-calls", "large-calls", "listings", "reports", "held-reports"),
+    *("false-replicas", "plain-reports", "look-ups"),
+)
 
 pytestmark = pytest.mark.fault
 
@@ -32,7 +43,7 @@ def rows(*options: str) -> list[dict[str, Any]]:
     found = [json.loads(line) for line in told.splitlines()]
     for row in found:
         assert row["peak_mib"] < MOST_MIB, row
-        assert not row["broker_ended"], row
+        assert not row["ended"], row
         assert not row["lost"], row
     return found
 
@@ -40,13 +51,38 @@ def rows(*options: str) -> list[dict[str, Any]]:
 @pytest.mark.timeout(400)
 def test_a_broker_that_is_flooded_has_bounded_memory_and_serves_others() -> None:
     found = rows("--check")
-    assert len(found) == CHECKED + 1
-    assert found[-1]["sent"] > 0
+    assert [row["attack"] for row in found[:-1]] == [*ATTACKS]
+    assert found[-1]["calls"]["send"][0] > 0
 
 
 @pytest.mark.long
 @pytest.mark.timeout(2400)
-def test_a_longer_flood() -> None:
-    found = rows()
-    assert len(found) == ATTACKS
-    assert all(row["sent"] > 0 for row in found)
+def test_a_longer_flood_of_a_broker() -> None:
+    found = rows("--seconds=20", *ATTACKS)
+    assert [row["attack"] for row in found] == [*ATTACKS]
+    assert all(row["calls"]["send"][0] > 0 for row in found)
+
+
+def check_nameserver(attack: str, seconds: float) -> None:
+    # Leases are long, and so is the patience: a loaded machine is no flood.
+    [row] = rows(attack, f"--seconds={seconds}", "--lease=60", "--patience=60")
+    assert row["acts"] > 0
+    assert row["failures"] == []
+    assert row["failovers"] == 0
+    assert row["calls"].keys() == {"look-up", "heartbeat", "lease", "calm"}
+    assert row["step_ms"][0] > 0
+
+
+@pytest.mark.system
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("attack", ["unknown-topics", "huge-calls", "listings", "held-reports"])  # one of each kind
+def test_a_nameserver_that_is_flooded_keeps_its_memory_and_answers_others(attack: str) -> None:
+    check_nameserver(attack, 1.0)
+
+
+@pytest.mark.long
+@pytest.mark.system
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("attack", NAMESERVER_ATTACKS)
+def test_a_longer_flood_of_a_nameserver(attack: str) -> None:
+    check_nameserver(attack, 10.0)
