@@ -25,16 +25,7 @@ _KEYED = 1 / 2
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings that all runs share.
-
-    Attributes:
-        rows: messages in an input.
-        batches: number of micro-batches that copy it.
-        transactional: whether each is written by a transaction.
-        plant: whether a message is sent to the copy by hand, which the verdict has to find.
-        folder: for data, logs and checkpoints.
-        tell: takes what a run has shown so far and what comes next, which is empty at its end.
-    """
+    """The settings that all runs share."""
 
     rows: int
     batches: int
@@ -46,21 +37,7 @@ class Plan:
 
 @dataclass
 class CopyLine:
-    """The result of a run.
-
-    Attributes:
-        number: of the run.
-        faults: those that were to come, in their order.
-        missed: those whose moment did not come.
-        keyed: whether all messages of one key went to one queue.
-        seconds: from the first start of the query to its end.
-        restarts: how often it was started again.
-        replayed: micro-batches that were not known to be written then, and were written again.
-        finished: those of them that a broker had decided before, so that nothing new was to be written.
-        failures: why the query failed although the driver was not killed.
-        left: staged batches that are left over at the end.
-        verdict: on the copy.
-    """
+    """The result of a run."""
 
     number: int
     faults: list[str]

@@ -23,13 +23,7 @@ _MANY_STARTS = 5
 
 @dataclass
 class Scenario:
-    """The results of the runs.
-
-    Attributes:
-        name: of the scenario.
-        lines: one for each run.
-        damage: what `minimq-broker check` has found afterwards.
-    """
+    """The results of the runs."""
 
     name: str
     lines: list[CopyLine] = field(default_factory=list)

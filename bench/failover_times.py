@@ -27,12 +27,7 @@ _LEASE_S = 3.0
 
 @dataclass
 class FailoverLine:
-    """The times that were measured.
-
-    Attributes:
-        name: scenario.
-        seconds: each time.
-    """
+    """The times that were measured."""
 
     name: str
     seconds: list[float]

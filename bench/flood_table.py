@@ -95,7 +95,7 @@ class Row:
 
     @property
     def faults(self) -> str:
-        """What is not as it should be."""
+        """The findings that are not as they should be."""
         counts = {"failed": len(self.failures), "lost": self.lost, "fail-overs": self.failovers}
         is_small = self.peak_mib < MOST_MIB and self.longest[0] < MOST_MS
         found = [*(() if is_small else ("no",)), *(f"{count} {what}" for what, count in counts.items() if count)]

@@ -15,18 +15,7 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 class JournalReader:
-    """The journal of one member, read while it is being written.
-
-    Attributes:
-        client_id: whose journal it is.
-        polls: all that was handed out.
-        commits: all that brokers have acknowledged.
-        refused: errors.
-        holds: the latest assignment.
-        changed_holds: how often the assignment has changed.
-        ended: set when the member has left in order.
-        broken_at: when it was killed or made to hang, set by who does that.
-    """
+    """The journal of one member, read while it is being written."""
 
     def __init__(self, client_id: str, path: Path) -> None:
         self.client_id = client_id

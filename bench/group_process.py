@@ -38,17 +38,7 @@ _WORK_EVERY = 10
 
 
 class Polled(msgspec.Struct, tag="polled", array_like=True, frozen=True):
-    """Messages of one queue were handed out.
-
-    Attributes:
-        at: when, which is the moment of the check that the lease still holds.
-        place: of which queue.
-        first: offset of the first.
-        last: offset of the last.
-        count: how many.
-        epoch: of the lease; 0 when there was none.
-        age_ms: since the oldest was stored, by the clock of the day.
-    """
+    """Messages of one queue were handed out."""
 
     at: float
     place: Place
@@ -166,10 +156,6 @@ class LatestHandOut:
 
     A process can be stopped at any moment, also after the check of a lease and before its journal has the messages. So
     that the journal has the moment of the check, and the epoch of then.
-
-    Attributes:
-        at: when the lease was checked.
-        epoch: of the lease; 0 when there was none.
     """
 
     def __init__(self) -> None:
@@ -196,16 +182,7 @@ def end_of_process() -> threading.Event:
 
 @dataclass(frozen=True)
 class Setting:
-    """The place where a group is at work.
-
-    Attributes:
-        nameserver: addresses of the name servers.
-        topic: that it reads.
-        group: its name.
-        allocation: its strategy.
-        options: of its consumers, beside the defaults.
-        list_of_members: a file with the client ids as JSON, for members that know nothing of leases.
-    """
+    """The place where a group is at work."""
 
     nameserver: str
     topic: str

@@ -32,15 +32,7 @@ PATIENCE_S = 60.0
 
 @dataclass
 class Plan:
-    """The plan of a run.
-
-    Attributes:
-        rounds: how many rebalances.
-        rate: messages per second.
-        allocation: strategy of the group.
-        chance: all that is random comes from it.
-        tell: takes the share that is done.
-    """
+    """The plan of a run."""
 
     rounds: int
     rate: int

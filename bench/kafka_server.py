@@ -42,9 +42,6 @@ class KafkaServer:
         jars: folder of `org.apache.kafka:kafka_2.13` and all that it needs.
         folder: empty, for data and logs.
         partitions: of topics, which are made when somebody writes to them.
-
-    Attributes:
-        address: HOST:PORT for clients.
     """
 
     def __init__(self, jars: Path, folder: Path, partitions: int) -> None:

@@ -27,16 +27,7 @@ LEASE_S = 1.5
 
 @dataclass
 class Plan:
-    """The plan of a run.
-
-    Attributes:
-        rounds: how many faults.
-        rate: messages per second.
-        chance: all that is random comes from it.
-        network: that of the replicas; None when there is none.
-        tell: takes the share that is done, and what comes next.
-        fault: the only one that is done; all kinds when it is empty.
-    """
+    """The plan of a run."""
 
     rounds: int
     rate: int
@@ -48,19 +39,7 @@ class Plan:
 
 @dataclass
 class KillLine:
-    """The result of a run.
-
-    Attributes:
-        name: scenario.
-        faults: how often each was done.
-        seconds: how long the producer sent.
-        failovers: how often another replica became the master.
-        failover_median_s: until it led, by what the replicas say of themselves.
-        failover_worst_s: the longest.
-        verdict: what receipts, log and journals prove.
-        offsets_back: how often a committed offset was seen to go back.
-        differences: what `minimq-broker check --compare` has found.
-    """
+    """The result of a run."""
 
     name: str
     faults: Mapping[str, int]

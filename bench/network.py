@@ -34,9 +34,6 @@ class Network:
     Args:
         names: of the nodes.
 
-    Attributes:
-        addresses: hosts of the nodes.
-
     Raises:
         NoNamespaces: the text says why.
     """

@@ -30,15 +30,7 @@ NOWHERE = -1
 
 
 class Read(msgspec.Struct, tag="read", array_like=True, frozen=True):
-    """Messages of one queue were handed out, one after the other.
-
-    Attributes:
-        at: when, by the monotonic clock, which all processes of a machine share.
-        asked: when the poll began.
-        queue_id: of which queue.
-        first: offset of the first.
-        numbers: of the messages.
-    """
+    """Messages of one queue were handed out, one after the other."""
 
     at: float
     asked: float
@@ -48,14 +40,7 @@ class Read(msgspec.Struct, tag="read", array_like=True, frozen=True):
 
 
 class Told:
-    """The answers to a producer about each message, as files in a folder.
-
-    Attributes:
-        queues: queue by number of the message; `NOWHERE` when it was not acknowledged.
-        offsets: offset in it.
-        errors: texts of some errors.
-        seconds: how long it sent.
-    """
+    """The answers to a producer about each message, as files in a folder."""
 
     def __init__(self) -> None:
         self.queues = array("i")

@@ -108,12 +108,7 @@ class Delivery:
 
 
 class Journals:
-    """The records of the members of a group.
-
-    Attributes:
-        deliveries: all polls by queue, in the order of time.
-        commits: those that were acknowledged, by queue.
-    """
+    """The records of the members of a group."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
         self.deliveries: defaultdict[int, list[Delivery]] = defaultdict(list)

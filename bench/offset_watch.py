@@ -17,13 +17,7 @@ _ANSWER_S = 5.0
 
 
 class OffsetWatch:
-    """Asks the masters all the time while the block runs.
-
-    Attributes:
-        looks: how often they have answered.
-        went_back: how often an offset was lower than before.
-        examples: some of them as text.
-    """
+    """Asks the masters all the time while the block runs."""
 
     def __init__(self, nameserver: str, group: str, topic: str) -> None:
         self.looks = 0

@@ -15,11 +15,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 import msgspec
+from fault_trial import Verdict
 
 from minimq import MiniMQError, SimpleConsumer
 from minimq.errors import DeadlineExceeded, HandleExpired, Unavailable
@@ -49,17 +50,7 @@ class Did(StrEnum):
 
 
 class Line(msgspec.Struct, array_like=True, frozen=True):
-    """A line of a journal.
-
-    Attributes:
-        did: what was done.
-        asked: when the call began.
-        at: when it was over.
-        offset: of the message.
-        epoch: of its handle.
-        number: how often it was handed out; of what is given up, the delay in ms.
-        lane: of its message group, in a FIFO topic.
-    """
+    """A line of a journal."""
 
     did: Did
     asked: float
@@ -163,41 +154,22 @@ def work(nameserver: str, topic: str, name: str, journal: Path, seed: int, forge
 
 
 @dataclass
-class Verdict:
-    """Numbers of messages and hand-outs.
+class PopVerdict(Verdict):
+    """Numbers of hand-outs beside those of messages: lost are those that nobody has acknowledged."""
 
-    Attributes:
-        stored: messages.
-        handed_out: hand-outs that a worker has seen.
-        lost: messages that nobody has acknowledged.
-        two_hands: hand-outs while another had the message, or before the delay was over that it was given up for.
-        again: hand-outs that were asked for after the message had been acknowledged.
-        tries: hand-outs that were counted wrongly.
-        repeated: hand-outs that were not the first.
-        out_of_order: hand-outs while an older message of the message group was neither done nor handed out with it.
-        damaged: data directories in which `minimq-broker check` finds something; also what is saved of the queue, if it
-            does not follow from the log.
-        examples: some findings as text.
-    """
-
-    stored: int = 0
     handed_out: int = 0
-    lost: int = 0
+    #: While another had the message, or before the delay was over that it was given up for.
     two_hands: int = 0
+    #: Asked for after the message had been acknowledged.
     again: int = 0
+    #: Counted wrongly.
     tries: int = 0
+    #: Not the first.
     repeated: int = 0
+    #: While an older message of the message group was neither done nor handed out with it.
     out_of_order: int = 0
-    damaged: int = 0
-    examples: list[str] = field(default_factory=list)
 
-    def find(self, *what: object) -> None:
-        if len(self.examples) < 10:
-            self.examples.append(" ".join(map(str, what)))
-
-    @property
-    def is_sound(self) -> bool:
-        return not (self.lost or self.two_hands or self.again or self.tries or self.damaged or self.out_of_order)
+    WRONG = ("lost", "two_hands", "again", "tries", "damaged", "out_of_order")
 
 
 class _Hand:
@@ -245,7 +217,9 @@ class _Hand:
         return at < self._freed_at and any(begin <= at < end for begin, end in self._kept)
 
 
-def judge(journals: Mapping[str, Path], killed: Mapping[str, float], faults: Iterable[float], stored: int) -> Verdict:
+def judge(
+    journals: Mapping[str, Path], killed: Mapping[str, float], faults: Iterable[float], stored: int
+) -> PopVerdict:
     """Compare the journals of all workers.
 
     Args:
@@ -266,7 +240,7 @@ def judge(journals: Mapping[str, Path], killed: Mapping[str, float], faults: Ite
                 hands[line.offset][key].add(line)
     _end_with_older(hands)
     moments = sorted([*faults, *killed.values()])
-    verdict = Verdict(stored, sum(map(len, hands.values())))
+    verdict = PopVerdict(stored, handed_out=sum(map(len, hands.values())))
     for offset in range(stored):
         found = [hand for _, hand in sorted(hands[offset].items())]
         _judge_message(verdict, offset, found, moments)
@@ -295,7 +269,7 @@ def _end_with_older(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
                     given_up[key] = hand.released
 
 
-def _judge_order(verdict: Verdict, hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
+def _judge_order(verdict: PopVerdict, hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
     """Find hand-outs ahead of an older message of their message group."""
     for offsets in _by_lane(hands):
         done_at = 0.0  # all older ones
@@ -311,7 +285,7 @@ def _judge_order(verdict: Verdict, hands: Mapping[int, dict[tuple[int, str], _Ha
             done_at = max(done_at, first)
 
 
-def _judge_message(verdict: Verdict, offset: int, hands: list[_Hand], moments: list[float]) -> None:
+def _judge_message(verdict: PopVerdict, offset: int, hands: list[_Hand], moments: list[float]) -> None:
     verdict.repeated += max(0, len(hands) - 1)
     if not any(hand.acks for hand in hands):
         verdict.lost += 1

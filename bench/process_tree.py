@@ -16,14 +16,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class Descendant:
-    """A process as it was when it was looked at.
-
-    Attributes:
-        pid: its id.
-        parent: id of its parent.
-        started: when it started, in ticks since the system did; tells it from a later one with the same id.
-        command: its command line.
-    """
+    """A process as it was when it was looked at."""
 
     pid: int
     parent: int

@@ -37,13 +37,7 @@ def machine_busy_seconds() -> float:
 
 @dataclass
 class Usage:
-    """The cost of a stretch of time.
-
-    Attributes:
-        seconds: by the clock.
-        server_cpu_s: of the brokers.
-        others_cpu_s: of everything on the machine that is neither broker nor workload: noise.
-    """
+    """The cost of a stretch of time."""
 
     seconds: float = 0.0
     server_cpu_s: float = 0.0

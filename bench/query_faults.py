@@ -294,15 +294,7 @@ def kill_all_staged(scene: Scene) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault.
-
-    Attributes:
-        carry_out: does it at its moment, and tells whether that came.
-        weight: how often it comes, compared with others.
-        kills_driver: whether the query has to be started again.
-        needs_executors: whether executors have to be processes of their own.
-        needs_transactions: whether its moment is one of a transaction.
-    """
+    """One kind of fault."""
 
     carry_out: Callable[[Scene], bool]
     weight: int = 1

@@ -47,20 +47,7 @@ SOON_IN_DOUBT: Mapping[str, float] = {
 
 @dataclass
 class Line:
-    """The result of a run.
-
-    Attributes:
-        name: scenario.
-        rounds: how many rebalances there were.
-        seconds: how long the producer sent.
-        sent_per_s: by the producer.
-        consumed_per_s: handed out, from its first message to the end of the drain.
-        verdict: what the journals prove.
-        waits: ages of messages in rebalances.
-        computed: allocations by a member for each rebalance that it saw; None if no member has left in order.
-        offsets_back: how often a committed offset was seen to go back.
-        notes: what else is to be told, by name.
-    """
+    """The result of a run."""
 
     name: str
     rounds: int

@@ -35,16 +35,7 @@ _LEASES = 3
 
 @dataclass
 class Faults:
-    """Carries out faults, one after the other.
-
-    Attributes:
-        cluster: whose replicas are disturbed.
-        chance: decides all that is random.
-        tell: takes the share of the faults that is done, and what comes next.
-        fault: the only one that is done; all kinds when it is empty.
-        done: how often each was done.
-        failovers: seconds from each fault of a master until another one led; only where one did.
-    """
+    """Carries out faults, one after the other."""
 
     cluster: ReplicaCluster
     chance: random.Random

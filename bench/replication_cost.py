@@ -20,17 +20,7 @@ _TOPIC = "cost"
 
 @dataclass
 class CostLine:
-    """Medians of several runs; CPU is in seconds per million messages of `send_many`.
-
-    Attributes:
-        slaves: how many, synchronous ones.
-        per_second: messages of `send_many`.
-        client_cpu: of the producer.
-        master_cpu: of the master.
-        slave_cpu: of the slave.
-        p50_ms: of single sends, one after the other.
-        p99_ms: the same.
-    """
+    """Medians of several runs; CPU is in seconds per million messages of `send_many`."""
 
     slaves: int
     per_second: float

@@ -29,17 +29,7 @@ _LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True)
 class Job:
-    """A streaming query that copies all that a topic holds now; made again with the same values it goes on.
-
-    Attributes:
-        nameserver: of the cluster.
-        source: topic to read.
-        target: topic to write.
-        checkpoint: folder.
-        batch_rows: most messages in a micro-batch.
-        keyed: whether all messages of one key go to one queue.
-        transactional: whether each micro-batch is written by a transaction.
-    """
+    """A streaming query that copies all that a topic holds now; made again with the same values it goes on."""
 
     nameserver: str
     source: str
@@ -62,10 +52,6 @@ class SparkDriver:
         number: tells it from others in the folder.
         with_executors: whether they are processes of their own.
         java_options: for all processes of Java.
-
-    Attributes:
-        with_executors: whether they are.
-        log_path: what the driver logs.
     """
 
     def __init__(self, folder: Path, number: int, *, with_executors: bool, java_options: str = "") -> None:

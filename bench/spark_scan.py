@@ -42,18 +42,7 @@ SLICE = 500_000
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """The median run of one query.
-
-    Attributes:
-        query: what it does.
-        rows: messages read.
-        seconds: from the call to the end, planning included.
-        rows_per_s: rows a second.
-        megabytes_per_s: megabytes of bodies a second.
-        spark_cpu_s: CPU seconds of the driver, Java and the Python workers.
-        broker_cpu_s: CPU seconds of all brokers and name servers.
-        tasks: partitions.
-    """
+    """The median run of one query."""
 
     query: str
     rows: int
@@ -77,13 +66,7 @@ class ScanResult:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The messages to store.
-
-    Attributes:
-        messages: how many; of those with properties there are half as many.
-        body_bytes: length of each body.
-        queues: how many of the eight have them.
-    """
+    """The messages to store."""
 
     messages: int
     body_bytes: int

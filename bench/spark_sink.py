@@ -41,17 +41,7 @@ FRAMES = {
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """The median run of one write.
-
-    Attributes:
-        write: which one.
-        columns: what rows have.
-        rows: how many.
-        seconds: from the call to the end.
-        rows_per_s: rows a second.
-        spark_cpu_s: CPU seconds of the driver, Java and the Python workers.
-        broker_cpu_s: CPU seconds of all brokers and name servers.
-    """
+    """The median run of one write."""
 
     write: str
     columns: str

@@ -22,13 +22,6 @@ class Load:
         rate: messages per second.
         seconds: how long.
         step_s: time between two moments at which some are handed in; all of a moment one after the other.
-
-    Attributes:
-        handed_in: the time of each message, by the clock `time.perf_counter`.
-        done: the time at which the outcome of each came; 0 while there is none.
-        receipts: by number; None for those that have failed or have no outcome.
-        errors: of those that have failed.
-        behind_s: by how much the loop was late at most: beyond a few ms, this process is what is measured.
     """
 
     def __init__(self, producer: Producer, topic: str, rate: int, seconds: float, step_s: float) -> None:

@@ -58,12 +58,7 @@ def _highest(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The transactions of a query, as one broker reports them.
-
-    Attributes:
-        decided: latest number that is decided there; -1 when none is.
-        staged: number of batches that readers do not see, or not yet.
-    """
+    """The transactions of a query, as one broker reports them."""
 
     decided: int
     staged: int

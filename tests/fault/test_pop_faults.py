@@ -30,7 +30,7 @@ def run(scenario: str, count: int) -> dict[str, Any]:
     assert told, errors
     found: dict[str, Any] = json.loads(told)
     print(found, errors)
-    assert found["stored"] > 20
+    assert found["sent"] > 20
     return found
 
 
