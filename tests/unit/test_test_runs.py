@@ -1,4 +1,4 @@
-"""The runs of these tests: who shares a worker, what a hanging test leaves behind, how choices at random are made."""
+"""The runs of these tests: who shares a worker, what is left out or repeated, and which secrets are found."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
+import lmdb
 import msgspec
 import pytest
 
@@ -140,6 +141,25 @@ def test_a_checkpoint_of_a_newer_release_is_a_named_error(stores: Stores, filled
 
 
 # ---- rows and entries ---------------------------------------------------------------------------
+
+
+def edit(path: Path, table: bytes, *, drop: int | None = None, change: int | None = None) -> None:
+    """Delete or change the row of that number in a table of the first segment."""
+    environment = lmdb.open(str(path / "commitlog" / SEGMENT), subdir=False, max_dbs=2, map_size=1 << 30)
+    with environment.begin(environment.open_db(table), write=True) as txn:
+        every = list(txn.cursor())
+        if drop is not None:
+            txn.delete(every[drop][0])
+        if change is not None:
+            key, value = every[change]
+            txn.put(key, bytes([value[0] ^ 1]) + value[1:])
+    environment.close()
+
+
+def test_a_lost_index_row_is_found(filled: Path) -> None:
+    edit(filled, b"consumequeue", drop=1)
+    [finding] = check_directory(filled).findings
+    assert finding.endswith("offset 3 has no index row")
 
 
 # ---- files that are cut off, missing, mixed -----------------------------------------------------

@@ -1,4 +1,4 @@
-"""Messages that are taken one by one, on a real engine: the bound of all runs of a broker, and reports."""
+"""Messages that are taken one by one, on a real engine: the bound of all runs of a broker."""
 
 from __future__ import annotations
 

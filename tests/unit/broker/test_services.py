@@ -14,12 +14,12 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import State
-from minimq_broker.services.append import AppendService
+from minimq_broker.services.append import MAX_WAITING, AppendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
-from minimq_common.errors import MiniMQError, NotMaster, SystemBusy
+from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, QUIET, make_batch
@@ -147,5 +147,53 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
                 await refused
         await engine.writes.settle(PATIENCE_S)
         assert engine.writes.pending_bytes == 0
+
+    with_engine(tmp_path, test)
+
+
+def test_a_listener_that_fails_costs_nobody_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: Engine) -> None:
+        def fail(_: object) -> None:
+            raise CorruptEntry("an index row does not match its CRC-32C")
+
+        engine.arrivals.listeners.append(fail)
+        data = make_batch([b"x" * 60])  # a second one waits for the room of the first
+        for _ in range(3):
+            done: asyncio.Queue[AppendJob] = asyncio.Queue()
+            await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=done.put_nowait))
+            assert (await done.get()).error is None
+        assert engine.writes.pending_bytes == 0
+
+    with_engine(tmp_path, test)
+    assert "a callback of a commit failed" in caplog.text
+
+
+def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
+    """A client that sends what is refused, and does not read why."""
+    asked = 0
+    reads = asyncio.Event()
+
+    async def requests() -> AsyncIterator[broker_pb2.AppendRequest]:
+        nonlocal asked
+        for asked in range(1, 5001):
+            yield broker_pb2.AppendRequest(request_id=asked, topic="t", batch=b"x")
+            await asyncio.sleep(0)
+
+    class Unread(Answers):
+        async def write(self, response: bytes) -> None:
+            await reads.wait()
+            await super().write(response)
+
+    async def test(engine: Engine) -> None:
+        answers = Unread(requests())
+        serving = asyncio.create_task(AppendService(engine).serve(answers.requests, cast("Any", answers)))
+        while asked < MAX_WAITING:  # noqa: ASYNC110 - a stream's doing, which tells nobody
+            await asyncio.sleep(0.001)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert MAX_WAITING <= asked <= MAX_WAITING + 10
+        reads.set()
+        await serving
+        assert sorted(result.request_id for result in answers.results) == list(range(1, 5001))
 
     with_engine(tmp_path, test)

@@ -128,6 +128,13 @@ def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: in
     assert has_any(reader, 5.0 + due_s)
 
 
+def test_a_message_shows_the_beginning_of_its_body() -> None:
+    data = encode([one(body=b"caf\xc3\xa9"), one(body=b"x" * 5000)])
+    short, long = take(fetched(0, EncodedBatch(0, 0, 0, 2, data)), 2, 0.0)
+    assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
+    assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
+
+
 def test_a_large_batch_is_opened_in_parts_between_which_others_run() -> None:
     handed = fetched(0, stored(0, 3), stored(3, 5_000)).hand_over(10, 0.0)
     parts: list[int] = []

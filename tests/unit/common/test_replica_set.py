@@ -288,6 +288,3 @@ def test_the_record_learns_from_its_master_which_log_it_is_of() -> None:
     told = renew(known, report(last_term=5, log_id="ours"))
     assert (told.log_id, told.version) == ("ours", known.version + 1)
     assert renew(told, report(last_term=5, log_id="ours")) is told
-
-
-# ---- as they are stored --------------------------------------------------------------------------

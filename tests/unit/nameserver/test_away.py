@@ -50,6 +50,14 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
     assert [broker.broker_name for broker in table.brokers()] == ["broker-b"]
 
 
+def test_a_silent_broker_went_when_it_was_heard_last() -> None:
+    table = table_of(state("broker-a"), state("broker-a", 1))
+    assert table.heartbeat(2, 1, now=3)
+    table.expire(now=20)
+    [away] = table.away()
+    assert (away.since, away.stopped) == (3, False)
+
+
 def test_a_broker_is_not_away_while_a_slave_can_be_read() -> None:
     table = table_of(state("broker-a"), state("broker-a", 1))
     table.unregister(1, now=1)

@@ -55,9 +55,6 @@ def test_a_slave_learns_its_master() -> None:
     assert table.master_of("broker-a") == "broker-a-0:10911"
 
 
-# ---- Which topics have changed -------------------------------------------------------------------
-
-
 # ---- Two brokers for one place -------------------------------------------------------------------
 
 
