@@ -411,4 +411,4 @@ class AppendMachine(RuleBasedStateMachine):
 
 
 TestAppendMachine = AppendMachine.TestCase
-TestAppendMachine.settings = settings(max_examples=300, stateful_step_count=25, deadline=None)
+TestAppendMachine.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

@@ -137,7 +137,7 @@ def expected_queues(states: Sequence[BrokerState], topic: str) -> list[QueueData
     return queues
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(st.lists(STEPS, max_size=25))
 def test_routes_follow_from_the_brokers_alone(steps: list[Step]) -> None:
     world = World()
@@ -166,7 +166,7 @@ def test_routes_follow_from_the_brokers_alone(steps: list[Step]) -> None:
     assert (world.table.brokers(), list(world.table.topics()), world.table._told) == ([], [], {})
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(
     st.lists(STEPS, max_size=12, unique_by=(lambda step: step.number, lambda step: (step.name, step.broker_id))),
     st.data(),
