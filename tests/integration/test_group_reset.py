@@ -124,6 +124,11 @@ def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
             r"offset 2 is not in .*/broker-a/0 \(0 to 1\), .*/broker-b/0 \(0 to 1\) and 3 more: nothing was changed",
             lambda: admin.reset_offsets(group, topic, 2),
         ),
+        (
+            OffsetOutOfRange,
+            "nothing was changed; if it is a time, in milliseconds since 1970, write 1795345310757ms",
+            lambda: admin.reset_offsets(group, topic, 1795345310757),
+        ),
         (InvalidArgument, "queues is empty", lambda: admin.reset_offsets(group, topic, queues=[])),
         (
             InvalidArgument,

@@ -238,22 +238,7 @@ def _stored(producer: Producer, key: str, queue: MessageQueue) -> bool:
         return False
 
 
-# ---- compression, topics made by themselves -----------------------------------------------------
-
-
-def test_compressed_batches_are_smaller_and_read_the_same(cluster: LocalCluster, topic: str) -> None:
-    bodies = [b'{"order": %d, "state": "paid"}' % number for number in range(1_000)]
-    sizes = {}
-    for compression in ("none", "zstd"):
-        with Producer(cluster.nameserver, compression=compression) as producer:
-            producer.send_many(Message(topic, body, keys=["k"]) for body in bodies)
-            producer.send(Message(topic, b"too small to be compressed"))
-            sizes[compression] = producer.statistics().bytes
-    assert sizes["zstd"] < sizes["none"] / 3
-    read = Counter(message.body for message in read_all(cluster.nameserver, topic))
-    assert read == Counter(2 * [*bodies, b"too small to be compressed"])
-    with pytest.raises(InvalidArgument, match="none, zstd"):
-        Producer(cluster.nameserver, compression="gzip")  # type: ignore[arg-type]
+# ---- topics made by themselves -------------------------------------------------------------------
 
 
 def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tmp_path: Path) -> None:

@@ -37,11 +37,6 @@ from support.waiting import wait_until
 PATIENCE_S = 60.0
 
 
-def queues_of(cluster: LocalCluster, topic: str) -> list[MessageQueue]:
-    with Admin(cluster.nameserver) as admin:
-        return admin.route(topic).write_queues()
-
-
 # ---- sending ------------------------------------------------------------------------------------
 
 
@@ -77,38 +72,6 @@ def test_receipts_come_in_the_order_of_the_messages(
     assert len(receipts) == len(stored) == len(messages)
     for message, receipt in zip(messages, receipts, strict=True):
         assert stored[receipt.queue, receipt.queue_offset] == message.body
-
-
-def test_in_a_queue_messages_of_one_call_keep_their_order(
-    cluster: LocalCluster, producer: Producer, topic: str
-) -> None:
-    queue = queues_of(cluster, topic)[3]
-    receipts = producer.send_many((Message(topic, b"%d" % number) for number in range(30_000)), queue=queue)
-
-    assert [receipt.queue_offset for receipt in receipts] == list(range(30_000))
-    assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"%d" % n for n in range(30_000)]
-
-
-def test_asynchronous_sends_to_a_queue_keep_their_order(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    queue = queues_of(cluster, topic)[0]
-    futures = [producer.send_async(Message(topic, b"%d" % number), queue=queue) for number in range(5000)]
-    producer.flush(PATIENCE_S)
-
-    assert [future.result(0).queue_offset for future in futures] == list(range(5000))
-    assert [message.body for message in read_queue(cluster.nameserver, queue)] == [b"%d" % n for n in range(5000)]
-
-
-def test_what_waits_travels_together(cluster: LocalCluster, producer: Producer, topic: str) -> None:
-    futures = [producer.send_async(Message(topic, b"%d" % number)) for number in range(5000)]
-    receipts = [future.result(PATIENCE_S) for future in futures]
-
-    assert len({(receipt.batch.producer_id, receipt.batch.sequence) for receipt in receipts}) < 1000
-    assert sorted(int(message.body) for message in read_all(cluster.nameserver, topic)) == list(range(5000))
-
-
-def test_messages_are_spread_over_queues_and_brokers(producer: Producer, topic: str) -> None:
-    used = {producer.send(Message(topic, b"x")).queue for _ in range(16)}
-    assert len(used) == 8
 
 
 def test_a_selector_chooses_the_queue(producer: Producer, topic: str) -> None:
@@ -246,14 +209,6 @@ def test_a_deleted_topic_refuses_and_made_again_begins_at_0(producer: Producer, 
         producer.send(Message(topic, b"x"))
     admin.create_topic(topic, queues=4)
     assert producer.send(Message(topic, b"new"), queue=queue).queue_offset == 0
-
-
-def test_no_name_server_says_what_to_do() -> None:
-    with (
-        Producer("127.0.0.1:1", send_timeout_s=0.1) as lost,
-        pytest.raises(Unavailable, match="no name server listening at "),
-    ):
-        lost.send(Message("t", b"x"))
 
 
 @pytest.mark.parametrize("options", [{"window": 0}, {"send_timeout_s": -1}, {"bogus": 1}, {"batch_bytes": 0}])
