@@ -23,7 +23,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture
 def commands() -> Iterator[None]:
     """The servers are started as users start them."""
     with real_commands():
@@ -52,6 +52,7 @@ def pids(cluster: LocalCluster) -> list[int]:
 # ---- Coming up and going ------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("commands")
 def test_all_brokers_are_registered_when_it_is_up_and_nothing_stays() -> None:
     with LocalCluster(brokers=3, nameservers=2) as cluster:
         assert [server.name for server in cluster.brokers] == ["broker-a", "broker-b", "broker-c"]
@@ -68,6 +69,7 @@ def test_all_brokers_are_registered_when_it_is_up_and_nothing_stays() -> None:
     cluster.stop()
 
 
+@pytest.mark.usefixtures("commands")
 def test_an_exception_ends_everything_as_well() -> None:
     processes: list[int] = []
     with pytest.raises(KeyboardInterrupt), LocalCluster(brokers=1) as cluster:  # noqa: PT012 - a block that is left
@@ -123,6 +125,7 @@ def test_what_breaks_a_rule_is_refused_before_anything_starts(arguments: dict[st
         LocalCluster(**arguments)  # type: ignore[arg-type]  # that is the point
 
 
+@pytest.mark.usefixtures("commands")
 def test_a_server_that_does_not_start_says_why_and_the_others_end() -> None:
     cluster = LocalCluster(brokers=2, broker_options={"no_such_option": 1})
     with pytest.raises(InvalidArgument, match=r"broker-a ended with status 2.*\n(.*\n)*.*No such option"):

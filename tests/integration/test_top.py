@@ -220,9 +220,9 @@ def test_a_cluster_that_is_away_is_told_of_until_it_is_back(own: LocalCluster) -
         assert shown.end() == 130
 
 
-def test_a_terminal_is_as_it_was_after_sigterm(own: LocalCluster) -> None:
-    with terminal(own.nameserver) as shown:
-        shown.wait_for("flights")
+def test_a_terminal_is_as_it_was_after_sigterm(cluster: LocalCluster) -> None:
+    with terminal(cluster.nameserver) as shown:
+        shown.wait_for("brokers 2")
         shown.process.terminate()
         assert shown.end() == 143
 
