@@ -16,7 +16,6 @@ from minimq_common.errors import (
     GroupNotFound,
     InvalidArgument,
     TransportError,
-    Unavailable,
 )
 from minimq_proto.v1 import broker_pb2
 from support.groups import PATIENCE_S, committed, fill, members_of, start
