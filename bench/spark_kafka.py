@@ -1,4 +1,4 @@
-"""Spark with minimq and with Kafka, side by side: the same rows, one session, in turn.
+"""Spark with minimq and with Kafka, side by side: the same rows, in turn, each kind of work in a Java of its own.
 
     make bench-spark-kafka [ARGS="--runs 5 --only stream"]
 
@@ -27,10 +27,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from kafka_server import KafkaServer
 from process_tree import descendants
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -53,14 +55,7 @@ _GIVE_UP_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one run.
-
-    Attributes:
-        seconds: from the call to the end.
-        java: CPU seconds of Spark's Java.
-        python: CPU seconds of this process and of the workers.
-        broker: CPU seconds of the servers.
-    """
+    """The cost of one run."""
 
     seconds: float
     java: float
@@ -76,21 +71,14 @@ class Cost:
             self.broker - before.broker,
         )
 
-    def per(self, count: int) -> Cost:
+    def per(self, number: int) -> Cost:
         """Return the share of one of so many."""
-        return Cost(self.seconds / count, self.java / count, self.python / count, self.broker / count)
+        return Cost(self.seconds / number, self.java / number, self.python / number, self.broker / number)
 
 
 @dataclass(frozen=True)
 class Case:
-    """The same work for both.
-
-    Attributes:
-        kind: of work.
-        name: what is done.
-        minimq: does it with minimq and returns what it has cost, given a number that no other run has.
-        kafka: the same with Kafka.
-    """
+    """The same work for both."""
 
     kind: str
     name: str
@@ -139,17 +127,11 @@ def _cpu_s(pid: int) -> float:
 
 
 class Sides:
-    """Sources and sinks of both.
+    """Sources and sinks of both, in a session that is set before each case, with checkpoints and files in a folder."""
 
-    Args:
-        spark: the session.
-        nameserver: of minimq.
-        kafka: HOST:PORT of Kafka.
-        folder: for checkpoints and files.
-    """
+    spark: SparkSession
 
-    def __init__(self, spark: SparkSession, nameserver: str, kafka: str, folder: Path) -> None:
-        self.spark = spark
+    def __init__(self, nameserver: str, kafka: str, folder: Path) -> None:
         self._minimq = {"nameserver": nameserver}
         self._kafka = {"kafka.bootstrap.servers": kafka}
         self._folder = folder
@@ -177,9 +159,9 @@ class Sides:
         frame = self.spark.range(0, rows, 1, FILES).selectExpr("concat('key-', id) key", "lpad(id, 100, '0') value")
         frame.write.parquet(str(self._folder / "files"))
 
-    def fill_kafka(self, topic: str, count: int, size: int, queues: int) -> None:
+    def fill_kafka(self, topic: str, messages: int, size: int, queues: int) -> None:
         """Send messages to some queues of Kafka, in batches as large as those of minimq."""
-        frame = self.spark.range(0, count, 1, queues).selectExpr(
+        frame = self.spark.range(0, messages, 1, queues).selectExpr(
             "concat('key-', id) AS key", f"lpad(id, {size}, '0') AS value", "spark_partition_id() AS partition"
         )
         large = {"kafka.batch.size": "1000000", "kafka.linger.ms": "100", "kafka.buffer.memory": "67108864"}
@@ -233,12 +215,12 @@ class Cases:
 
     def all(self) -> Iterator[Case]:
         """Yield all of it."""
-        for size, (_, count) in SIZES.items():
+        for size, (_, messages) in SIZES.items():
             for columns in (PAIR, None):
                 name = f"{size}, {'offset and body' if columns else 'all columns'}"
                 read = partial(self._read, topic_of(size), columns)
                 yield Case("read", name, partial(read, 0), partial(read, 1))
-                follow = partial(self._follow, topic_of(size), columns, count // 4)
+                follow = partial(self._follow, topic_of(size), columns, messages // 4)
                 yield Case("stream", name, partial(follow, 0), partial(follow, 1))
         kafka = partial(self._write, self._sides.to_kafka)
         for name, exactly in (("at least once", False), ("exactly once, Kafka at least once", True)):
@@ -307,16 +289,13 @@ def topic_of(size: str) -> str:
     return "size-" + size.replace(" ", "").lower()
 
 
-def run(cases: list[Case], runs: int) -> None:
-    """Do all work once to warm up, and then so often, in turn."""
-    number = 0
+def run(case: Case, runs: int, numbers: Iterator[int]) -> None:
+    """Do the work of a case once to warm up, and then so often, in turn."""
     for turn in range(runs + 1):
-        for case in cases:
-            for side in ("minimq", "kafka") if turn % 2 else ("kafka", "minimq"):
-                number += 1
-                cost = getattr(case, side)(number)
-                if turn:
-                    case.costs[side].append(cost)
+        for side in ("minimq", "kafka") if turn % 2 else ("kafka", "minimq"):
+            cost = getattr(case, side)(next(numbers))
+            if turn:
+                case.costs[side].append(cost)
 
 
 def result(case: Case) -> dict[str, object]:
@@ -350,19 +329,24 @@ def show(results: list[dict[str, object]]) -> None:
 
 @contextmanager
 def spark_with(jars: Path, cores: int) -> Iterator[SparkSession]:
-    """Start Spark with its Kafka source."""
+    """Start Spark with its Kafka source, in a Java that has compiled nothing yet, and end both."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     found = [path for path in sorted(jars.glob("*.jar")) if path.name.startswith(_JARS)]
-    print("with", ", ".join(path.name for path in found), file=sys.stderr)
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.jars", ",".join(map(str, found)))
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "OFF")
     # A query with a hundred micro-batches ends no sooner because it remembers them.
     session = builder.config("spark.sql.streaming.numRecentProgressUpdates", "200").getOrCreate()
+    gateway = session.sparkContext._gateway
     try:
         yield session
     finally:
         session.stop()
+        assert gateway is not None
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # which its Java ends with
+        gateway.proc.wait()
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 def main() -> None:
@@ -382,8 +366,7 @@ def main() -> None:
         (folder / "kafka").mkdir()
         kafka = stack.enter_context(KafkaServer(given.jars / "server", folder / "kafka", QUEUES))
         cluster = stack.enter_context(LocalCluster(brokers=1))
-        spark = stack.enter_context(spark_with(given.jars / "source", given.cores))
-        sides = Sides(spark, cluster.nameserver, kafka.address, folder)
+        sides = Sides(cluster.nameserver, kafka.address, folder)
         servers = [server.pid for server in (*cluster.brokers, *cluster.nameservers) if server.pid]
         watch = Stopwatch([*servers, kafka.pid])
         chosen = [
@@ -391,19 +374,23 @@ def main() -> None:
             for case in Cases(sides, watch, given.batches).all()
             if given.only is None or given.only == case.kind or given.only in case.name
         ]
-        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
+        fresh_spark = partial(spark_with, given.jars / "source", given.cores)
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer, fresh_spark() as sides.spark:
             admin.create_topic("out", queues=QUEUES)
-            topics = {topic_of(size): (count, length) for size, (length, count) in SIZES.items()}
+            topics = {topic_of(size): (messages, length) for size, (length, messages) in SIZES.items()}
             topics |= {f"few-{most}": ((given.batches + 2 * WARM) * most, 100) for most in (1, QUEUES)}
-            for topic, (count, length) in topics.items():
+            for topic, (messages, length) in topics.items():
                 admin.create_topic(topic, queues=QUEUES)
-                share = count if topic.startswith("few") else round(count * given.share)
+                share = messages if topic.startswith("few") else round(messages * given.share)
                 # With one message in a micro-batch: Kafka's source reads at least one of each queue that has any.
                 queues = 1 if topic == "few-1" else QUEUES
                 fill(producer, topic, share, length, queues)
                 sides.fill_kafka(topic, share, length, queues)
-        sides.write_files(round(SIZES["100 B"][1] / 2 * given.share))
-        run(chosen, given.runs)
+            sides.write_files(round(SIZES["100 B"][1] / 2 * given.share))
+        numbers = count(1)
+        for case in chosen:
+            with fresh_spark() as sides.spark:
+                run(case, given.runs, numbers)
         results = [result(case) for case in chosen]
     if given.output == "table":
         show(results)
