@@ -1,0 +1,133 @@
+"""The ends of acknowledgements that are under way, on a real event loop and without brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minimq.connection.connection import Connection
+from minimq.receiving.work_queues.pop_stream import Answered, SettleKey
+from minimq.receiving.work_queues.popped import ReceiptHandle, Span
+from minimq.receiving.work_queues.settler import DONE, Settlement, Settler
+from minimq_common.errors import Closed
+from minimq_common.model import MessageQueue
+from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+
+
+class Brokers:
+    """Stand for the streams to brokers: they answer when they are told to."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.requests: list[tuple[str, list[int]]] = []
+        self._connection = connection
+        self._waiting: list[tuple[str, list[int], Answered]] = []
+        self._answering: set[str] = set()
+
+    async def stream_of(self, queue: MessageQueue) -> Any:
+        return SimpleNamespace(settle=partial(self._settle, queue.broker_name))
+
+    def _settle(self, name: str, _: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
+        offsets = [at for first, end in spans for at in range(first, end)]
+        self.requests.append((name, offsets))
+        self._waiting.append((name, offsets, answered))
+        self._connection.call_soon(self._answer)
+
+    def may_answer(self, *names: str) -> None:
+        self._answering.update(names)
+        self._connection.call_soon(self._answer)
+
+    def _answer(self) -> None:
+        for item in [item for item in self._waiting if item[0] in self._answering]:
+            self._waiting.remove(item)
+            item[2]([], None)
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    made = Connection(["127.0.0.1:1"])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def brokers(connection: Connection) -> Brokers:
+    return Brokers(connection)
+
+
+def made_settler(connection: Connection, brokers: Brokers) -> Settler:
+    routes = SimpleNamespace(refresh_soon=lambda _: None)
+    client: Any = SimpleNamespace(connection=connection, routes=routes)
+    settler = Settler(client, "g", "c", PATIENCE_S, connection.check_open)
+    settler.stream_of = brokers.stream_of  # type: ignore[method-assign]
+    return settler
+
+
+@pytest.fixture
+def acknowledge(connection: Connection, brokers: Brokers) -> Callable[..., Future[None]]:
+    settler = made_settler(connection, brokers)
+
+    def acknowledge(offset: int, name: str = "a") -> Future[None]:
+        return settler.ack_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)))
+
+    return acknowledge
+
+
+@pytest.mark.parametrize(("how", "is_free"), [(DONE, True), (Settlement(broker_pb2.POP_OUTCOME_EXTEND, 1000), False)])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
+    connection: Connection, brokers: Brokers, how: Settlement, epochs: int, *, is_free: bool
+) -> None:
+    """As when a broker takes so long that others are asked, while messages that nobody wants are acknowledged."""
+    settler = made_settler(connection, brokers)
+    queue = MessageQueue("t", "a", 0)
+
+    async def cancel() -> bool:
+        for epoch in range(epochs):
+            settler.in_hand.add(queue, epoch, 2, 3600.0, suspect=False)
+        settling = asyncio.ensure_future(settler.settle_receipts({(queue, at): [(0, 2)] for at in range(epochs)}, how))
+        for _ in range(3):  # until it has asked
+            await asyncio.sleep(0)
+        assert len(brokers.requests) == epochs
+        settling.cancel()
+        await asyncio.wait([settling])
+        brokers.may_answer("a")
+        await asyncio.sleep(0)
+        return settler.in_hand.add(queue, epochs, 1, 3600.0, suspect=True)
+
+    added: Future[bool] = Future()
+    connection.call_soon(
+        lambda: asyncio.ensure_future(cancel()).add_done_callback(lambda t: added.set_result(t.result()))
+    )
+    assert added.result(PATIENCE_S) == is_free
+
+
+def test_who_waits_hears_that_the_connection_was_closed(
+    connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    futures = [acknowledge(0)]
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    futures.append(acknowledge(1))  # it waits for others
+    connection.close()
+    for future in futures:
+        assert isinstance(future.exception(PATIENCE_S), Closed)
+    with pytest.raises(Closed):
+        acknowledge(2)
+
+
+def test_callbacks_run_on_a_thread_of_their_own(
+    connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    """They may block, and call the consumer."""
+    brokers.may_answer("a")
+    called: list[bool] = []
+    acknowledge(0).add_done_callback(lambda _: called.append(connection.is_loop_thread))
+    wait_until(lambda: called == [False], PATIENCE_S)
