@@ -49,10 +49,12 @@ def messages(first: int, count: int) -> list[ReceivedMessage]:
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])
 def test_what_is_in_hand_of_a_queue_that_has_shrunk_is_read_again(end: int, again: int) -> None:
-    in_flight = InFlight(InFlightLimits(100, 1 << 20, 100), one_at_a_time=False)
+    in_flight = InFlight(InFlightLimits(5, 1 << 20, 100), one_at_a_time=False)
     in_flight.start(QUEUE, 10)
     [delivery] = in_flight.take([messages(10, 5)])
+    assert in_flight.blocked == {QUEUE}
     assert in_flight.start_over(QUEUE, end) == again
+    assert in_flight.blocked == set()
     assert not in_flight.is_current(delivery)
     assert in_flight.offsets({}) == {QUEUE: again}
 
