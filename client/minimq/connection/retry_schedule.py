@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+
 from minimq_common.errors import MiniMQError
 
 #: Waits between two tries, in seconds: each is twice as long as the one before.
@@ -23,6 +25,8 @@ SHORTEST_TRY_S = 0.2
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Wait of a batch that was not tried, because no broker takes it.
 _NOWHERE_S = 0.1
+#: By which an error says how long servers were waited for.
+_WAITED = re.compile(r" \(waited [^()]* s(, as [^()]* says)?\)")
 
 
 class RetrySchedule:
@@ -55,8 +59,10 @@ class RetrySchedule:
         self._answer = error if error.answered else self._answer
         left_s = self.left_s(now)
         if not left_s:
-            shown = self._answer or error
-            raise (after_waiting(shown, self._timeout_s, self._option) if self._timeout_s or self._option else shown)
+            shown, self._answer = self._answer or error, None  # who asks later on hears what is the matter then
+            if not self._timeout_s and not self._option:
+                raise shown
+            raise after_waiting(shown, self._timeout_s, self._option) from None
         pause_s = min(max(self._pause_s, error.retry_after_s), left_s)
         self._pause_s = longer(self._pause_s)
         return pause_s
@@ -83,4 +89,5 @@ def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: boo
 def after_waiting(error: MiniMQError, waited_s: float, option: str = "") -> MiniMQError:
     """Return an error that also says how long servers were waited for, and which option sets that, if it is given."""
     said = f", as {option} says" if option else ""
-    return error.with_message(f"{error.message} (waited {round(waited_s, 2):g} s{said})")
+    message = _WAITED.sub("", error.message)  # of a wait that was part of this one
+    return error.with_message(f"{message} (waited {round(waited_s, 2):g} s{said})")

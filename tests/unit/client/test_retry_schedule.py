@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from minimq.connection.at_master import with_retries
 from minimq.connection.retry_schedule import RetrySchedule, after_waiting, batch_pause_s, try_timeout_s
 from minimq_common import errors
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
@@ -55,6 +56,24 @@ def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() ->
     assert (caught.value.away, caught.value.retry_after_s) == ((away,), 2.0)
     assert after_waiting(AWAY, 1.5).message == "nothing listens there (waited 1.5 s)"
     assert AWAY.message == "nothing listens there"
+
+
+def test_the_error_of_a_wait_within_another_one_says_how_long_the_other_one_took() -> None:
+    def inner(_: float) -> None:
+        raise after_waiting(AWAY, 1.5)
+
+    with pytest.raises(Unavailable, match=r"^nothing listens there \(waited 0 s, as readTimeout says\)$") as caught:
+        with_retries(inner, 0.0, option="readTimeout")
+    assert caught.value.__suppress_context__, "the traceback shows both"
+
+
+def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
+    schedule = RetrySchedule(1.0, 100.0)
+    schedule.pause_s(SystemBusy("just started"), 100.0)
+    with pytest.raises(SystemBusy, match="just started"):
+        schedule.pause_s(AWAY, 101.0)
+    with pytest.raises(Unavailable, match="nothing listens there"):
+        schedule.pause_s(AWAY, 102.0)
 
 
 @pytest.mark.parametrize(
