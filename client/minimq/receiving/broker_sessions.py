@@ -190,6 +190,8 @@ class BrokerSessions:
         if broker.number != number:
             return
         broker.session = None
+        if error is not None:  # a broker that is full is not asked sooner than it wants
+            broker.retry_at += max(error.retry_after_s - PAUSE_S, 0.0)
         if error is None or isinstance(error, TransportError):
             broker.outage.failed(
                 "group: session is broken, trying again broker=%s address=%s reason=%s",

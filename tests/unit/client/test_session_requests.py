@@ -1,9 +1,12 @@
-"""Statements of a member about many queues are split into several requests."""
+"""Statements of a member about many queues are split into several requests; when an ended session is opened again."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
+from minimq.connection.connection import Connection
 from minimq.filtering.message_filter import MessageFilter
 from minimq.rebalance import allocation
 from minimq.receiving import broker_sessions
@@ -11,7 +14,7 @@ from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer import check_subscriptions, new_client_id
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, GiveBack, Saved
-from minimq_common.errors import InvalidArgument
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id
 from minimq_common.wire.bound_check import check_bounds
@@ -69,3 +72,24 @@ def test_client_ids_have_a_length() -> None:
     assert check_client_id(new_client_id())
     with pytest.raises(InvalidArgument, match="the client id has 513 characters, the limit is 512"):
         check_client_id("c" * 513)
+
+
+@pytest.mark.parametrize(
+    ("error", "again_at"), [(Unavailable("gone"), 0.2), (SystemBusy("full", retry_after_s=0.9), 0.9)]
+)
+def test_a_broker_is_not_asked_for_a_session_sooner_than_it_wants(error: MiniMQError, again_at: float) -> None:
+    asked_at: list[float] = []
+    now = 0.0
+
+    def master_of(_: str) -> None:
+        asked_at.append(now)
+
+    no = cast("Any", lambda *_: None)
+    sessions = broker_sessions.BrokerSessions(cast("Connection", None), master_of, no, no, no, no, heartbeat_s=10.0)
+    sessions.add(["a"])
+    for step in range(15):
+        now = step / 10
+        list(sessions.keep(now))
+        if not step:
+            sessions._ended(sessions._brokers["a"], 0, error)
+    assert asked_at[:2] == [0.0, pytest.approx(again_at)]
