@@ -191,6 +191,10 @@ class Leadership:
         point, unsent = self._meeting_point(follow), self._engine.unsent
         if point is None:
             log.debug("replication: slave has to copy everything id=%d", replica_id)
+            # It deletes what it has, so that it must not count as a member for any longer.
+            self.in_sync.attach(replica_id, 0, self._loop.time())
+            self.in_sync.detach(replica_id, self._loop.time())
+            self._moved()
             await self._send_to_copy(context)
             return
         feed = Feed(

@@ -111,6 +111,36 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
     assert caplog.text.count("in-sync set: not now, will try again") == 1
 
 
+def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=True)
+        engine.begin(1)
+        record = replace(RECORD, sync=True)
+        controller = DistantController(record)
+        controller.is_reached = True
+        patience = Patience(broken_s=LEASE_S, lag_s=LEASE_S)
+        leadership = Leadership(engine, record, 0, cast("Any", controller), patience, lease_clock() + LEASE_S)
+        engine.observer = replace(engine.observer, log_grew=leadership.grown)
+        leadership.grown()
+        dies = asyncio.Event()
+
+        async def requests() -> AsyncIterator[replication_pb2.ReplicaRequest]:
+            yield replication_pb2.ReplicaRequest(synced=engine.store.end)
+            await dies.wait()
+
+        serving = asyncio.create_task(leadership.serve(FOLLOW, requests(), cast("Any", Frames())))
+        await until(lambda: leadership.record.in_sync == {0, 1})
+        dies.set()
+        await serving
+        follow = replication_pb2.Follow(replica_id=1, term=1, run=6, address="host:1", anew=True)
+        await leadership.serve(follow, requests(), cast("Any", Frames()))
+        assert leadership.progress()[1].position == 0  # it deletes what it has
+        await until(lambda: leadership.record.in_sync == {0})
+        await leadership.stop()
+
+    with_engine(tmp_path, test)
+
+
 def test_a_lease_does_not_go_back(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
