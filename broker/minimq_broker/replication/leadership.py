@@ -27,7 +27,8 @@ from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
 
-#: Interval of checks of the in-sync set, in seconds; whoever joins is noticed at once.
+#: Interval of checks of the in-sync set, and pause after a change was refused, in seconds; whoever joins is noticed at
+#: once.
 _LOOK_S = 0.1
 #: Seconds before an unanswered change of the set is sent to the controller again.
 _ANSWER_S = 2.0
@@ -295,5 +296,9 @@ class Leadership:
         try:
             async with asyncio.timeout(_ANSWER_S):
                 self._take(await self._controller.change_in_sync(self.record, wanted))
-        except (ReplicaSetChanged, StaleTerm) as error:  # the answer to the next report has the details
+        except Exception as error:
+            await asyncio.sleep(_LOOK_S)  # each acknowledgement of a slave wakes this
+            if not isinstance(error, ReplicaSetChanged | StaleTerm):
+                raise
+            # The answer to the next report has the details.
             log.debug("replication: in-sync set not recorded wanted=%s reason=%s", sorted(wanted), error)
