@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 
+from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
@@ -177,23 +178,25 @@ class Snapshots:
             await writer.write(lambda: frame)
             copy.moved_at = self._loop.time()
 
-        snapshot, complete_from, end, log_id = await asyncio.to_thread(self._begin, copy)
-        for frame in state_frames(snapshot, copy.position, complete_from, log_id):
+        snapshot, complete_from, end, state = await asyncio.to_thread(self._begin, copy)
+        for frame in state_frames(snapshot, copy.position, complete_from, state.log_id):
             await write(frame)
         while copy.position < end:
-            position, entries = await asyncio.to_thread(self._entries, copy.position, end)
+            position, entries = await asyncio.to_thread(self._entries, copy.position, end, state)
             await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
             copy.position = position + sum(map(len, entries))
 
-    def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int, str]:
+    def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int, State]:
         with self._handle.reading() as store:
             snapshot = store.snapshot()
             copy.position = store.log.start
             end = max(store.confirmed, snapshot.position)
-            return snapshot, store.log.complete_from, end, store.state.log_id
+            return snapshot, store.log.complete_from, end, store.state
 
-    def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
+    def _entries(self, position: int, end: int, state: State) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:
+            if store.state is not state:  # other entries may stand there by now, or none
+                raise SystemBusy("the log of this broker was cut, or replaced, while it was copied: copy it again")
             return store.part(position, min(FRAME_BYTES, end - position))
 
 

@@ -12,6 +12,7 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication import copying
 from minimq_broker.replication.copying import Snapshots
 from minimq_broker.services.engine import Engine
+from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import PATIENCE_S
@@ -23,6 +24,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.frames: list[replication_pb2.ReplicaFrame] = []
+        self.coming = replication_pb2.ReplicaFrame()
         self.turn = asyncio.Semaphore(0)
         self.waits = asyncio.Event()
 
@@ -30,9 +32,10 @@ class Reader:
         return "ipv4:127.0.0.1:1"
 
     async def write(self, frame: bytes) -> None:
+        self.coming = replication_pb2.ReplicaFrame.FromString(frame)
         self.waits.set()
         await self.turn.acquire()
-        self.frames.append(replication_pb2.ReplicaFrame.FromString(frame))
+        self.frames.append(self.coming)
 
 
 @pytest.mark.parametrize("patience_s", [20.0, 0.0])
@@ -86,5 +89,34 @@ def test_a_copy_ends_with_what_is_confirmed(tmp_path: Path) -> None:
         assert not waiting.done()
         store.confirm(store.end)
         await waiting
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize("grows_again", [False, True])
+def test_a_copy_ends_when_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, grows_again: bool) -> None:
+    monkeypatch.setattr(copying, "FRAME_BYTES", 1)
+
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine, 10)
+        reader = Reader()
+        sending = asyncio.create_task(Snapshots(engine.handle, engine.unsent).send(cast("Any", reader)))
+        await reader.waits.wait()
+        while not reader.coming.entries:
+            reader.waits.clear()
+            reader.turn.release()
+            await reader.waits.wait()
+        cut_at = reader.coming.position + len(reader.coming.entries[0])
+        await engine.follow()
+        await engine.handle.change(lambda store: store.truncate(cut_at), "cut")
+        if grows_again:
+            await engine.lead(2, waits_for_replicas=False)
+            await make_topic(engine, 100)
+        for _ in range(100):
+            reader.turn.release()
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(SystemBusy, match="was cut"):
+                await sending
 
     with_engine(tmp_path, test)
