@@ -85,6 +85,14 @@ def test_a_record_that_is_gone_is_made_anew(stores: Stores, filled: Path) -> Non
     assert record.exists()
 
 
+def test_of_several_records_that_of_the_first_segment_stays(stores: Stores, filled: Path) -> None:
+    [record] = (filled / "commitlog").glob("*.first")
+    for position in range(1, 9):  # of another copy of the directory, say, over which this one was copied
+        record.with_stem(f"{position:020d}").touch()
+    opened(stores).close()
+    assert [*record.parent.glob("*.first")] == [record]
+
+
 def test_a_file_of_another_name_is_named(stores: Stores, filled: Path) -> None:
     (filled / "commitlog" / "foo.mdb").write_text("x")
     with pytest.raises(StoreError, match=r"foo\.mdb is not named like a segment.*: move it away"):

@@ -46,11 +46,12 @@ def keep(folder: Path, start: int) -> None:
     mark, former = folder / f"{start:020d}.first", _firsts(folder)
     if former == [mark]:
         return
+    others = [each for each in former if each != mark]
     try:
-        for other in former[:1]:
+        for other in others[:1]:
             other.rename(mark)  # which needs no space on a full disk, where old segments have to go
         mark.touch()
-        for other in former[1:]:
+        for other in others[1:]:
             other.unlink(missing_ok=True)
         sync_directory(folder)
     except OSError as error:
