@@ -80,7 +80,7 @@ class LeaseKeeper:
         """Grant queues to a member as soon as they exist and are free."""
         if not self._engine.groups.is_member(request.group, client_id):
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
-        now = request.now_ms or now_ms()
+        now = min(request.now_ms or now_ms(), now_ms())  # a master before this one may have been ahead
         since = {item.topic: now - item.ago_ms for item in request.begun}
         wishes = [_QueueRequest(item, Beginning(start, since.get(item.topic))) for item in request.queues]
         if is_back:

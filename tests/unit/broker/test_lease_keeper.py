@@ -9,6 +9,7 @@ from pathlib import Path
 from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.state import State
+from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import GroupBeginnings
@@ -57,6 +58,26 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
         client_id, granted = await told.get()
         assert (client_id, granted.offset) == ("next", 3)
         await asyncio.gather(holding, committing)
+        engine.streams.end()
+
+    with_engine(tmp_path, test)
+
+
+def test_a_member_whose_broker_was_ahead_of_this_one_passes_nothing_over(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine, messages=5)
+        told: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue()
+        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
+        engine.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
+        acquire = broker_pb2.AcquireQueues(
+            group="g",
+            queues=[broker_pb2.QueueEpoch(topic="t", queue_id=0)],
+            begun=[broker_pb2.TopicBegun(topic="t", ago_ms=600_000)],
+            now_ms=now_ms() + 3_600_000,
+        )
+        await keeper.acquire("member", acquire, broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST))
+        assert (await told.get()).granted.offset == 0
         engine.streams.end()
 
     with_engine(tmp_path, test)
