@@ -139,3 +139,29 @@ def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkey
         del engine.state.popped[letters]
 
     run_with(tmp_path, test)
+
+
+def test_of_a_consumer_that_does_not_read_its_refusals_no_more_requests_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(popping, "MAX_WAITING", 10)
+
+    async def test(_engine: Engine, consumer: Consumer, _service: PopService) -> None:
+        reads, write = asyncio.Event(), consumer.write
+
+        async def write_late(response: bytes) -> None:
+            await reads.wait()
+            await write(response)
+
+        consumer.write = write_late  # type: ignore[method-assign]
+        for _ in range(100):
+            consumer._requests.put_nowait(broker_pb2.PopRequest(group="no name!", client_id="a", cancels=[1]))
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        unread = consumer._requests.qsize()
+        reads.set()
+        assert unread > 70
+        for _ in range(100):
+            assert (await consumer._results.get()).HasField("failure")
+
+    run_with(tmp_path, test)

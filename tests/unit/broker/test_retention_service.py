@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import struct
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoredBatch
+from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
@@ -306,5 +307,31 @@ def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(t
         assert not result.popped.runs
         assert not result.HasField("failure")
         assert given_back[1:] == [Settle(7, [(0, 1), (1, 12)], PopOutcome.RETURN)]
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+
+
+def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(kept: Kept) -> None:
+        await kept.send(12)
+        await kept.until_saved()
+        kept.clock.now_ms += 1000
+        delete, begun, may_end = MessageStore.remove_first, threading.Event(), threading.Event()
+
+        def slowly(store: MessageStore, needed_from: int) -> bool:
+            begun.set()
+            assert may_end.wait(PATIENCE_S)
+            return delete(store, needed_from)
+
+        monkeypatch.setattr(MessageStore, "remove_first", slowly)
+        kept.retention.start()
+        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        stopping = asyncio.create_task(kept.retention.stop())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not stopping.done()
+        may_end.set()
+        await stopping
+        assert kept.engine.counters.segments_deleted == 1
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)

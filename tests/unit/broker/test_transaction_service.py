@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from minimq_broker.core.facts import StagedSequences, TransactionDecided
 from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import QueueKey
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held import transactions
 from minimq_broker.services.held.transactions import TransactionService
@@ -192,3 +195,37 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
         assert engine.counters.expired_by_age == 2  # transactions, of three batches
 
     with_engine(tmp_path, test)
+
+
+def test_no_segment_goes_while_a_commit_has_looked_for_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def first(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine)
+        for sequence in range(4):
+            await stage(engine, 0, sequence, body=bytes(20_000))
+
+    async def second(engine: Engine) -> None:
+        await engine.lead(2, waits_for_replicas=False)
+        store = engine.store
+        assert len(store.log.segments) > 1
+        service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
+        removal = threading.Thread(target=lambda: store.remove_first(NOTHING_NEEDED))
+        look = TransactionTable.missing
+
+        def look_and_dawdle(table: TransactionTable, wanted: TransactionDecided, log_start: int) -> int:
+            missing = look(table, wanted, log_start)
+            removal.start()
+            removal.join(0.1)
+            return missing
+
+        monkeypatch.setattr(TransactionTable, "missing", look_and_dawdle)
+        wanted = decision(0, {"broker-a": {7: [0]}})
+        await service.commit(broker_pb2.CommitTransactionRequest(name="x", decision=wanted))
+        removal.join()
+        assert store.figures.lost == 0
+        assert store.bounds(engine.state.queue("t", 0)) == (0, 1)
+
+    with_engine(tmp_path, first, segment_bytes=1 << 16)
+    with_engine(tmp_path, second, segment_bytes=1 << 16)
