@@ -249,7 +249,8 @@ class AsyncFace:
 
     _admin: Admin
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
         for name, function in inspect.getmembers(cls, lambda member: hasattr(member, _COLLECT)):
             if not inspect.iscoroutinefunction(function):  # those of a base are
                 setattr(cls, name, _asynchronous(function))

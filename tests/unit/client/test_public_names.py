@@ -157,11 +157,18 @@ def test_both_faces_are_called_alike(name: str) -> None:
 
 
 def test_a_class_of_ones_own_has_the_methods_of_the_asynchronous_admin() -> None:
-    class Own(minimq.aio.Admin):
+    class Named:
+        title = ""
+
+        def __init_subclass__(cls, *, title: str) -> None:
+            cls.title = title
+
+    class Own(minimq.aio.Admin, Named, title="own"):
         pass
 
+    assert Own.title == "own"
     assert inspect.iscoroutinefunction(Own.describe_topic)
-    assert all(getattr(Own, name) is getattr(minimq.aio.Admin, name) for name in public(Own))
+    assert all(getattr(Own, name) is getattr(minimq.aio.Admin, name) for name in public(minimq.aio.Admin))
 
 
 def test_all_errors_are_public() -> None:
