@@ -105,10 +105,11 @@ class Masters:
         masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in own if broker.master}
         lacking = [name for name in names or here if name in here and name not in masters]
         if lacking and (names or need == "all" or not masters):
-            others = ", ".join(name for name in masters if not names or name in names) or "none"
+            others = ", ".join(name for name in masters if not names or name in names)
+            remedy = f"name other brokers: {others}" if others else "start the others"
             raise Unavailable(
                 f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected "
-                f"(`minimq cluster status`), or name other brokers: {others}"
+                f"(`minimq cluster status`), or {remedy}"
             )
         unknown = [name for name in names if name not in masters]
         if unknown:
