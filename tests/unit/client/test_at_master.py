@@ -1,0 +1,85 @@
+"""The retry policy: which errors are tried again, where, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from minimq.connection.at_master import at_master
+from minimq_common.errors import (
+    DeadlineExceeded,
+    Fenced,
+    MiniMQError,
+    NotMaster,
+    StoreFull,
+    TopicNotFound,
+    Unavailable,
+)
+
+
+class Broker:
+    """A broker that has another address for each try, and what its masters answer, one after the other."""
+
+    def __init__(self, *answers: MiniMQError | str | None) -> None:
+        self.answers = [*answers]
+        self.asked: list[str] = []
+        self.failures: list[tuple[str, type[MiniMQError]]] = []
+
+    async def find(self) -> str:
+        self.asked.append(f"host-{len(self.asked)}")
+        return self.asked[-1]
+
+    def failed(self, address: str, error: MiniMQError) -> None:
+        self.failures.append((address, type(error)))
+
+    async def attempt(self, _: str) -> str:
+        answer = self.answers.pop(0)
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, MiniMQError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    def run(self, timeout_s: float = 5.0, again: Callable[[str, MiniMQError], bool] | None = None) -> str:
+        return asyncio.run(at_master(self, self.attempt, timeout_s, again=again))
+
+
+def test_the_next_try_goes_to_whoever_is_the_master_by_then() -> None:
+    broker = Broker(NotMaster("a slave"), Unavailable("gone"), "stored")
+    assert broker.run() == "stored"
+    assert broker.failures == [("host-0", NotMaster), ("host-1", Unavailable)]
+    assert len(broker.asked) == 3
+
+
+def test_what_trying_again_does_not_change_is_raised_at_once() -> None:
+    broker = Broker(TopicNotFound("orders"), "stored")
+    with pytest.raises(TopicNotFound):
+        broker.run()
+    assert len(broker.asked) == 1
+
+
+def test_the_caller_may_know_better() -> None:
+    broker = Broker(Fenced("the lease moves"), "stored")
+    assert broker.run(again=lambda _, error: isinstance(error, Fenced)) == "stored"
+
+
+def test_a_master_that_hangs_has_only_a_share_of_the_time() -> None:
+    broker = Broker(None, "stored")
+    assert broker.run(12.0) == "stored"  # the first share is 2 s
+    assert broker.failures == [("host-0", DeadlineExceeded)]
+
+
+def test_an_answer_says_more_than_none() -> None:
+    full = StoreFull("the disk is full: delete something")
+    with pytest.raises(StoreFull, match=r"delete something \(waited 0.3 s\)"):
+        Broker(full, *[None] * 9).run(0.3)
+
+
+def test_without_any_time_there_is_one_try() -> None:
+    broker = Broker(NotMaster("a slave"), "stored")
+    with pytest.raises(NotMaster):
+        broker.run(0.0)
+    assert Broker("stored").run(0.0) == "stored"

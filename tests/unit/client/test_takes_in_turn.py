@@ -1,0 +1,63 @@
+"""Takes from several brokers at once, by takes that end as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from minimq.errors import GroupConflict
+from minimq.receiving.work_queues import takes_in_turn
+from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
+from support.on_loop import on_loop
+
+PLACES = [PopPlace("t", name, f"{name}:1") for name in "abcd"]
+
+
+@on_loop
+async def test_messages_go_to_others_when_another_broker_refuses_at_the_same_moment() -> None:
+    returned: list[PoppedMessage] = []
+
+    async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
+        if place.broker_name == "d":
+            raise GroupConflict("members divide the queues there")
+        return TakeResult([cast(PoppedMessage, place)], 1)
+
+    client: Any = SimpleNamespace(connection=SimpleNamespace(routes=None))
+    takes = TakesInTurn(client, take, returned.extend, asyncio.create_task)
+    for _ in range(20):  # which of them is looked at first is left to chance
+        returned.clear()
+        with pytest.raises(GroupConflict):
+            await takes._first_of_all(PLACES, TakeRequest(1, 1_000), asyncio.get_running_loop().time() + 10)
+        assert sorted(map(str, returned)) == sorted(map(str, PLACES[:3]))
+
+
+@on_loop
+async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takes_in_turn, "QUICK_S", 0.05)
+
+    async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
+        if place.broker_name == "d":  # has all messages, and too much to do
+            await asyncio.sleep(2.5 * takes_in_turn.QUICK_S)
+            return TakeResult([cast(PoppedMessage, place)], 1)
+        return TakeResult([])
+
+    async def find(*_: object) -> tuple[list[PopPlace], None]:
+        return PLACES, None
+
+    client: Any = SimpleNamespace(connection=SimpleNamespace(routes=None))
+    takes = TakesInTurn(client, take, lambda _: None, asyncio.create_task)
+    monkeypatch.setattr(takes._places, "find", find)
+    loop = asyncio.get_running_loop()
+    found = list[PoppedMessage]()
+    for _ in range(30):  # a machine that stands still makes any broker slow
+        found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + takes_in_turn.QUICK_S / 2))[0].messages
+        if len(found) == 3:
+            break
+    assert len(found) == 3
+    assert takes_in_turn._SLOW_S >= takes._places.patience_s(PLACES[3]) > 2.5 * takes_in_turn.QUICK_S
+    takes._places.answered(PLACES[3], 0.0)
+    assert takes._places.patience_s(PLACES[3]) == takes_in_turn.QUICK_S
