@@ -354,6 +354,29 @@ def test_the_inbox_is_opened_again_for_another_topic_when_its_first_one_is_delet
 # ---- the end ------------------------------------------------------------------------------------
 
 
+def test_replies_to_a_topic_that_was_deleted_keep_no_others_back(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    gone = f"{topic}-gone"
+    with Admin(cluster.nameserver) as admin, PullConsumer(cluster.nameserver, group=group) as consumer:
+        admin.create_topic(gone, queues=1)
+        for each in (gone, topic):
+            consumer.subscribe(each)
+        for _ in range(3):  # all but the first of these replies go with the other one
+            producer.request_async(Message(gone, b"x"), timeout=PATIENCE_S)
+        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+        requests: list[ReceivedMessage] = []
+        while len(requests) < 4:
+            requests += consumer.poll(1.0)
+        admin.delete_topic(gone)
+        with Producer(cluster.nameserver) as replier:
+            for request in sorted(requests, key=lambda request: request.topic != gone):
+                replier.reply(request, Reply(b"done"))
+            assert future.result(PATIENCE_S) == Reply(b"done")
+            assert replier._core.replier.wait(PATIENCE_S)
+            assert dict(replier._core.replier.outcomes) == {"dropped": 3, "forwarded": 1}
+
+
 def test_requests_that_are_open_when_their_producer_closes_end_with_closed(cluster: LocalCluster, topic: str) -> None:
     producer = Producer(cluster.nameserver)
     futures = [producer.request_async(Message(topic, b"x"), timeout=60) for _ in range(10)]

@@ -263,7 +263,11 @@ class _ReplyLine:
             response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
         except MiniMQError as error:
             log.warning("client: replies were not taken broker=%s error=%s", self._broker_name, error)
-            self._replier.over(replies, "late" if error.retriable else "dropped")
+            # What lasts may be a matter of this topic, such as its deletion: the others are brought without it.
+            others = [] if error.retriable else [reply for reply in replies if reply.topic != master.topic]
+            ended = [reply for reply in replies if error.retriable or reply.topic == master.topic]
+            self._replier.over(ended, "late" if error.retriable else "dropped")
+            self.waiting.extendleft(reversed(others))
         else:
             self._answered(parts, response)
 
