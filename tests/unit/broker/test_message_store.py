@@ -147,6 +147,18 @@ def test_segments_roll_and_are_read_as_one(stores: Stores) -> None:
     assert again.append("t", 1, b"first") == 0
 
 
+def test_a_full_map_rolls_to_the_next_segment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minimq_broker.store.segment_file._MAP_SLACK", 0)
+    store = stores.open(segment_bytes=1 << 20)
+    store.create_topic("t")
+    # Two of them do not fit into one map, though the first alone does not make the segment full.
+    every = [bytes([number]) * 600_000 for number in range(4)]
+
+    assert [store.append("t", 0, each) for each in every] == [0, 1, 2, 3]
+    assert len(store.store.log.segments) == 4
+    assert store.bodies("t", 0) == every
+
+
 def test_what_fits_into_no_segment_is_refused_and_the_store_goes_on(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
