@@ -73,6 +73,7 @@ async def take_copy(handle: StoreHandle, stub: ReplicationAsyncStub, peer: str, 
     async with copying(stub, peer) as (first, following):
         if first.log_id != log_id:
             raise Unavailable(f"{peer} has another log by now, {first.log_id}, than it had, {log_id}")
+        log.info("replication: copying everything from=%d to=%d source=%s", first.copy.start, first.end, peer)
 
         async def make(path: Path, segment_bytes: int) -> None:
             await fill(path, segment_bytes, first, following, until=first.end, replace=True)

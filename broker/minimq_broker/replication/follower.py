@@ -176,7 +176,6 @@ class Follower:
         if frame.HasField("go_on"):
             await self._cut(frame.go_on.position)
             return
-        log.info("replication: copying everything master=%s", self.master.address)
         await take_copy(self._engine.handle, stub, self.peer, frame.log_id)
         self._anew = False
 
