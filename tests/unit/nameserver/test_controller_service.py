@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,42 @@ import pytest
 from minimq_common.errors import StoreError
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller import decisions
+from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 
 PATIENCE_S = 20.0
+
+
+class SlowDisk:
+    """Holds what is written to the file of a controller until it is let go, and counts the writes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.writes = 0
+        self.begun = threading.Event()
+        self.may_go = threading.Event()
+        save = DecisionFile.save
+
+        def held(file: DecisionFile, record: ReplicaSet) -> None:
+            self.begun.set()
+            assert self.may_go.wait(PATIENCE_S)
+            self.writes += 1
+            save(file, record)
+
+        monkeypatch.setattr(DecisionFile, "save", held)
+
+
+async def begun(disk: SlowDisk) -> None:
+    assert await asyncio.to_thread(disk.begun.wait, PATIENCE_S)
+
+
+def stored(directory: Path) -> list[ReplicaSet]:
+    file = DecisionFile(directory)
+    try:
+        return file.load()
+    finally:
+        file.close()
 
 
 def test_elections_go_on_after_a_fault(
@@ -75,3 +107,49 @@ def test_a_file_that_is_full_is_logged_once(
     assert "a decision was not made broker=" in record.getMessage()
     assert "decisions.mdb is full" in record.getMessage()
     assert record.exc_info is None
+
+
+def test_others_are_answered_while_decisions_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        service = ControllerService(tmp_path, lease_s=60.0)
+        known = report(broker_name="known")
+        await service._receive(known)
+        disk = SlowDisk(monkeypatch)
+        first = asyncio.create_task(service._receive(report(broker_name="first")))
+        await begun(disk)
+        rest = [asyncio.create_task(service._receive(report(broker_name=f"broker-{n}"))) for n in range(20)]
+        same = asyncio.create_task(service._receive(report(1, broker_name="first")))
+        async with asyncio.timeout(PATIENCE_S):
+            await service._receive(known)
+        assert [each.record.broker_name for each in service.statuses()] == ["known"]  # all else is not on disk
+        assert not any(each.done() for each in (first, same, *rest))
+        disk.may_go.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(first, same, *rest)
+        assert disk.writes == 22
+        await service.close()
+
+    asyncio.run(run())
+    records = {record.broker_name: record for record in stored(tmp_path)}
+    assert len(records) == 22
+    assert records["first"].addresses.keys() == {0, 1}
+
+
+def test_a_decision_holds_though_its_caller_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        disk = SlowDisk(monkeypatch)
+        service = ControllerService(tmp_path, lease_s=60.0)
+        left = asyncio.create_task(service._receive(report()))
+        await begun(disk)
+        left.cancel()
+        again = asyncio.create_task(service._receive(report()))
+        disk.may_go.set()
+        async with asyncio.timeout(PATIENCE_S):
+            await again
+        assert left.cancelled()
+        assert disk.writes == 1
+        assert [each.record.term for each in service.statuses()] == [1]
+        await service.close()
+
+    asyncio.run(run())
+    assert [record.term for record in stored(tmp_path)] == [1]
