@@ -165,6 +165,39 @@ def test_a_lost_index_row_is_found(filled: Path) -> None:
 # ---- files that are cut off, missing, mixed -----------------------------------------------------
 
 
+def test_a_changed_index_row_is_found_and_reading_it_is_a_named_error(stores: Stores, filled: Path) -> None:
+    edit(filled, b"consumequeue", change=1)
+    findings = check_directory(filled).findings
+    assert any("the index row of queue" in finding and "offset 3 is wrong" in finding for finding in findings)
+    store = stores.open()
+    with pytest.raises(CorruptEntry, match="minimq-broker check"):
+        store.read("t", 0, 2)
+    assert store.bodies("t", 0, 4) == [b"first-2", b"second-2", b"first-3", b"second-3", b"first-4", b"second-4"]
+
+
+def test_a_lost_entry_is_found(filled: Path) -> None:
+    lost = positions(filled)[3]
+    edit(filled, b"log", drop=3)
+    findings = check_directory(filled).findings
+    assert any(f"expected an entry at {lost}" in finding for finding in findings)
+    assert any("goes on at offset 4 where 2 was expected" in finding for finding in findings)
+
+
+def test_a_lost_segment_is_found(stores: Stores) -> None:
+    store = stores.open(segment_bytes=96 << 10)
+    store.create_topic("t")
+    for _ in range(30):
+        store.append("t", 0, bytes(20_000))
+    store.close()
+    stores.damaged.add(store.path)
+    segments = sorted((store.path / "commitlog").glob("*.mdb"))
+    assert len(segments) > 4
+    segments[2].unlink()
+    assert any(
+        f"{segments[3].name}: " in finding and "a gap" in finding for finding in check_directory(store.path).findings
+    )
+
+
 def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path) -> None:
     longer = stores.open("longer")
     longer.create_topic("t")
