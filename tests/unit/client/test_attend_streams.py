@@ -1,0 +1,61 @@
+"""An attendance follows its broker to another master, also if the former one hangs and ends no stream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from minimq.sending.requests.attend_streams import Attendance, AttendStreams
+from minimq_proto.v1 import attend_pb2
+
+ATTENDING = attend_pb2.AttendEvent(attending=attend_pb2.Attending())
+
+
+class Streams:
+    """The streams of a client to a broker whose master is set here; none ends by itself."""
+
+    def __init__(self) -> None:
+        self.broker_name = "broker-a"
+        self.master = "first"
+        self.opened: list[str] = []
+        self.cancelled = 0
+        self.was_opened = asyncio.Event()
+
+    async def find(self) -> str:
+        return self.master
+
+    def open(self, address: str, on_event: Any, _: asyncio.Future[None]) -> Streams:
+        self.opened.append(address)
+        on_event(ATTENDING)
+        self.was_opened.set()
+        return self
+
+    def cancel(self) -> None:
+        self.cancelled += 1
+
+    def changed(self) -> None:
+        pass
+
+    def failed(self, _: str, __: Exception) -> None:
+        pass
+
+
+def test_a_master_that_hangs_is_left_for_the_next_one() -> None:
+    async def run() -> None:
+        streams = Streams()
+        attendance = Attendance(cast("AttendStreams", streams), streams)
+        task = asyncio.create_task(attendance.run())
+        await streams.was_opened.wait()
+        streams.was_opened.clear()
+        attendance.moved("first")
+        await asyncio.sleep(0)
+        assert (attendance.is_open, attendance.address, streams.cancelled) == (True, "first", 0)
+        streams.master = "second"
+        attendance.moved("second")
+        attendance.moved("second")
+        await streams.was_opened.wait()
+        assert (attendance.is_open, attendance.address, streams.cancelled) == (True, "second", 1)
+        assert streams.opened == ["first", "second"]
+        task.cancel()
+
+    asyncio.run(run())
