@@ -6,15 +6,17 @@ import asyncio
 from typing import Any, cast
 
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
+from minimq_common.errors import AccessDenied, MiniMQError
 from minimq_proto.v1 import attend_pb2
 
 ATTENDING = attend_pb2.AttendEvent(attending=attend_pb2.Attending())
 
 
 class Streams:
-    """The streams of a client to a broker whose master is set here; none ends by itself."""
+    """The streams of a client to a broker whose master is set here; none ends by itself, but those that are refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, *refusals: MiniMQError) -> None:
+        self.refusals = [*refusals]
         self.broker_name = "broker-a"
         self.master = "first"
         self.opened: list[str] = []
@@ -24,8 +26,11 @@ class Streams:
     async def find(self) -> str:
         return self.master
 
-    def open(self, address: str, on_event: Any, _: asyncio.Future[None]) -> Streams:
+    def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:
         self.opened.append(address)
+        if self.refusals:
+            ended.set_exception(self.refusals.pop())
+            return self
         on_event(ATTENDING)
         self.was_opened.set()
         return self
@@ -56,6 +61,18 @@ def test_a_master_that_hangs_is_left_for_the_next_one() -> None:
         await streams.was_opened.wait()
         assert (attendance.is_open, attendance.address, streams.cancelled) == (True, "second", 1)
         assert streams.opened == ["first", "second"]
+        task.cancel()
+
+    asyncio.run(run())
+
+
+def test_who_is_refused_is_attended_as_soon_as_that_changes() -> None:
+    async def run() -> None:
+        streams = Streams(AccessDenied("not you"), AccessDenied("not yet"))
+        attendance = Attendance(cast("AttendStreams", streams), streams)
+        task = asyncio.create_task(attendance.run())
+        await streams.was_opened.wait()
+        assert (attendance.is_open, len(streams.opened)) == (True, 3)
         task.cancel()
 
     asyncio.run(run())
