@@ -1,4 +1,4 @@
-"""The ends of acknowledgements that are under way, on a real event loop and without brokers."""
+"""Acknowledgements that go together, and how they end, on a real event loop and without brokers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minimq.connection.connection import Connection
 from minimq.receiving.work_queues.pop_stream import Answered, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Span
 from minimq.receiving.work_queues.settler import DONE, Settlement, Settler
-from minimq_common.errors import Closed
+from minimq_common.errors import Closed, HandleExpired
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
@@ -24,10 +24,11 @@ PATIENCE_S = 60.0
 
 
 class Brokers:
-    """Stand for the streams to brokers: they answer when they are told to."""
+    """Stand for the streams to brokers: they answer when they are told to, and refuse some offsets."""
 
     def __init__(self, connection: Connection) -> None:
         self.requests: list[tuple[str, list[int]]] = []
+        self.expired: set[int] = set()
         self._connection = connection
         self._waiting: list[tuple[str, list[int], Answered]] = []
         self._answering: set[str] = set()
@@ -48,7 +49,7 @@ class Brokers:
     def _answer(self) -> None:
         for item in [item for item in self._waiting if item[0] in self._answering]:
             self._waiting.remove(item)
-            item[2]([], None)
+            item[2]([(at, at + 1) for at in item[1] if at in self.expired], None)
 
 
 @pytest.fixture
@@ -79,6 +80,46 @@ def acknowledge(connection: Connection, brokers: Brokers) -> Callable[..., Futur
         return settler.ack_soon(str(ReceiptHandle("g", MessageQueue("t", name, 0), offset, 1)))
 
     return acknowledge
+
+
+def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, brokers: Brokers) -> None:
+    """Of a FIFO topic the take may ask for the very next message."""
+    settler = made_settler(connection, brokers)
+    handles = [str(ReceiptHandle("g", MessageQueue("t", "a", 0), at, epoch)) for at, epoch in ((0, 1), (1, 2), (2, 3))]
+    settler.ack_soon(handles[0])
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    for handle in handles[1:]:
+        settler.ack_soon(handle)
+
+    async def take() -> list[tuple[str, list[int]]]:
+        await settler.send_acks_first()
+        return [*brokers.requests]
+
+    sent: Future[list[tuple[str, list[int]]]] = Future()
+    connection.call_soon(lambda: asyncio.ensure_future(take()).add_done_callback(lambda t: sent.set_result(t.result())))
+    assert sent.result(PATIENCE_S) == [("a", [0]), ("a", [1]), ("a", [2])]
+
+
+def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
+    brokers.expired = {3}
+    futures = [acknowledge(at) for at in range(6)]
+    brokers.may_answer("a")
+    errors = [future.exception(PATIENCE_S) for future in futures]
+    assert [type(error) for error in errors] == [type(None)] * 3 + [HandleExpired] + [type(None)] * 2
+
+
+def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(
+    brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    futures = [acknowledge(0, "b")]
+    wait_until(lambda: brokers.requests, PATIENCE_S)
+    futures += [acknowledge(1, "b"), acknowledge(2, "b")]
+    brokers.may_answer("a")
+    acknowledge(3, "a").result(PATIENCE_S)
+    assert not any(future.done() for future in futures)
+    brokers.may_answer("b")
+    for future in futures:
+        future.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(("how", "is_free"), [(DONE, True), (Settlement(broker_pb2.POP_OUTCOME_EXTEND, 1000), False)])
