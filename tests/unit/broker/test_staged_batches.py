@@ -17,7 +17,7 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store import commit_group
-from minimq_broker.store.jobs import AppendStatus
+from minimq_broker.store.jobs import AppendStatus, ReplicaJob
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.compare import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
@@ -456,3 +456,8 @@ def test_a_listing_names_them(store: OpenStore) -> None:
     assert any("type=transaction-decided name=x number=3 " in line for line in lines)
     assert "transactions: transaction=x number=3 unpublished=0" in lines
     assert check_directory(store.path).messages == 2
+
+
+def test_entries_of_a_master_are_applied_before_a_segment_goes() -> None:
+    """A decision among them lets go of what was staged before it says what is needed."""
+    assert ReplicaJob(0, []).keeps_log
