@@ -103,12 +103,7 @@ class PipelineTrial(Trial):
 
     def worker(self, name: str, journal: Path, seed: int) -> tuple[Callable[..., None], tuple[object, ...]]:
         is_popped = self.name.startswith("popped")
-        return work_carelessly if self.name == "careless" else work, (
-            self.cluster.nameserver,
-            journal,
-            seed,
-            is_popped,
-        )
+        return work_carelessly if self.name == "careless" else work, (self.cluster.nameserver, journal, seed, is_popped)
 
     def judge(self) -> Verdict:
         lines = Counter(line.split()[0] for path in self.journals.values() for line in path.read_text().splitlines())

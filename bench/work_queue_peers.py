@@ -128,12 +128,7 @@ class RabbitMQ:
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
         adopt_orphans()  # the script leaves a daemon behind
-        subprocess.Popen(
-            [server],
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        subprocess.Popen([server], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     @property
     def pid(self) -> int:

@@ -232,16 +232,7 @@ def rabbitmq_one(port: int, count: int) -> Result:
 
 WORKERS: dict[str, Callable[..., Result]] = {
     function.__name__: function
-    for function in (
-        minimq,
-        minimq_one,
-        minimq_send,
-        minimq_latency,
-        redis,
-        redis_one,
-        rabbitmq,
-        rabbitmq_one,
-    )
+    for function in (minimq, minimq_one, minimq_send, minimq_latency, redis, redis_one, rabbitmq, rabbitmq_one)
 }
 
 if __name__ == "__main__":

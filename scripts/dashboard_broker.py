@@ -45,10 +45,7 @@ BROKER = Dashboard(
             "Disk",
             (
                 Panel(
-                    "Commit",
-                    "s",
-                    "Time to write and sync a commit.",
-                    quantiles("minimq_broker_commit_seconds", HERE),
+                    "Commit", "s", "Time to write and sync a commit.", quantiles("minimq_broker_commit_seconds", HERE)
                 ),
                 one(
                     "Messages in a commit",
@@ -181,13 +178,7 @@ BROKER = Dashboard(
         (
             "Replicas",
             (
-                one(
-                    "Role",
-                    "short",
-                    "1 for the role of the broker.",
-                    f"minimq_broker_role{{{HERE}}} == 1",
-                    "{{role}}",
-                ),
+                one("Role", "short", "1 for the role of the broker.", f"minimq_broker_role{{{HERE}}} == 1", "{{role}}"),
                 Panel(
                     "Replicas in sync",
                     "short",

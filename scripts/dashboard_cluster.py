@@ -51,10 +51,7 @@ CLUSTER = Dashboard(
             "Traffic",
             (
                 one(
-                    "Messages in",
-                    "cps",
-                    "Messages that producers had stored.",
-                    rate("minimq_broker_messages_in_total"),
+                    "Messages in", "cps", "Messages that producers had stored.", rate("minimq_broker_messages_in_total")
                 ),
                 one(
                     "Messages out",

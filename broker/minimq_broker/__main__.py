@@ -29,8 +29,7 @@ from minimq_common.wire.rpc import keep_freed_memory
 
 
 @click.group(
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(daemon.version(), prog_name="minimq-broker")
 @from_command_line(BrokerOptions, env_prefix="MINIMQ_BROKER")

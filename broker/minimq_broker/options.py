@@ -135,9 +135,7 @@ class BrokerOptions:
         0.2, "Share of the time of one processor that compaction uses.", minimum=0.01, maximum=1
     )
     verify_interval_s: float = option(
-        86400.0,
-        "Pause between two background checks of all old segments; 0 turns them off.",
-        minimum=0,
+        86400.0, "Pause between two background checks of all old segments; 0 turns them off.", minimum=0
     )
     max_clock_jump_s: float = option(
         24 * 3600.0,

@@ -253,11 +253,7 @@ class Broker:
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
         return DeletionClock(
-            options.data_dir / CLOCK,
-            options.max_clock_jump_s,
-            self._newest_ms,
-            clock_ms=now_ms,
-            steady_s=lease_clock,
+            options.data_dir / CLOCK, options.max_clock_jump_s, self._newest_ms, clock_ms=now_ms, steady_s=lease_clock
         )
 
     def _newest_ms(self) -> int | None:

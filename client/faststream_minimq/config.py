@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from faststream._internal.configs import (
-    BrokerConfig,
-    PublisherUsecaseConfig,
-    SubscriberUsecaseConfig,
-)
+from faststream._internal.configs import BrokerConfig, PublisherUsecaseConfig, SubscriberUsecaseConfig
 from faststream._internal.constants import EMPTY
 from faststream._internal.producer import ProducerProto, ProducerUnset
 from faststream.exceptions import IncorrectState

@@ -69,11 +69,7 @@ class MinimqStreamRouter(StreamRouter[Any]):
     broker: brokers.MinimqBroker
 
     def __init__(
-        self,
-        nameserver: str | Sequence[str] | None = None,
-        *,
-        context: ContextRepo | None = None,
-        **arguments: Any,
+        self, nameserver: str | Sequence[str] | None = None, *, context: ContextRepo | None = None, **arguments: Any
     ) -> None:
         super().__init__(nameserver, context=context, **arguments)
 

@@ -52,12 +52,7 @@ class MinimqTelemetryMiddleware:
 
 class _HandlerSpan(BaseMiddleware):
     def __init__(
-        self,
-        msg: Any | None,
-        /,
-        *,
-        context: ContextRepo,
-        processing: Callable[..., AbstractContextManager[Span]],
+        self, msg: Any | None, /, *, context: ContextRepo, processing: Callable[..., AbstractContextManager[Span]]
     ) -> None:
         super().__init__(msg, context=context)
         self._processing = processing

@@ -11,11 +11,7 @@ from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream.exceptions import SetupError
 from faststream.middlewares import AckPolicy
 
-from faststream_minimq.config import (
-    MinimqBrokerConfig,
-    MinimqPublisherConfig,
-    MinimqSubscriberConfig,
-)
+from faststream_minimq.config import MinimqBrokerConfig, MinimqPublisherConfig, MinimqSubscriberConfig
 from faststream_minimq.orderly_subscriber import OrderlySubscriber
 from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import PublishFields, checked
@@ -147,20 +143,12 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         """
         outer = cast("MinimqBrokerConfig", self.config)
         config = MinimqPublisherConfig(
-            topic=topic,
-            headers=headers or {},
-            reply_to=reply_to,
-            options=checked(fields),
-            _outer_config=outer,
+            topic=topic, headers=headers or {}, reply_to=reply_to, options=checked(fields), _outer_config=outer
         )
         specification = MinimqPublisherSpecification(
             outer,
             MinimqPublisherSpecificationConfig(
-                topic=topic,
-                schema_=schema,
-                title_=title,
-                description_=description,
-                include_in_schema=include_in_schema,
+                topic=topic, schema_=schema, title_=title, description_=description, include_in_schema=include_in_schema
             ),
         )
         publisher = TopicPublisher(config, specification)

@@ -18,8 +18,7 @@ from minimq_nameserver.server import NameServer
 
 
 @click.group(
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(daemon.version(), prog_name="minimq-nameserver")
 @from_command_line(NameServerOptions, env_prefix="MINIMQ_NAMESERVER")

@@ -10,14 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_common.errors import (
-    InvalidArgument,
-    MiniMQError,
-    SystemBusy,
-    TopicNotFound,
-    TopicUnavailable,
-    Unavailable,
-)
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.names import check_broker, check_topic
 from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller

@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
 from minimq import Credentials, ProducerOptions
-from minimq.connectors import (
-    QueueFinder,
-    RangeOptions,
-    RangeReader,
-    RecordsSender,
-    TransactionCommitter,
-    check_address,
-)
+from minimq.connectors import QueueFinder, RangeOptions, RangeReader, RecordsSender, TransactionCommitter, check_address
 from minimq.errors import InvalidArgument
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Values

@@ -189,11 +189,7 @@ Offsets = int | Mapping[QueueName, int]
 
 
 def plan_ranges(
-    bounds: Mapping[QueueName, StoredOffsets],
-    starting: Offsets,
-    ending: Offsets,
-    *,
-    fail_on_data_loss: bool,
+    bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, ending: Offsets, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
     """Return the range to read of each queue, sorted, without queues that have nothing to read."""
     starts = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)

@@ -13,16 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from minimq import (
-    UNKNOWN,
-    Admin,
-    Message,
-    MessageQueue,
-    Permission,
-    Producer,
-    PullConsumer,
-    TransactionalProducer,
-)
+from minimq import UNKNOWN, Admin, Message, MessageQueue, Permission, Producer, PullConsumer, TransactionalProducer
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import TransactionEnded
@@ -434,12 +425,7 @@ def test_a_replica_is_promoted(tmp_path: Path) -> None:
 
 @pytest.mark.system
 def test_an_action_that_is_under_way_ends_with_the_console_and_leaves_its_line(
-    cluster: LocalCluster,
-    admin: Admin,
-    producer: Producer,
-    topic: str,
-    group: str,
-    caplog: pytest.LogCaptureFixture,
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "minimq.audit")
     producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", 3))

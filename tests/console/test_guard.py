@@ -171,10 +171,7 @@ def test_a_certificate_that_cannot_be_used_is_named(cluster: LocalCluster, tmp_p
         ({"tls_certificate": str(nothing), "tls_key": str(tmp_path / "none")}, "No such file"),
         ({"tls_certificate": str(nothing), "tls_key": str(nothing)}, "nothing"),
     ):
-        with (
-            pytest.raises(InvalidArgument, match=why),
-            serving_console(cluster.nameserver, "127.0.0.1", 0, **options),
-        ):
+        with pytest.raises(InvalidArgument, match=why), serving_console(cluster.nameserver, "127.0.0.1", 0, **options):
             pass
 
 

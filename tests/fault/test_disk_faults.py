@@ -268,12 +268,7 @@ def test_what_is_damaged_is_not_copied(tmp_path: Path) -> None:
 
 
 @contextmanager
-def with_small_disk(
-    path: Path,
-    *,
-    of: str,
-    **options: Any,
-) -> Iterator[tuple[LocalCluster, Path]]:
+def with_small_disk(path: Path, *, of: str, **options: Any) -> Iterator[tuple[LocalCluster, Path]]:
     """A master and a slave, one of them with a disk of 24 MiB. Yields also a file on it whose removal frees 8 MiB."""
     with disk_of(path / "disk", "24m") as disk:
         (path / "data").mkdir()

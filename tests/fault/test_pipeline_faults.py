@@ -96,10 +96,7 @@ def test_a_member_that_was_stopped_and_whose_lease_went_on_is_fenced(
     short_sessions: LocalCluster, tmp_path: Path
 ) -> None:
     nameserver, go_on = short_sessions.nameserver, tmp_path / "go-on"
-    with (
-        Producer(nameserver) as producer,
-        process(sys.executable, "-c", ZOMBIE, nameserver, str(go_on)) as zombie,
-    ):
+    with Producer(nameserver) as producer, process(sys.executable, "-c", ZOMBIE, nameserver, str(go_on)) as zombie:
         producer.send(Message("source", b"1"))
         assert zombie.stdout is not None
         assert zombie.stdout.readline().strip() == "1"

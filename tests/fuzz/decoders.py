@@ -141,13 +141,7 @@ class _Share:
 
 
 def _work(
-    seed: int,
-    numbers: range,
-    only: str,
-    worker: int,
-    begin: tuple[int, int],
-    progress: _Progress,
-    found: Any,
+    seed: int, numbers: range, only: str, worker: int, begin: tuple[int, int], progress: _Progress, found: Any
 ) -> None:
     targets = chosen(only)
     told: dict[tuple[str, str], int] = {}

@@ -88,13 +88,7 @@ def _all_of(pipe: Any) -> list[str]:
 
 
 def _work(
-    sound: Path,
-    place: Path,
-    truths: dict[str, Truth],
-    seed: int,
-    numbers: Sequence[int],
-    only: str,
-    findings: Any,
+    sound: Path, place: Path, truths: dict[str, Truth], seed: int, numbers: Sequence[int], only: str, findings: Any
 ) -> None:
     files = sorted(file.relative_to(sound) for file in sound.rglob("*") if _is_data(file))
     for number in numbers:
@@ -241,13 +235,7 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
     problems: list[str] = []
     truth = truths[kind]
     try:
-        store = MessageStore(
-            path,
-            nothing,
-            _OPTIONS,
-            lambda: 1_800_000_000_000,
-            alone=kind == "master",
-        )
+        store = MessageStore(path, nothing, _OPTIONS, lambda: 1_800_000_000_000, alone=kind == "master")
         with closing(store):
             store.confirm(store.end)
             problems += _compare(store, truth, named)

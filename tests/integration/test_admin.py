@@ -175,10 +175,7 @@ def test_brokers_can_have_different_counts(admin: Admin, new_name: Callable[[], 
     with pytest.raises(TopicExists, match="broker-a has 5 write"):
         admin.create_topic(name, queues=2)
     admin.update_topic(name, read_queues=7, permission=Permission.READ, brokers=["broker-b"])
-    assert shapes(admin, name) == {
-        "broker-a": (5, 5, Permission.READ_WRITE),
-        "broker-b": (7, 2, Permission.READ),
-    }
+    assert shapes(admin, name) == {"broker-a": (5, 5, Permission.READ_WRITE), "broker-b": (7, 2, Permission.READ)}
     admin.delete_topic(name, brokers=["broker-b"])
     assert list(shapes(admin, name)) == ["broker-a"]
     with pytest.raises(TopicNotFound, match=f"not on broker-b: .*minimq topic create {name} --broker broker-b"):

@@ -365,10 +365,7 @@ def test_what_is_not_there_cannot_be_read(cluster: LocalCluster, admin: Admin, t
         (pa.table({"body": ["x"], "tags": ["x"]}), "column 'tags' cannot be sent: did you mean 'tag'"),
         (pa.table({"body": ["x"], "offset": [1]}), "column 'offset' is set by brokers and cannot be sent: drop it"),
         (pa.table({"body": ["x"], "value": ["x"]}), "there is a column 'body' and a column 'value'"),
-        (
-            pa.table({"body": ["x"], "keys": [[1]]}),
-            "column 'keys' is of type list.*: it must be a list of text",
-        ),
+        (pa.table({"body": ["x"], "keys": [[1]]}), "column 'keys' is of type list.*: it must be a list of text"),
         (pa.table({"body": ["x"], "properties": ["x"]}), "column 'properties' is of type string: it must be a map"),
         (pa.table({"body": ["x"], "broker_name": ["x"]}), "'broker_name' without 'queue_id'"),
         (pa.table({"body": ["x"], "queue_id": [-1]}), "column 'queue_id' is -1 in a row"),

@@ -140,10 +140,7 @@ def test_a_reply_is_as_large_as_a_message_at_most(stub: Any) -> None:
 
 
 def test_bytes_that_are_no_replies_do_not_disturb_a_requester(
-    stub: Any,
-    cluster: LocalCluster,
-    producer: Producer,
-    topic: str,
+    stub: Any, cluster: LocalCluster, producer: Producer, topic: str
 ) -> None:
     seen: list[Message] = []
 

@@ -154,10 +154,7 @@ def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals(
     with LocalCluster(brokers=2) as own:
         own.server("broker-b").pause()
         text = r"2 of 2 brokers: broker-b .*not answered in time.*; broker-a .*makes none by itself"
-        with (
-            closing(ClusterClient(own.nameserver, 0.5)) as client,
-            pytest.raises(DeadlineExceeded, match=text),
-        ):
+        with closing(ClusterClient(own.nameserver, 0.5)) as client, pytest.raises(DeadlineExceeded, match=text):
             Asking(client).create("orders")
 
 

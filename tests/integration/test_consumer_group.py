@@ -16,15 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import (
-    Admin,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    MiniMQError,
-    Producer,
-    PullConsumer,
-)
+from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, PullConsumer
 from minimq_common.errors import GroupConflict, InvalidArgument, SendFailed, TopicNotFound
 from support.members import Log, Member, shared_evenly
 from support.reading import check_brokers

@@ -11,12 +11,7 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq.administration.group_descriptions import GroupDescription
-from minimq_common.errors import (
-    GroupConflict,
-    GroupNotFound,
-    InvalidArgument,
-    TransportError,
-)
+from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, TransportError
 from minimq_proto.v1 import broker_pb2
 from support.groups import PATIENCE_S, committed, fill, members_of, start
 from support.members import Log, Member, shared_evenly

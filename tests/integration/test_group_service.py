@@ -7,14 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from minimq import LocalCluster
-from minimq_common.errors import (
-    Fenced,
-    InvalidArgument,
-    MiniMQError,
-    OffsetOutOfRange,
-    QueueNotFound,
-    TopicNotFound,
-)
+from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender

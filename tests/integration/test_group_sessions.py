@@ -81,8 +81,7 @@ def test_all_are_told_the_same_of_what_each_held_when_the_version_began(
 
 
 @pytest.mark.parametrize(
-    ("fields", "text"),
-    [({"hold_ms": 5}, "same hold time"), ({"filters": ["red"]}, "same filters")],
+    ("fields", "text"), [({"hold_ms": 5}, "same hold time"), ({"filters": ["red"]}, "same filters")]
 )
 def test_a_member_that_contradicts_its_group_is_refused(
     member: Connect, topic: str, group: str, fields: dict[str, object], text: str

@@ -110,12 +110,7 @@ def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: st
 
 @pytest.mark.parametrize("balance", ["queues", "messages"])
 def test_a_thread_that_cannot_be_started_is_told_and_the_start_can_be_made_again(
-    cluster: LocalCluster,
-    producer: Producer,
-    topic: str,
-    group: str,
-    balance: Balance,
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, balance: Balance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer.send(Message(topic, b"body"))
     begin = threading.Thread.start

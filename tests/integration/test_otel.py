@@ -461,9 +461,7 @@ def test_a_current_span_is_the_parent_of_a_send_that_others_have_begun(
 
 
 @pytest.mark.parametrize(
-    "propagator",
-    [B3SingleFormat(), B3MultiFormat(), propagate.get_global_textmap()],
-    ids=["b3", "b3multi", "default"],
+    "propagator", [B3SingleFormat(), B3MultiFormat(), propagate.get_global_textmap()], ids=["b3", "b3multi", "default"]
 )
 def test_the_propagators_of_the_process_write_and_read_the_context(
     cluster: LocalCluster,

@@ -188,14 +188,7 @@ def test_a_work_queue(cluster: LocalCluster, topic: str, new_name: Callable[[], 
             consumer.ack("no handle")
     assert [(call.count, len(call.messages)) for call in notes.of("receive")] == [(1, 1)] * 5
     told = [(call.operation, call.count, len(call.messages)) for call in notes.calls if call.operation != "receive"]
-    assert told == [
-        ("extend", 1, 1),
-        ("ack", 2, 1),
-        ("release", 1, 1),
-        ("reject", 1, 1),
-        ("ack", 1, 1),
-        ("ack", 1, 0),
-    ]
+    assert told == [("extend", 1, 1), ("ack", 2, 1), ("release", 1, 1), ("reject", 1, 1), ("ack", 1, 1), ("ack", 1, 0)]
     assert isinstance(notes.calls[-1].error, InvalidArgument)
 
     async def again() -> None:

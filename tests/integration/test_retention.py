@@ -10,13 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import (
-    ConsumeResult,
-    OffsetReset,
-    PullConsumer,
-    PushConsumer,
-    ReceivedMessage,
-)
+from minimq import ConsumeResult, OffsetReset, PullConsumer, PushConsumer, ReceivedMessage
 from minimq.connection.connection import Connection
 from minimq.receiving.consumer_options import OffsetResetRule
 from minimq.receiving.pulls import open_pulls

@@ -96,13 +96,7 @@ def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
                 consumer.subscribe(name)
 
         return Member(
-            cluster.nameserver,
-            group,
-            topics[0],
-            log,
-            subscribe,
-            start="earliest",
-            rebalance_interval_s=NEVER_S,
+            cluster.nameserver, group, topics[0], log, subscribe, start="earliest", rebalance_interval_s=NEVER_S
         )
 
     def send() -> None:

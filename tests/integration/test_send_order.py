@@ -305,10 +305,7 @@ def test_an_interceptor_that_forgets_to_return_is_named(cluster: LocalCluster, t
             return None  # type: ignore[return-value]
 
     said = r"Forgets\.before_send returned None: return the message"
-    with (
-        Producer(cluster.nameserver, interceptors=[Forgets()]) as producer,
-        pytest.raises(InvalidArgument, match=said),
-    ):
+    with Producer(cluster.nameserver, interceptors=[Forgets()]) as producer, pytest.raises(InvalidArgument, match=said):
         producer.send(Message(topic, b"x"))
     with pytest.raises(InvalidArgument, match="is not an instance of SendInterceptor"):
         Producer(cluster.nameserver, interceptors=[Forgets])  # type: ignore[list-item]

@@ -369,11 +369,7 @@ def test_a_broker_that_hangs_is_given_up_in_time(own_cluster: LocalCluster) -> N
 
 def test_producers_of_large_batches_are_all_served() -> None:
     messages, size = 4, 1 << 20
-    with (
-        LocalCluster(brokers=1) as cluster,
-        ExitStack() as stack,
-        ThreadPoolExecutor(8) as pool,
-    ):
+    with LocalCluster(brokers=1) as cluster, ExitStack() as stack, ThreadPoolExecutor(8) as pool:
         admin = stack.enter_context(Admin(cluster.nameserver))
         admin.create_topic("large", queues=8)
         producers = [

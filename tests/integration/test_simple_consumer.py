@@ -268,11 +268,7 @@ def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Pr
 
 
 def test_a_rejected_message_is_a_dead_letter_at_once(
-    pair: LocalCluster,
-    producer: Producer,
-    consumer: SimpleConsumer,
-    topic: str,
-    caplog: pytest.LogCaptureFixture,
+    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "minimq")
     fill(producer, topic, 1)

@@ -171,13 +171,7 @@ def test_a_counter_that_begins_anew_has_no_rate() -> None:
     rates = CounterRates()
     assert [
         rates.rate("a", {"broker-a": value}, at) for value, at in ((5, 1.0), (9, 3.0), (2, 4.0), (4, 5.0), (4, 5.0))
-    ] == [
-        None,
-        2.0,
-        None,
-        2.0,
-        None,
-    ]
+    ] == [None, 2.0, None, 2.0, None]
     rates.keep([])
     assert rates.rate("a", {"broker-a": 10}, 6.0) is None
 

@@ -134,12 +134,7 @@ def test_what_nobody_decides_on_expires(tmp_path: Path) -> None:
 
 def test_one_that_stages_without_end_leaves_room_for_others_and_expires_early(tmp_path: Path) -> None:
     """A live transaction is among them, and one that may be decided elsewhere: both can be committed at the end."""
-    options = {
-        "max_staged_bytes": 400_000,
-        "transaction_idle_s": 4.0,
-        "metrics": "127.0.0.1:0",
-        "log_format": "json",
-    }
+    options = {"max_staged_bytes": 400_000, "transaction_idle_s": 4.0, "metrics": "127.0.0.1:0", "log_format": "json"}
     body = bytes(10_000)
     with (
         LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,

@@ -157,8 +157,7 @@ def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: Loca
         text = mutual(secure, "squatter", admin.add_user("squatter"))
         stranger, _ = stubs(secure, Credentials.from_text(text), opened)
         squatting = Stream(
-            stranger.Session,
-            broker_pb2.SessionRequest(client_id="g-wanted", heartbeat=broker_pb2.Heartbeat(number=1)),
+            stranger.Session, broker_pb2.SessionRequest(client_id="g-wanted", heartbeat=broker_pb2.Heartbeat(number=1))
         )
         opened.callback(squatting.close)
         squatting.wait_for(1)

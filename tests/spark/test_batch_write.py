@@ -233,11 +233,7 @@ def faults(spark: SparkSession, tmp_path: Path) -> Faults:
 
 
 def test_a_transaction_shows_all_rows_or_none(
-    spark: SparkSession,
-    save: Save,
-    stored: Stored,
-    faults: Faults,
-    tmp_path: Path,
+    spark: SparkSession, save: Save, stored: Stored, faults: Faults, tmp_path: Path
 ) -> None:
     frame = spark.range(0, 4000, 1, 2).selectExpr("string(id) AS body", "string(id % 7) AS sharding_key")
 

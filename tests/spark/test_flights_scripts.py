@@ -62,11 +62,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / f"{script}.py"), *arguments]
     mark = f"MARK_OF_A_RUN={uuid.uuid4()}"
     with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**dict([mark.split("=")])),
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**dict([mark.split("=")]))
     ) as process:
         try:
             stdout, stderr = process.communicate(timeout=300)

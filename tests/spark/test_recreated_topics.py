@@ -138,12 +138,7 @@ def test_the_second_action_of_a_frame_does_not_read_the_new_topic(
 
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_the_tasks_of_a_topic_that_is_gone(
-    cluster: LocalCluster,
-    topic: str,
-    admin: Admin,
-    fill: Fill,
-    columns: str,
-    caplog: pytest.LogCaptureFixture,
+    cluster: LocalCluster, topic: str, admin: Admin, fill: Fill, columns: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill("old", 2)
     strict = Plan(cluster.nameserver, topic, columns)

@@ -108,12 +108,7 @@ def topic(admin: Admin, new_name: Callable[[], str]) -> str:
 
 @pytest.fixture
 def copying(
-    spark: SparkSession,
-    cluster: LocalCluster,
-    admin: Admin,
-    topic: str,
-    new_name: Callable[[], str],
-    tmp_path: Path,
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str], tmp_path: Path
 ) -> Copying:
     spark.dataSource.register(FailingDataSource)
     copy = new_name()

@@ -82,13 +82,7 @@ class Idle:
     """
 
     def __init__(
-        self,
-        secure: LocalCluster,
-        text: str,
-        name: str,
-        opened: ExitStack,
-        topic: str = TOPIC,
-        broker_number: int = 0,
+        self, secure: LocalCluster, text: str, name: str, opened: ExitStack, topic: str = TOPIC, broker_number: int = 0
     ) -> None:
         broker, nameserver = stubs(secure, Credentials.from_text(text), opened, broker_number)
         self.broker = broker

@@ -23,14 +23,7 @@ from support.waiting import wait_until
 
 LONG_TOPIC = "returns-from-warehouses-by-carrier-and-postal-code"
 #: Topics, and the number of queues that each has on a broker.
-TOPICS = {
-    "orders": 4,
-    "payments": 2,
-    "deliveries": 2,
-    "sensor-frames": 2,
-    "reminders": 1,
-    LONG_TOPIC: 1,
-}
+TOPICS = {"orders": 4, "payments": 2, "deliveries": 2, "sensor-frames": 2, "reminders": 1, LONG_TOPIC: 1}
 REGIONS = ("eu", "us", "apac")
 ITEMS = ("espresso machine", "grinder", "kettle", "filter papers", "scale")
 #: The one that an operator looks for.

@@ -304,12 +304,7 @@ class Stores:
         self._opened: list[OpenStore] = []
 
     def open(
-        self,
-        name: str = "data",
-        *,
-        alone: bool = True,
-        grown: Callable[[], None] | None = None,
-        **options: Any,
+        self, name: str = "data", *, alone: bool = True, grown: Callable[[], None] | None = None, **options: Any
     ) -> OpenStore:
         options_now = dataclasses.replace(QUIET, **options)
         opened = OpenStore(self.folder / name, options_now, self.clock, alone=alone, grown=grown)

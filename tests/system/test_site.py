@@ -171,7 +171,7 @@ def test_every_page_is_in_the_navigation() -> None:
     Plain.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
     settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Plain)
     assert [next(iter(entry)) for entry in settings["nav"]] == [
-        *("Start", "Tutorial", "How-to guides", "Reference", "Explanation"),
+        *("Start", "Tutorial", "How-to guides", "Reference", "Explanation")
     ]
     shown = list(in_navigation(settings["nav"]))
     written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}

@@ -19,14 +19,7 @@ from minimq_broker.services.upkeep import finding
 from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch
-from minimq_common.security import (
-    access_control,
-    access_document,
-    access_rule,
-    issuer,
-    token_gate,
-    tokens,
-)
+from minimq_common.security import access_control, access_document, access_rule, issuer, token_gate, tokens
 from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2

@@ -16,12 +16,7 @@ PACKAGES = [
     *("client/minimq", "client/faststream_minimq", "console/minimq_console", "spark_connector/pyspark_minimq"),
 ]
 #: Code that is not installed; its class names are those of one program or test each.
-PROGRAMS = [
-    "bench",
-    "examples",
-    "scripts",
-    "tests",
-]
+PROGRAMS = ["bench", "examples", "scripts", "tests"]
 #: Phrases that follow another language's order, and plain ones that took their place.
 BANNED = {
     **{"to be had": "available", "lets? go of": "drop", "comes? again": "is redelivered, returns"},

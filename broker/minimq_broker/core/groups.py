@@ -86,13 +86,7 @@ class GroupTable:
     # ---- coming and going -----------------------------------------------------------------------
 
     def join(
-        self,
-        group: str,
-        client_id: str,
-        config: GroupConfig,
-        held: Iterable[MessageQueue] = (),
-        *,
-        now: float = 0.0,
+        self, group: str, client_id: str, config: GroupConfig, held: Iterable[MessageQueue] = (), *, now: float = 0.0
     ) -> Members | None:
         """Add a member, or change what it subscribes to: a lone member may change all."""
         holding = self._remembered_of(group, client_id, held)

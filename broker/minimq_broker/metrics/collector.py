@@ -172,11 +172,7 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
         damaged = {*self._engine.handle.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
-        yield gauge(
-            f"{PREFIX}_damaged_segments",
-            "Files of the CommitLog with known damage.",
-            len(damaged),
-        )
+        yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog with known damage.", len(damaged))
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
             "Dead letters that were deleted: too many, or too old.",

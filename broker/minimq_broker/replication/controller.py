@@ -106,11 +106,7 @@ class GrpcController:
 
 
 def parse(
-    text: str,
-    *,
-    term_lease_s: float = 3.0,
-    security: ChannelSecurity = PLAIN,
-    etcd_security: ChannelSecurity = PLAIN,
+    text: str, *, term_lease_s: float = 3.0, security: ChannelSecurity = PLAIN, etcd_security: ChannelSecurity = PLAIN
 ) -> Controller:
     """Return the controller that an option names; nothing is connected before the first call."""
     if text.startswith((_ETCD, _ETCD_WITH_TLS)):

@@ -169,10 +169,7 @@ class Leadership:
     # ---- slaves ---------------------------------------------------------------------------------
 
     async def serve(
-        self,
-        follow: replication_pb2.Follow,
-        requests: AsyncIterator[replication_pb2.ReplicaRequest],
-        context: Context,
+        self, follow: replication_pb2.Follow, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context
     ) -> None:
         """Serve one slave until its stream ends."""
         slave = FollowerHello(follow.replica_id, follow.run, follow.address, follow.log_id)

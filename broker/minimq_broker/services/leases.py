@@ -195,12 +195,7 @@ class LeaseKeeper:
             self._wind()
 
     async def ended(
-        self,
-        group: str,
-        client_id: str,
-        queues: Sequence[broker_pb2.QueueEpoch] | None = None,
-        *,
-        died: bool = False,
+        self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch] | None = None, *, died: bool = False
     ) -> None:
         """Record what became of deliveries under leases that are about to end."""
         leases = self._engine.leases

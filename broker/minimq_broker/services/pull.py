@@ -19,13 +19,7 @@ from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
-from minimq_common.errors import (
-    CorruptEntry,
-    MiniMQError,
-    OffsetOutOfRange,
-    SystemBusy,
-    TopicRecreated,
-)
+from minimq_common.errors import CorruptEntry, MiniMQError, OffsetOutOfRange, SystemBusy, TopicRecreated
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
 from minimq_common.wire.bound_check import check_bounds

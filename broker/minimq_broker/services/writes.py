@@ -15,14 +15,7 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.administration import LoggedDecision
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
-from minimq_broker.store.jobs import (
-    AppendJob,
-    AppendStatus,
-    AtomicJob,
-    FactJob,
-    Job,
-    ReplicaJob,
-)
+from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
 if TYPE_CHECKING:

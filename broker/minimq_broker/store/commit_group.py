@@ -8,13 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from minimq_broker.core.facts import (
-    AtomicBegun,
-    Fact,
-    OffsetsCommitted,
-    PublicationSkipped,
-    Topic,
-)
+from minimq_broker.core.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
 from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.held.staging import Staged, StagedCount, StagingLimits, check_room

@@ -33,13 +33,7 @@ class CommitLog(LogReader):
     """The segments of one broker. One thread writes and rolls; any thread may read, and remove the oldest segment."""
 
     def __init__(
-        self,
-        path: Path,
-        segment_bytes: int,
-        *,
-        readonly: bool = False,
-        without: Collection[str] = (),
-        start: int = 0,
+        self, path: Path, segment_bytes: int, *, readonly: bool = False, without: Collection[str] = (), start: int = 0
     ) -> None:
         super().__init__(path)
         self._segment_bytes = segment_bytes
@@ -93,11 +87,7 @@ class CommitLog(LogReader):
         return self.segments[-1]
 
     def append(
-        self,
-        end: int,
-        entries: list[tuple[int, bytes]],
-        rows: list[tuple[QueueKey, Row]],
-        due: Sequence[DueRow] = (),
+        self, end: int, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[DueRow] = ()
     ) -> None:
         """Add a group of entries, with the rows of what is among them, at the position where the log ends; sync."""
         try:

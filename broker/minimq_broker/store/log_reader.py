@@ -189,7 +189,7 @@ class LogReader:
     def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
         if self.damage.refuses(segment.start):
             raise SystemBusy(
-                f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master",
+                f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master"
             )
         try:
             return question(segment)

@@ -264,13 +264,7 @@ class Writer:
         ahead = not self._sync and self._succeeded and not holds
         refusal = self.refusal()
         group = CommitGroup(
-            self.state,
-            start,
-            self._clock_ms(),
-            ahead=ahead,
-            refusal=refusal,
-            staging=self.staging,
-            delays=self.delays,
+            self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging, delays=self.delays
         )
         # A fact that keeps the log is alone in its group.
         with self._log.kept if jobs[0].keeps_log else _NOTHING_KEPT:

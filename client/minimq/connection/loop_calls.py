@@ -40,10 +40,7 @@ class LoopCall(Generic[T]):
     """
 
     def __init__(
-        self,
-        client: ClusterClient,
-        make: Callable[[], Coroutine[Any, Any, T]],
-        over: Callable[[Outcome[T]], object],
+        self, client: ClusterClient, make: Callable[[], Coroutine[Any, Any, T]], over: Callable[[Outcome[T]], object]
     ) -> None:
         self._client = client
         self._make = make

@@ -40,21 +40,13 @@ class ReadPlaces:
         return self._in_order(queue, self._routes.known(queue.topic))[0]
 
     async def call(
-        self,
-        queue: MessageQueue,
-        method: BrokerMethod[Request, Response],
-        request: Request,
-        timeout_s: float,
+        self, queue: MessageQueue, method: BrokerMethod[Request, Response], request: Request, timeout_s: float
     ) -> Response:
         """Do as `ask`; return the answer alone."""
         return (await self.ask(queue, method, request, timeout_s))[0]
 
     async def ask(
-        self,
-        queue: MessageQueue,
-        method: BrokerMethod[Request, Response],
-        request: Request,
-        timeout_s: float,
+        self, queue: MessageQueue, method: BrokerMethod[Request, Response], request: Request, timeout_s: float
     ) -> tuple[Response, ReadPlace]:
         """Return the answer to a question about a queue; when the first broker does not answer, that of the next."""
         failure: MiniMQError | None = None

@@ -312,11 +312,7 @@ class LetterSettler:
         self._claim(sender, here, _Settles(self._group), letters)
 
     def _claim(
-        self,
-        sender: ProducerCore,
-        here: Sequence[TransactionMessage],
-        settles: _Settles,
-        letters: Sequence[DeadLetter],
+        self, sender: ProducerCore, here: Sequence[TransactionMessage], settles: _Settles, letters: Sequence[DeadLetter]
     ) -> None:
         queue, offsets = letters[0].queue, [letter.queue_offset for letter in letters]
         try:

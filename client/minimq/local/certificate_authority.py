@@ -240,11 +240,7 @@ class CertificateAuthority:
 
     def _server_files(self, pair: Pair, roots: bytes) -> dict[Path, bytes]:
         # A server that looks in between finds a key of another certificate, and goes on with what it has.
-        return {
-            self.server / ROOTS: roots,
-            self.server / KEY: pair.key,
-            self.server / CERTIFICATE: pair.certificate,
-        }
+        return {self.server / ROOTS: roots, self.server / KEY: pair.key, self.server / CERTIFICATE: pair.certificate}
 
     def _users(self) -> dict[Path, CredentialsFile]:
         return {

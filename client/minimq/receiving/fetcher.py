@@ -92,9 +92,7 @@ class QueueEvents:
         return [*self._taken_resets]
 
     def announce(
-        self,
-        announce: Callable[[QueueEvent, list[MessageQueue]], None],
-        offset_reset: Callable[[OffsetReset], None],
+        self, announce: Callable[[QueueEvent, list[MessageQueue]], None], offset_reset: Callable[[OffsetReset], None]
     ) -> None:
         """Call the user's callbacks, where messages are taken."""
         for event, together in itertools.groupby([*self._taken], key=lambda item: item[0]):

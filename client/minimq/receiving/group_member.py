@@ -34,17 +34,7 @@ from minimq.receiving.broker_sessions import BrokerSessions, Membership, member_
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
-from minimq.receiving.member_state import (
-    Ask,
-    Begin,
-    GiveBack,
-    Grant,
-    Lose,
-    MemberState,
-    Revoke,
-    Saved,
-    Step,
-)
+from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue

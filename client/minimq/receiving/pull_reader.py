@@ -295,10 +295,7 @@ class AssignedQueues:
     """
 
     def __init__(
-        self,
-        client: ClusterClient,
-        fetcher: Fetcher,
-        start_offset: Callable[[MessageQueue], Coroutine[Any, Any, int]],
+        self, client: ClusterClient, fetcher: Fetcher, start_offset: Callable[[MessageQueue], Coroutine[Any, Any, int]]
     ) -> None:
         self._routes = client.routes
         self._fetcher = fetcher

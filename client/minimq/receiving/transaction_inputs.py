@@ -77,10 +77,7 @@ class PullInput:
             term=commit.term,
         )
         request = broker_pb2.CommitOffsetsRequest(
-            group=self._group,
-            client_id=self._client_id if commit.epoch else "",
-            offsets=[offset],
-            force=commit.sought,
+            group=self._group, client_id=self._client_id if commit.epoch else "", offsets=[offset], force=commit.sought
         )
         return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
 

@@ -41,12 +41,7 @@ from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactions.open_transaction import MessageIntake, OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
-from minimq.sending.transactions.transaction_input import (
-    Consumed,
-    M,
-    TransactionalConsumer,
-    checked_input,
-)
+from minimq.sending.transactions.transaction_input import Consumed, M, TransactionalConsumer, checked_input
 from minimq.sending.transactions.transactor import Transactor
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal

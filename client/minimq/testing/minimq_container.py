@@ -59,14 +59,7 @@ class MinimqContainer(DockerContainer):
         Unavailable: Docker does not answer.
     """
 
-    def __init__(
-        self,
-        image: str = "minimq",
-        *,
-        secure: bool = False,
-        timeout_s: float = 60.0,
-        **others: Any,
-    ) -> None:
+    def __init__(self, image: str = "minimq", *, secure: bool = False, timeout_s: float = 60.0, **others: Any) -> None:
         self._timeout_s = waiting_s(timeout_s, "timeout_s")
         self._secure = secure
         self.credentials: Credentials | None = None

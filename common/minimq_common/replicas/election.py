@@ -9,19 +9,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from minimq_common.errors import (
-    BrokerConflict,
-    InvalidArgument,
-    NotInSync,
-    ReplicaSetChanged,
-)
-from minimq_common.replicas.replica_set import (
-    MAX_REPLICAS,
-    ReplicaReport,
-    ReplicaSet,
-    leads_term,
-    renews_lease,
-)
+from minimq_common.errors import BrokerConflict, InvalidArgument, NotInSync, ReplicaSetChanged
+from minimq_common.replicas.replica_set import MAX_REPLICAS, ReplicaReport, ReplicaSet, leads_term, renews_lease
 
 #: By how much longer than the lease an authority waits, as a share of it.
 _MARGIN = 0.1

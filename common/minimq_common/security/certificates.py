@@ -106,8 +106,7 @@ def meet_itself(trust: Trust, *, mutual: bool) -> CertificateReport:
         raise InvalidArgument(error.reason or str(error)) from None
     shown: dict[str, Any] = client.getpeercert() or {}
     return CertificateReport(
-        tuple(str(name) for _, name in shown.get("subjectAltName", ())),
-        ssl.cert_time_to_seconds(shown["notAfter"]),
+        tuple(str(name) for _, name in shown.get("subjectAltName", ())), ssl.cert_time_to_seconds(shown["notAfter"])
     )
 
 

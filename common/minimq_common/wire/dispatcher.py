@@ -22,14 +22,7 @@ import grpc.aio
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from minimq_common.errors import (
-    InternalError,
-    InvalidArgument,
-    MessageTooLarge,
-    MiniMQError,
-    SystemBusy,
-    Unavailable,
-)
+from minimq_common.errors import InternalError, InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy, Unavailable
 from minimq_common.security.access_control import AccessControl, UnknownToken
 from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
 from minimq_common.security.needs import CallAccess, CallerKind, access_of
@@ -275,11 +268,7 @@ class _Requests:
     """Requests of a stream, the first of which has to come soon."""
 
     def __init__(
-        self,
-        read: Callable[[], Awaitable[Any]],
-        method: _Method,
-        first_s: float | None,
-        caller: KnownCaller | None,
+        self, read: Callable[[], Awaitable[Any]], method: _Method, first_s: float | None, caller: KnownCaller | None
     ) -> None:
         self._read, self._method, self._first_s, self._caller = read, method, first_s, caller
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_proto.v1 import (
-    attend_pb2,
-    broker_pb2,
-    nameserver_pb2,
-    options_pb2,
-)
+from minimq_proto.v1 import attend_pb2, broker_pb2, nameserver_pb2, options_pb2
 
 
 def _of(message: Any, field: str, bound: Any = options_pb2.max_items) -> int:

@@ -146,14 +146,12 @@ class ControllerTable:
         if known >= MAX_REPLICA_SETS:
             raise SystemBusy(
                 f"the controller has records of {known} brokers, which is the limit: there is no room "
-                f"for {report.broker_name}",
+                f"for {report.broker_name}"
             )
         while self._bootstraps and not self._bootstraps[oldest := next(iter(self._bootstraps))].is_recent(now):
             del self._bootstraps[oldest]
         if len(self._bootstraps) >= MAX_BOOTSTRAPS:
-            raise SystemBusy(
-                f"{len(self._bootstraps)} brokers of which nothing is recorded report, which is the limit",
-            )
+            raise SystemBusy(f"{len(self._bootstraps)} brokers of which nothing is recorded report, which is the limit")
 
     def _find(self, key: Key) -> ReplicaSet:
         record = self._records.get(key)

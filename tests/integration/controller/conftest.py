@@ -77,12 +77,7 @@ def broker_name() -> str:
 def start(loop: LoopThread, broker_name: str) -> Iterator[StartReporter]:
     with contextlib.ExitStack() as stack:
 
-        def start_one(
-            controller: str,
-            replica_id: int = 0,
-            lease_s: float = LEASE_S,
-            **other: Any,
-        ) -> Reporter:
+        def start_one(controller: str, replica_id: int = 0, lease_s: float = LEASE_S, **other: Any) -> Reporter:
             made = Reporter(
                 loop, parse(controller, term_lease_s=lease_s), report(replica_id, broker_name=broker_name, **other)
             )

@@ -89,10 +89,7 @@ def test_name_servers_tell_who_was_replaced(
 
 
 def test_a_broker_with_a_new_address_is_taken_while_its_former_stream_seems_to_live(
-    loop: LoopThread,
-    start_nameserver: StartNameServer,
-    cleanup: contextlib.ExitStack,
-    tmp_path: Path,
+    loop: LoopThread, start_nameserver: StartNameServer, cleanup: contextlib.ExitStack, tmp_path: Path
 ) -> None:
     nameserver = start_nameserver()
     line = Line(nameserver.address)

@@ -49,10 +49,7 @@ def test_a_broker_that_stops_is_gone_when_stop_returns(
 
 
 def test_a_broker_leaves_the_routes_before_it_serves_no_more(
-    loop: LoopThread,
-    start_nameserver: StartNameServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    loop: LoopThread, start_nameserver: StartNameServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = with_unseen_errors()
     nameserver = start_nameserver()

@@ -58,10 +58,7 @@ def test_a_change_reaches_the_client_before_it_asks_again(
 
 
 def test_the_watch_begins_anew_with_every_poll(
-    start_nameserver: StartNameServer,
-    start_broker: StartBroker,
-    open_cache: OpenCache,
-    monkeypatch: pytest.MonkeyPatch,
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nameserver = start_nameserver()
     broker = start_broker(nameserver.address)
@@ -107,10 +104,7 @@ def test_the_watch_survives_what_nobody_foresaw(
 
 
 def test_routes_are_asked_for_when_the_watch_is_lost(
-    start_nameserver: StartNameServer,
-    start_broker: StartBroker,
-    open_cache: OpenCache,
-    monkeypatch: pytest.MonkeyPatch,
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)

@@ -26,10 +26,7 @@ NOBODY = "127.0.0.1:1"
 
 
 def test_a_client_finds_what_brokers_registered(
-    start_nameserver: StartNameServer,
-    start_broker: StartBroker,
-    open_cache: OpenCache,
-    cleanup: contextlib.ExitStack,
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache, cleanup: contextlib.ExitStack
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address, topics=("orders", "%RETRY%g"))
@@ -99,10 +96,7 @@ def test_a_name_server_that_hangs_leaves_time_for_the_other(
 
 
 def test_an_answer_that_was_overtaken_by_the_watch_is_dropped(
-    start_nameserver: StartNameServer,
-    start_broker: StartBroker,
-    open_cache: OpenCache,
-    monkeypatch: pytest.MonkeyPatch,
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)
@@ -187,10 +181,7 @@ async def hang(watch: RouteWatch, nameserver: str) -> bool:
 
 
 def test_a_refresh_in_the_background_brings_what_the_watch_did_not_tell(
-    start_nameserver: StartNameServer,
-    start_broker: StartBroker,
-    open_cache: OpenCache,
-    monkeypatch: pytest.MonkeyPatch,
+    start_nameserver: StartNameServer, start_broker: StartBroker, open_cache: OpenCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nameserver = start_nameserver()
     start_broker(nameserver.address)

@@ -255,11 +255,7 @@ def test_a_reader_waits_at_a_slave_for_what_that_does_not_have(tmp_path: Path) -
         with (
             suppress(NotMaster),  # of the last commit
             lone_reader(
-                cluster.nameserver,
-                wanted,
-                on_offset_reset=resets.append,
-                commit_interval_s=0.2,
-                request_timeout_s=1.0,
+                cluster.nameserver, wanted, on_offset_reset=resets.append, commit_interval_s=0.2, request_timeout_s=1.0
             ) as reader,
         ):
             slave.pause()

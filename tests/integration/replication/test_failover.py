@@ -20,15 +20,7 @@ from support.fake_broker import registered
 from support.raw_popper import Popped, RawPopper
 from support.raw_sender import RawSender
 from support.reading import read_all
-from support.replicas import (
-    LEASE_S,
-    PATIENCE_S,
-    find_master,
-    replicas,
-    wait_caught_up,
-    wait_for_master,
-    wait_in_sync,
-)
+from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import make_batch
 from support.waiting import wait_until
 

@@ -215,10 +215,7 @@ def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, mon
     monkeypatch.setattr(Segment, "put", put_or_fail)
 
     async def test() -> None:
-        async with (
-            replica(tmp_path / "0", controller, 0) as master,
-            replica(tmp_path / "1", controller, 1) as slave,
-        ):
+        async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
             await until(lambda: master.in_sync == {0, 1})
             queue = await make_topic(master.engine, 10)
             await until(lambda: slave.engine.handle.log_status.end == master.engine.handle.log_status.end)

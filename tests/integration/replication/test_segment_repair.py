@@ -19,15 +19,7 @@ from support.controller_process import ControllerProcess
 from support.reading import read_all
 from support.replica import replica, until
 from support.replica_engine import make_topic
-from support.replicas import (
-    LEASE_S,
-    PATIENCE_S,
-    find_master,
-    replicas,
-    wait_caught_up,
-    wait_for_master,
-    wait_in_sync,
-)
+from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import make_batch
 from support.waiting import wait_until
 

@@ -70,10 +70,7 @@ def test_a_key_of_which_there_are_too_many_parts_may_be_there() -> None:
 
 @given(sent=keyed, compression=compressions, at=st.integers(0, 10_000), value=st.integers(0, 255))
 def test_damage_raises_nothing_and_is_seen_if_asked_for(
-    sent: list[Message],
-    compression: Any,
-    at: int,
-    value: int,
+    sent: list[Message], compression: Any, at: int, value: int
 ) -> None:
     data = bytearray(encode(sent, compression=compression))
     at %= len(data)

@@ -61,10 +61,7 @@ def test_what_no_group_has_read_is_a_reason_too() -> None:
 
 
 def test_groups_that_are_left_out_do_not_lag_yet_what_only_they_read_is_read() -> None:
-    state = state_of(
-        OffsetsCommitted("dead", (at(4, 4),)),
-        OffsetsCommitted("audit", (at(4, 10),)),
-    )
+    state = state_of(OffsetsCommitted("dead", (at(4, 4),)), OffsetsCommitted("audit", (at(4, 10),)))
     assert find_lags(state, queues((0, 10)), ["dead"]) == []
     assert find_lags(state, queues((0, 10)), ["audit"]) == [Lag("dead", 6, (4,))]
     only_dead = state_of(OffsetsCommitted("dead", (at(4, 4),)))

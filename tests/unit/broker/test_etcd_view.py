@@ -51,9 +51,7 @@ def record() -> ReplicaSet:
     return replace(first, in_sync=frozenset({0, 1}), version=5)
 
 
-def test_after_etcd_went_back_nobody_counts_as_alive_for_what_a_backup_holds(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_after_etcd_went_back_nobody_counts_as_alive_for_what_a_backup_holds(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         link = ShownLink()
         view = EtcdView(cast("Any", link), ("default", "broker-a"), LEASE_S)

@@ -9,15 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minimq_broker.core.leases import (
-    Fencing,
-    Granted,
-    LeaseEvent,
-    LeaseKey,
-    LeaseStatus,
-    LeaseTable,
-    Wanted,
-)
+from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, LeaseStatus, LeaseTable, Wanted
 from minimq_broker.core.state import QueueKey
 from minimq_common.errors import Fenced
 

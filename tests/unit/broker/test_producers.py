@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
-from minimq_broker.core.producers import (
-    MAX_BATCHES,
-    PendingBatches,
-    Place,
-    ProducerKey,
-    ProducerTable,
-    Repeated,
-)
+from minimq_broker.core.producers import MAX_BATCHES, PendingBatches, Place, ProducerKey, ProducerTable, Repeated
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.commit_group import CommitGroup

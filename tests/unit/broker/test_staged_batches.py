@@ -7,13 +7,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from minimq_broker.core.facts import (
-    PermissionSet,
-    StagedSequences,
-    Topic,
-    TopicSet,
-    TransactionDecided,
-)
+from minimq_broker.core.facts import PermissionSet, StagedSequences, Topic, TopicSet, TransactionDecided
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store import commit_group

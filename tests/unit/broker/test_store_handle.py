@@ -30,11 +30,7 @@ class Opened:
         self.path = path
         self.replaced: list[State] = []
         self.handle = StoreHandle(
-            path,
-            StoreOptions(),
-            **(NOBODY | {"replaced": self.replaced.append}),
-            alone=False,
-            clock_ms=lambda: 1,
+            path, StoreOptions(), **(NOBODY | {"replaced": self.replaced.append}), alone=False, clock_ms=lambda: 1
         )
         self.handle.store.lead(1)
         self.handle.store.follow()

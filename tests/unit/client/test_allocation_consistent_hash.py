@@ -24,25 +24,12 @@ def cids(count: int) -> list[str]:
         ("topic_test", "brokerName", 8, cids(3), 10, "1 6 7|2|0 3 4 5"),
         ("topic_test", "brokerName", 8, ["CID-1", "CID-2"], 10, "1 2 6 7|0 3 4 5"),
         ("topic_test", "brokerName", 8, [*cids(3), "CID-NEW"], 10, "1 6 7|2|0 3 4 5|-"),
-        (
-            "topic_test",
-            "brokerName",
-            20,
-            cids(10),
-            3,
-            "3 5 8 18 19|-|4|6 7 9|-|10 11 15 17|-|0 2 12|1 13 14|16",
-        ),
+        ("topic_test", "brokerName", 20, cids(10), 3, "3 5 8 18 19|-|4|6 7 9|-|10 11 15 17|-|0 2 12|1 13 14|16"),
         ("TopicTest", "broker-a", 8, cids(3), 10, "3 5 6|2 4 7|0 1"),
     ],
 )
 def test_shares_are_those_of_rocketmq(
-    kind: type[ConsistentHash],
-    topic: str,
-    broker: str,
-    count: int,
-    group: list[str],
-    virtual_nodes: int,
-    expected: str,
+    kind: type[ConsistentHash], topic: str, broker: str, count: int, group: list[str], virtual_nodes: int, expected: str
 ) -> None:
     assert numbers(shares(kind(virtual_nodes), queues(count, broker, topic=topic), group)) == expected
 

@@ -100,10 +100,7 @@ def before_dash(name: str) -> str:
             ["IDC1-CID-0", "IDC1-CID-1", "IDC2-CID-0"],
             "IDC1-0 IDC1-1 IDC3-0|IDC1-2 IDC1-3 IDC3-1|IDC2-0 IDC2-1 IDC2-2 IDC2-3 IDC3-2",
         ),
-        (
-            ["IDC1-CID-0", "IDC4-CID-0"],
-            "IDC1-0 IDC1-1 IDC1-2 IDC1-3 IDC2-0 IDC2-1 IDC3-0 IDC3-1|IDC2-2 IDC2-3 IDC3-2",
-        ),
+        (["IDC1-CID-0", "IDC4-CID-0"], "IDC1-0 IDC1-1 IDC1-2 IDC1-3 IDC2-0 IDC2-1 IDC3-0 IDC3-1|IDC2-2 IDC2-3 IDC3-2"),
     ],
 )
 def test_queues_go_to_members_in_their_room(group: list[str], expected: str) -> None:

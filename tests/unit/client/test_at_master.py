@@ -8,15 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from minimq.connection.at_master import at_master
-from minimq_common.errors import (
-    DeadlineExceeded,
-    Fenced,
-    MiniMQError,
-    NotMaster,
-    StoreFull,
-    TopicNotFound,
-    Unavailable,
-)
+from minimq_common.errors import DeadlineExceeded, Fenced, MiniMQError, NotMaster, StoreFull, TopicNotFound, Unavailable
 
 
 class Broker:

@@ -71,8 +71,7 @@ def test_the_number_of_a_queue_counts_over_all_brokers() -> None:
 
 def test_with_the_name_of_a_broker_it_is_a_queue_of_that_one() -> None:
     found = split(
-        queue_id=[1, 1, 3, None, 7, 1],
-        broker_name=["broker-b", "broker-a", None, "broker-b", "broker-c", "broker-b"],
+        queue_id=[1, 1, 3, None, 7, 1], broker_name=["broker-b", "broker-a", None, "broker-b", "broker-c", "broker-b"]
     )
     assert found == {
         at(4): ["0", "5"],

@@ -18,12 +18,7 @@ def ms_ago(seconds: float) -> int:
 
 
 def queue(
-    queue_id: int,
-    owner: str = "",
-    unread_for_s: float | None = None,
-    *,
-    topic: str = "orders",
-    **fields: Any,
+    queue_id: int, owner: str = "", unread_for_s: float | None = None, *, topic: str = "orders", **fields: Any
 ) -> broker_pb2.GroupQueue:
     oldest = 0 if unread_for_s is None else ms_ago(unread_for_s)
     return broker_pb2.GroupQueue(topic=topic, queue_id=queue_id, owner=owner, oldest_unread_ms=oldest, **fields)
@@ -76,10 +71,7 @@ def test_a_broker_whose_clock_is_ahead_makes_no_negative_lag() -> None:
 
 
 def test_members_are_all_that_any_broker_sees_or_that_own_a_queue() -> None:
-    found = describe(
-        a=answer("m1 m2", queue(0, "m1"), queue(1, "m3")),
-        b=answer("m1", queue(0, "m1")),
-    )
+    found = describe(a=answer("m1 m2", queue(0, "m1"), queue(1, "m3")), b=answer("m1", queue(0, "m1")))
     assert [(member.client_id, member.seen_by, len(member.queues)) for member in found.members] == [
         ("m1", ("a", "b"), 2),
         ("m2", ("a",), 0),

@@ -96,11 +96,6 @@ def test_headers_are_properties() -> None:
     assert renamed({"headers": as_map})["properties"] is as_map
 
 
-@pytest.mark.parametrize(
-    ("row", "text"),
-    [
-        ([(None, b"1")], "column 'headers' has an entry without a name in a row"),
-    ],
-)
+@pytest.mark.parametrize(("row", "text"), [([(None, b"1")], "column 'headers' has an entry without a name in a row")])
 def test_headers_that_are_no_properties_are_refused(row: list[tuple[str | None, bytes | None]], text: str) -> None:
     assert refusal(headers=headers([("a", b"0")], [("b", b"0")], row)).startswith(text)

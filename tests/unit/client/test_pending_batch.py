@@ -17,8 +17,7 @@ def batch_of(sizes: list[int]) -> PendingBatch:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "taken"),
-    [([1], 1), ([1] * 5, 4), ([5, 5], 2), ([5, 6], 1), ([11, 1], 1), ([10, 1], 1), ([1, 11], 1)],
+    ("sizes", "taken"), [([1], 1), ([1] * 5, 4), ([5, 5], 2), ([5, 6], 1), ([11, 1], 1), ([10, 1], 1), ([1, 11], 1)]
 )
 def test_a_batch_takes_four_messages_and_ten_bytes_but_at_least_one(sizes: list[int], taken: int) -> None:
     batch = batch_of(sizes)

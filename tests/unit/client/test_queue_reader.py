@@ -9,16 +9,7 @@ from itertools import pairwise
 import pytest
 
 from minimq.receiving.member_state import Grant, Trust
-from minimq.receiving.queue_decisions import (
-    Cancel,
-    Commit,
-    Decision,
-    FetchOptions,
-    Frame,
-    LeaseOver,
-    OffsetReset,
-    Pull,
-)
+from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch, ReceivedMessage
 from minimq_common.errors import (

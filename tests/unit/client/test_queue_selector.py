@@ -185,11 +185,7 @@ def test_brokers_of_near_machine_rooms_are_preferred() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from("abc"),
-        st.sampled_from(["fast", "slow", "gone", "full", "answers"]),
-        st.floats(0, 5),
-    )
+    st.tuples(st.sampled_from("abc"), st.sampled_from(["fast", "slow", "gone", "full", "answers"]), st.floats(0, 5))
 )
 
 

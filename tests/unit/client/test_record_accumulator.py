@@ -120,13 +120,7 @@ class Play:
             for place, number in enumerate(numbers):
                 self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
 
-        batch = RecordsBatch(
-            topic,
-            queue,
-            count=count,
-            share=BufferShare(numbers, 0),
-            completion=complete,
-        )
+        batch = RecordsBatch(topic, queue, count=count, share=BufferShare(numbers, 0), completion=complete)
         batch.handed_in = self.now
         self.numbers.number(batch)
         batch.data = b"encoded"

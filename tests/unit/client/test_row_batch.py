@@ -157,11 +157,7 @@ def test_bodies_that_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("name", "column"),
-    [
-        ("tag", pa.array(["a\0b"])),
-        ("keys", pa.array(["a\0b"])),
-        ("keys", pa.array([["x"], ["a\0b", "c"]], STRINGS)),
-    ],
+    [("tag", pa.array(["a\0b"])), ("keys", pa.array(["a\0b"])), ("keys", pa.array([["x"], ["a\0b", "c"]], STRINGS))],
 )
 def test_nul_characters_are_refused(name: str, column: pa.Array) -> None:
     assert "NUL character" in refusal(column, name)

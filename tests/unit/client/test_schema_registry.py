@@ -28,14 +28,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer as Their
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from minimq import Message
-from minimq.errors import (
-    AccessDenied,
-    InvalidArgument,
-    MalformedBody,
-    MiniMQError,
-    NotAuthenticated,
-    Unavailable,
-)
+from minimq.errors import AccessDenied, InvalidArgument, MalformedBody, MiniMQError, NotAuthenticated, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.schemas import (
     AvroSerializer,

@@ -208,8 +208,7 @@ def test_a_body_that_does_not_fit_is_malformed(serializer: Serializer[Any], body
 
 
 @pytest.mark.parametrize(
-    "items",
-    ["null", {"type": "record", "name": "Empty", "fields": []}, {"type": "fixed", "name": "None", "size": 0}],
+    "items", ["null", {"type": "record", "name": "Empty", "fields": []}, {"type": "fixed", "name": "None", "size": 0}]
 )
 def test_an_avro_array_of_nothing_is_refused(items: object) -> None:
     # Its body has the number of items and none of them: nine bytes for as many as memory holds.

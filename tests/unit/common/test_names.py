@@ -9,14 +9,7 @@ from typing import Any
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import (
-    check_address,
-    check_broker,
-    check_cluster,
-    check_group,
-    check_topic,
-    check_transaction,
-)
+from minimq_common.names import check_address, check_broker, check_cluster, check_group, check_topic, check_transaction
 
 CHECKS = {"topic": check_topic, "group": check_group, "broker": check_broker, "cluster": check_cluster}
 

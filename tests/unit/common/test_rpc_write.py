@@ -29,9 +29,7 @@ class Server(replication_pb2_grpc.ReplicationServicer):
         self.ended = threading.Semaphore(0)
 
     async def Replicate(  # type: ignore[override]  # grpc.aio takes handlers that write to the context as well
-        self,
-        requests: AsyncIterator[replication_pb2.ReplicaRequest],
-        context: Any,
+        self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any
     ) -> None:
         try:
             while True:

@@ -107,10 +107,7 @@ def test_a_broker_that_reconnects_replaces_itself() -> None:
 
 @pytest.mark.parametrize(
     ("second", "remedy"),
-    [
-        (state("broker-b", address="broker-a-0:10911"), "--advertise"),
-        (state("broker-a", 1, cluster="other"), "--name"),
-    ],
+    [(state("broker-b", address="broker-a-0:10911"), "--advertise"), (state("broker-a", 1, cluster="other"), "--name")],
 )
 def test_set_ups_that_cannot_work_are_refused(second: BrokerState, remedy: str) -> None:
     table = table_of(state("broker-a"))
@@ -138,14 +135,7 @@ def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": "has space"},
-        {"name": ""},
-        {"broker_id": -1},
-        {"address": "nowhere"},
-        {"cluster": ""},
-    ],
+    "wrong", [{"name": "has space"}, {"name": ""}, {"broker_id": -1}, {"address": "nowhere"}, {"cluster": ""}]
 )
 def test_a_state_is_valid_once_made(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):

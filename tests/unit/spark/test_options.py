@@ -24,13 +24,7 @@ from pyspark_minimq.columns import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
-from pyspark_minimq.options import (
-    OPTIONS,
-    ReadOptions,
-    check_options,
-    parse_read_options,
-    parse_stream_options,
-)
+from pyspark_minimq.options import OPTIONS, ReadOptions, check_options, parse_read_options, parse_stream_options
 from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
 from pyspark_minimq.stream_planning import BatchLimits
 

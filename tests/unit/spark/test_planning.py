@@ -125,16 +125,13 @@ def test_nothing_gives_no_partitions() -> None:
 
 
 ranges_of_queues = st.lists(
-    st.tuples(st.integers(0, 3), st.integers(0, 10**12), st.integers(1, 500)),
-    unique_by=lambda item: item[0],
+    st.tuples(st.integers(0, 3), st.integers(0, 10**12), st.integers(1, 500)), unique_by=lambda item: item[0]
 ).map(lambda items: [OffsetRange(QueueName("t", "ab"[n % 2], n), at, at + size) for n, at, size in items])
 
 
 @settings(deadline=None)
 @given(
-    ranges=ranges_of_queues,
-    min_partitions=st.none() | st.integers(1, 300),
-    max_records=st.none() | st.integers(1, 600),
+    ranges=ranges_of_queues, min_partitions=st.none() | st.integers(1, 300), max_records=st.none() | st.integers(1, 600)
 )
 def test_partitions_cover_every_offset_once_within_the_limits(
     ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None

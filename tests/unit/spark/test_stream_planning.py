@@ -212,10 +212,7 @@ def limited(
 
 
 @settings(deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=12),
-    limit=st.integers(1, 10**6),
-)
+@given(sizes=st.lists(st.integers(0, 10**9), min_size=1, max_size=12), limit=st.integers(1, 10**6))
 def test_a_limit_is_kept_and_used(sizes: list[int], limit: int) -> None:
     by_queue = {QueueName("t", "a", number): size for number, size in enumerate(sizes)}
     taken = limited(by_queue, BatchLimits(max_offsets=limit))

@@ -55,10 +55,7 @@ class TransactionTable:
     """
 
     def __init__(
-        self,
-        changed: set[tuple[Any, ...]],
-        max_names: int = MAX_NAMES,
-        max_decision_bytes: int = MAX_DECISION_BYTES,
+        self, changed: set[tuple[Any, ...]], max_names: int = MAX_NAMES, max_decision_bytes: int = MAX_DECISION_BYTES
     ) -> None:
         self._changed = changed
         self._max_names = max_names

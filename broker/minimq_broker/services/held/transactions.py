@@ -6,13 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from minimq_broker.core.facts import (
-    Fact,
-    StagedSequences,
-    TransactionDecided,
-    TransactionPrepared,
-    TransactionsExpired,
-)
+from minimq_broker.core.facts import Fact, StagedSequences, TransactionDecided, TransactionPrepared, TransactionsExpired
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.held.staging import IdleExpiry
 from minimq_broker.core.held.transactions import TransactionTable
@@ -22,12 +16,7 @@ from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.jobs import PublishJob
-from minimq_common.errors import (
-    InvalidArgument,
-    StoreError,
-    StoreFull,
-    TransactionExpired,
-)
+from minimq_common.errors import InvalidArgument, StoreError, StoreFull, TransactionExpired
 from minimq_common.names import check_producer_group, check_transaction, half_name
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import broker_pb2

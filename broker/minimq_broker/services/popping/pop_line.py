@@ -293,15 +293,7 @@ class PopLine:
         self._turn -= take.most
         present = self._engine.tables.poppers.present(self._group)
         wanted = Take(
-            take.client,
-            take.most,
-            until_ms,
-            unwanted,
-            not self._may_begin(),
-            take.ahead,
-            lanes,
-            present,
-            take.asked_ms,
+            take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present, take.asked_ms
         )
         return PopStep(take.id, key, wanted, stored)
 

@@ -59,7 +59,7 @@ def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None
         return None
     return StoreFull(
         f"the disk of the broker is {use.ratio:.1%} full, and delayed messages keep its oldest data: no more are "
-        "accepted until some are due: send without a delay, or give the broker a larger disk",
+        "accepted until some are due: send without a delay, or give the broker a larger disk"
     )
 
 

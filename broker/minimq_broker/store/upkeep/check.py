@@ -19,15 +19,7 @@ from minimq_broker.core.state import BatchApplied, Effect, QueueKey, State
 from minimq_broker.store.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import (
-    IN_QUEUE,
-    EntryHeader,
-    EntryKind,
-    atomic_size,
-    effect,
-    payload_of,
-    read_header,
-)
+from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.rows import Row, last_offset_in, row_of
 from minimq_broker.store.segment import Segment
@@ -70,14 +62,7 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
         damaged = _check_pages(directory, report)
         strange = _check_names(directory, report)
         _check_owner(directory, report)
-        with closing(
-            CommitLog(
-                directory.log_path,
-                0,
-                readonly=True,
-                without=damaged | strange,
-            )
-        ) as log:
+        with closing(CommitLog(directory.log_path, 0, readonly=True, without=damaged | strange)) as log:
             saved = _saved(directory.state_path, damaged)
             walk = _LogWalk(report, saved, is_whole=log.complete_from == 0)
             for segment in watch(log.segments):

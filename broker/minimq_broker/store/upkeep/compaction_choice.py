@@ -40,12 +40,7 @@ class CompactionChoice:
     """Decides about the entries of a stretch of the log, in their order; see `Rewriting`. Used by one thread."""
 
     def __init__(
-        self,
-        topics: Mapping[int, TopicCompaction],
-        newest: NewestKeys,
-        end: int,
-        record: CompactionRecord,
-        now_ms: int,
+        self, topics: Mapping[int, TopicCompaction], newest: NewestKeys, end: int, record: CompactionRecord, now_ms: int
     ) -> None:
         self._topics, self._newest, self._end = topics, newest, end
         self._record, self._now_ms = record, now_ms

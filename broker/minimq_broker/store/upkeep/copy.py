@@ -61,11 +61,7 @@ class StoreCopy:
                 check_free(path)
             self._segment_bytes = segment_bytes
             self._clear(replace=replace)
-            self._log = CommitLog(
-                self._directory.log_path,
-                segment_bytes,
-                start=start,
-            )
+            self._log = CommitLog(self._directory.log_path, segment_bytes, start=start)
             opening.callback(self._log.close)
             checkpoint = Checkpoint(self._directory.state_path)
             opening.callback(checkpoint.close)

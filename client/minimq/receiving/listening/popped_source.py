@@ -342,12 +342,7 @@ class PoppedSource(Source[PoppedDelivery]):
             if left:
                 await asyncio.sleep(PAUSE_S)
 
-    async def _insist(
-        self,
-        delivery: PoppedDelivery,
-        messages: Sequence[PoppedMessage],
-        how: Settlement,
-    ) -> None:
+    async def _insist(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], how: Settlement) -> None:
         while messages and not self._reader.is_closed:
             try:
                 await self._reader.settler.settle(messages, how)

@@ -12,19 +12,11 @@ from minimq.filtering.tag_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace, check_text
-from minimq.receiving.consumer_options import (
-    ConsumerChanges,
-    ConsumerOptions,
-)
+from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.listening.dispatcher import Dispatcher
 from minimq.receiving.listening.leased_source import LeasedSource
-from minimq.receiving.listening.listener import (
-    AsyncListener,
-    Listener,
-    ListenerAdapter,
-    ListenerCalls,
-)
+from minimq.receiving.listening.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
 from minimq.receiving.listening.popped_source import PoppedSource
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
@@ -74,13 +66,7 @@ class PushFace(ConsumerFace):
         self._in_order = orderly
         if balance == "queues":
             self._reader = LeasedSource(
-                nameserver,
-                group,
-                client_id=client_id,
-                allocation=allocation,
-                start=start,
-                calls=calls,
-                options=chosen,
+                nameserver, group, client_id=client_id, allocation=allocation, start=start, calls=calls, options=chosen
             )
         else:
             if orderly:

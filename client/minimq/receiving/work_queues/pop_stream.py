@@ -46,12 +46,7 @@ class PopStream:
     """
 
     def __init__(
-        self,
-        connection: Connection,
-        address: str,
-        group: str,
-        client_id: str,
-        on_end: Callable[[PopStream], None],
+        self, connection: Connection, address: str, group: str, client_id: str, on_end: Callable[[PopStream], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._group, self._client_id = group, client_id

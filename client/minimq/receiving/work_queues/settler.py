@@ -18,25 +18,10 @@ from minimq.connection.loop_calls import LoopOutcome
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
-from minimq.receiving.work_queues.popped import (
-    ReceiptHandle,
-    Receipts,
-    Receivables,
-    Span,
-    merged,
-    receipts_of,
-    united,
-)
+from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
 from minimq.sending.callback_thread import CallbackThread
 from minimq.transport.home_process import check_no_finalizer
-from minimq_common.errors import (
-    Closed,
-    DeadlineExceeded,
-    HandleExpired,
-    InvalidArgument,
-    MiniMQError,
-    Unavailable,
-)
+from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 

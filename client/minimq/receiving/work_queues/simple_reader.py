@@ -19,28 +19,14 @@ from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check
 from minimq.receiving.listening.retries import Failed, RetrySender
 from minimq.receiving.pulls import encoded
 from minimq.receiving.work_queues.pop_stream import PopStream
-from minimq.receiving.work_queues.popped import (
-    OpenedBatch,
-    PoppedMessage,
-    Receipts,
-    Span,
-    gaps,
-    receipts_of,
-)
+from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage, Receipts, Span, gaps, receipts_of
 from minimq.receiving.work_queues.prefetch import HELD_S, Prefetch
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import Closing
 from minimq.transport.start_position import start_position
-from minimq_common.errors import (
-    Closed,
-    CorruptBatch,
-    DeadlineExceeded,
-    InvalidArgument,
-    MiniMQError,
-    Unavailable,
-)
+from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS

@@ -60,10 +60,7 @@ AskUser = Callable[[Message], Awaitable[Any]]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
 EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
 
-_NAMES = {
-    halves_pb2.HALF_OUTCOME_COMMITTED: "was committed",
-    halves_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back",
-}
+_NAMES = {halves_pb2.HALF_OUTCOME_COMMITTED: "was committed", halves_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back"}
 
 
 class CheckBack:

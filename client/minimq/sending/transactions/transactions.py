@@ -114,12 +114,7 @@ class TransactionCommitter:
         self.close()
 
     def commit(
-        self,
-        transaction: Transaction,
-        topics: Collection[str],
-        parts: Sequence[StagedPart],
-        *,
-        decided: bool = False,
+        self, transaction: Transaction, topics: Collection[str], parts: Sequence[StagedPart], *, decided: bool = False
     ) -> Decision:
         """Publish the staged batches at all brokers or at none, and return the decision when readers see all of them.
 

@@ -27,13 +27,7 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
-from minimq.sending.transactions.placement import (
-    TransactionMessage,
-    absent_brokers,
-    bound_queue,
-    brokers_of,
-    queues_at,
-)
+from minimq.sending.transactions.placement import TransactionMessage, absent_brokers, bound_queue, brokers_of, queues_at
 from minimq.sending.transactions.transaction_input import Consumed
 from minimq_common.errors import (
     Closed,
@@ -436,13 +430,7 @@ def _receipts(
         queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
         status = SendStatus(answer.status)
         batch = BatchReceipt(
-            queue,
-            answer.base_offset,
-            answer.store_timestamp_ms,
-            len(part.indices),
-            producer_id,
-            each.sequence,
-            status,
+            queue, answer.base_offset, answer.store_timestamp_ms, len(part.indices), producer_id, each.sequence, status
         )
         found |= {index: SendReceipt(batch, place) for place, index in enumerate(part.indices)}
     return [found[index] for index in range(len(messages))]
