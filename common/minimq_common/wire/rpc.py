@@ -352,6 +352,8 @@ def why_unreached(details: str) -> str:
         return NOTHING_LISTENS
     if "DNS" in details or "resol" in details:
         return "the host is not found"
+    if "before receiving SETTINGS frame" in details:  # its machine has taken the connection
+        return "it does not answer"
     connected, _, reason = details.rpartition("last error: ")
     if connected:  # none was made
         known = next((said for mark, said in _NO_CONNECTION if mark in reason), None)

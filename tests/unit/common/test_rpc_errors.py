@@ -41,6 +41,11 @@ def test_the_wait_inside_of_an_answer(said: int, waits_s: float) -> None:
             "the connection broke",
         ),
         ("failed to connect to all addresses; last error: UNKNOWN: Connection refused", "nothing listens there"),
+        (
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out "
+            "before receiving SETTINGS frame",
+            "it does not answer",
+        ),
     ],
 )
 def test_why_a_peer_is_not_reached_is_told_in_words(details: str, said: str) -> None:
