@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +17,12 @@ from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_common.errors import (
     Closed,
-    DeadlineExceeded,
     InvalidArgument,
     MiniMQError,
     NotDrained,
     TopicExists,
     TopicNotFound,
+    TransportError,
     Unavailable,
 )
 from minimq_common.model import Message, MessageQueue, Permission
@@ -114,7 +115,8 @@ def test_a_creation_that_failed_half_way_is_completed_by_repeating_it(pair: Loca
 def test_a_broker_that_hangs_is_named_and_nothing_is_changed(pair: LocalCluster) -> None:
     with Admin(pair.nameserver, timeout_s=5.0) as admin:
         pair.server("broker-b").pause()
-        with pytest.raises(DeadlineExceeded, match=r"on 1 of 2 brokers: broker-b \(127.*nothing was changed"):
+        # A connection to it that is not made may be given up first.
+        with pytest.raises(TransportError, match=r"on 1 of 2 brokers: broker-b \(127.*nothing was changed"):
             admin.create_topic("orders")
         assert admin.list_topics() == []
         pair.server("broker-b").resume()
@@ -289,7 +291,7 @@ def test_a_broker_that_hangs_is_in_the_status_with_the_reason(pair: LocalCluster
     with Admin(pair.nameserver, timeout_s=5.0) as admin:
         hanging, healthy = admin.broker_status()
     assert hanging.report is None
-    assert "has not answered in time" in (hanging.error or "")
+    assert re.search("has not answered in time|is not reached: it does not answer", hanging.error or "")
     assert healthy.report is not None
 
 
