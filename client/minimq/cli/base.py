@@ -61,7 +61,9 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command; an error names the nearest one."""
         known, given = self.list_commands(ctx), args[0]
-        near = [each for each in known if each.startswith(given)] or difflib.get_close_matches(given, known, 1)
+        near = [each for each in known if given and each.startswith(given)] or difflib.get_close_matches(
+            given, known, 1
+        )
         if near and given not in known and not ctx.resilient_parsing:
             ctx.fail(f"No such command {given!r}. Did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)
