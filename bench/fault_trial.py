@@ -92,7 +92,7 @@ class Trial:
     # ---- a run -----------------------------------------------------------------------------------
 
     def run(self, rounds: int, disturb: Callable[[Any], None]) -> Verdict:
-        """Disturb what runs so many times, let everything be done, and judge."""
+        """Cause that many faults, wait until all messages are processed, and judge."""
         with Admin(self.cluster.nameserver) as admin:
             self.prepare(admin)
         self._sending.start()
@@ -169,7 +169,7 @@ class Trial:
         self.faults.append(time.monotonic())
 
     def master(self) -> BrokerProcess:
-        """Return who leads, as soon as somebody does."""
+        """Wait until there is a leader, and return it."""
         found: list[BrokerProcess] = []
 
         def look() -> bool:

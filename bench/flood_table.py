@@ -103,7 +103,7 @@ class Row:
 
 
 class Memory:
-    """Looks at the memory of a process all the time."""
+    """Samples the memory of a process."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -125,7 +125,7 @@ class Memory:
             self.peak = max(self.peak, self.now)
 
 
-#: Touched before an attack: as much memory as the clients of the largest one take, and at most a part of what is left.
+#: Memory touched before an attack: as much as the clients of the largest attack need, at most a part of what is free.
 _WARM_BYTES, _WARM_SHARE = 4 << 30, 0.4
 _CHUNK_BYTES = 256 << 20
 

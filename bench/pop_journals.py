@@ -155,7 +155,7 @@ def work(nameserver: str, topic: str, name: str, journal: Path, seed: int, forge
 
 @dataclass
 class PopVerdict(Verdict):
-    """Numbers of hand-outs beside those of messages: lost are those that nobody has acknowledged."""
+    """Counts of hand-outs; a message that was never acknowledged is lost."""
 
     handed_out: int = 0
     #: While another had the message, or before the delay was over that it was given up for.

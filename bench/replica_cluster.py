@@ -150,7 +150,7 @@ class ReplicaCluster:
         return max(leading, key=lambda pair: pair[1].term, default=None)
 
     def master(self) -> BrokerProcess:
-        """Return who leads, as soon as somebody does."""
+        """Wait until there is a leader, and return it."""
         return self._wait(self.leading, "a master")[0]
 
     def other_master(self, than: BrokerProcess, patience_s: float) -> bool:

@@ -29,7 +29,7 @@ _LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True)
 class Job:
-    """A streaming query that copies all that a topic holds now; made again with the same values it goes on."""
+    """A streaming query that copies what a topic holds now; one with the same values continues it."""
 
     nameserver: str
     source: str

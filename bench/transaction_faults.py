@@ -33,10 +33,10 @@ _STEP_S = 0.02
 class PipelineVerdict(Verdict):
     """The content of the topics in the end."""
 
-    #: Transactions that workers have committed, and those that were refused, since somebody else had the messages.
+    #: Transactions that workers committed, and those refused because another worker had the messages.
     transactions: int = 0
     fenced: int = 0
-    #: Messages that are in a topic more than once, and those of which one topic has more than the other.
+    #: Messages stored more than once in a topic, and those that one topic has more often than the other.
     twice: int = 0
     torn: int = 0
 

@@ -27,8 +27,8 @@ from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
 
-#: Interval of checks of the in-sync set, and pause after a change was refused, in seconds; whoever joins is noticed at
-#: once.
+#: Interval between checks of the in-sync set, and pause after a refused change, in seconds. A slave that joins is
+#: noticed at once.
 _LOOK_S = 0.1
 #: Seconds before an unanswered change of the set is sent to the controller again.
 _ANSWER_S = 2.0

@@ -213,10 +213,8 @@ class Writes:
                 for batch in job.batches:
                     self._count(batch)
             case FactJob() if job.error is not None:  # it may stand though, counted by the one before it
-                self._maybe_changed, self._maybe_recorded = (
-                    True,
-                    self._maybe_recorded or isinstance(job.fact, RouteFact),
-                )
+                self._maybe_changed = True
+                self._maybe_recorded = self._maybe_recorded or isinstance(job.fact, RouteFact)
             case FactJob() if job.fact is not None:
                 self._observer.recorded(job.fact)
             case ReplicaJob():

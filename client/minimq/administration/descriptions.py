@@ -97,7 +97,7 @@ class BrokerReport:
     #: Since the start of the process, as are the figures below that grow.
     messages_in: int
     messages_out: int
-    #: Write transactions, each of which may hold many batches.
+    #: Write transactions; one may hold many batches.
     commits: int
     permission: Permission
     #: Its disk has failed: nothing is stored until it is started anew.
@@ -155,7 +155,7 @@ class ReplicationReport:
     in_sync: tuple[int, ...]
     #: Log position up to which all of them have everything, and consumers can read.
     confirmed: int
-    #: For how long the master may serve if it hears from nobody, in seconds; None for others.
+    #: Seconds for which the master may serve without a confirmation; None for others.
     lease_s: float | None
     #: For how long its controller has not answered, in seconds; 0 while it does.
     controller_silent_s: float

@@ -38,7 +38,7 @@ class GroupQueueDescription:
     """One queue of a group."""
 
     queue: MessageQueue
-    #: Client id of the member that reads it; None when nobody does.
+    #: Client id of the member that reads it; None if there is none.
     owner: str | None
     epoch: int
     #: Client id of the former owner that it is held for; None without a hold.

@@ -35,7 +35,7 @@ log = client_logger(__name__)
 
 #: Timeout in seconds of a probe of an unreachable broker before the next one.
 _QUESTION_S = 10.0
-#: Probes of one that never answers: after some minutes it is asked again only when somebody needs it.
+#: Probes of a broker that never answers. After these, only a call that needs it asks again.
 _MOST_QUESTIONS = 60
 
 Key = TypeVar("Key", bound=Hashable)
@@ -133,7 +133,7 @@ class BrokerCalls:
 async def together(
     places: Mapping[Key, str], call: Callable[[Key], Awaitable[Response]]
 ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-    """Make many calls at once, only so many at each place; return answers and failures by key, in this order."""
+    """Make calls at once, up to a limit at each place; return answers and failures by key, in the order of `places`."""
     room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
     answers: dict[Key, Response] = {}
     failures: dict[Key, MiniMQError] = {}

@@ -25,7 +25,7 @@ SHORTEST_TRY_S = 0.2
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Wait of a batch that was not tried, because no broker takes it.
 _NOWHERE_S = 0.1
-#: By which an error says how long servers were waited for.
+#: The part of an error text that says how long the call waited for servers.
 _WAITED = re.compile(r" \(waited [^()]* s(, as [^()]* says)?\)")
 
 

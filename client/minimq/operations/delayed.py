@@ -47,7 +47,7 @@ class DelayedMessages:
     stored_at: datetime
     messages: int
     bytes: int
-    #: By which the message is recalled; None if it cannot be recalled.
+    #: The handle that recalls the message; None if it cannot be recalled.
     recall_handle: str | None
 
 

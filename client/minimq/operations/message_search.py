@@ -122,7 +122,7 @@ class FoundMessages:
     unread: tuple[UnreadOffsets, ...] = ()
     #: Brokers that are away, with their queues of the topic: nothing was looked for there.
     away: tuple[AwayBroker, ...] = ()
-    #: Brokers of which a slave has answered, which may not have their latest messages.
+    #: Brokers whose slave answered, which may lack the latest messages.
     from_slaves: tuple[str, ...] = ()
     #: The number of offsets that were looked at.
     searched: int = 0

@@ -78,12 +78,12 @@ class GroupTrace:
 
 @dataclass(frozen=True, slots=True)
 class HalfTrace:
-    """The open transaction of a message that nobody can read yet."""
+    """The open transaction of a message, which is not readable yet."""
 
     producer_group: str
     number: int
     checks: int
-    #: Nobody is asked any more: it is to be decided by hand.
+    #: No producer is asked any more: an operator has to decide.
     is_undecided: bool
 
 
@@ -105,7 +105,7 @@ class MessageTrace:
     unread: tuple[UnreadOffsets, ...] = ()
     #: Brokers that are away: it may be there.
     away: tuple[AwayBroker, ...] = ()
-    #: Brokers of which a slave has answered, which may not know the latest.
+    #: Brokers whose slave answered, which may lack the latest messages.
     from_slaves: tuple[str, ...] = ()
 
     @property

@@ -48,7 +48,7 @@ class ListedTransaction:
     age_s: float
     expires_s: float
     checks: int
-    #: Nobody is asked any more: somebody has to decide by hand.
+    #: No producer is asked any more: an operator has to decide.
     is_undecided: bool
 
 

@@ -74,15 +74,21 @@ class Frames:
         self.written.put_nowait(replication_pb2.ReplicaFrame.FromString(frame).position)
 
 
+async def led(engine: Engine, patience: Patience | None = None) -> tuple[Leadership, DistantController]:
+    """Let a broker lead that waits for its replicas."""
+    await engine.lead(1, waits_for_replicas=True)
+    engine.begin(1)
+    record = replace(RECORD, sync=True)
+    controller = DistantController(record)
+    until = lease_clock() + LEASE_S
+    return Leadership(engine, record, 0, cast("Any", controller), patience or Patience(), until), controller
+
+
 def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_until_that_is_known(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=True)
-        engine.begin(1)
-        record = replace(RECORD, sync=True)
-        controller = DistantController(record)
-        leadership = Leadership(engine, record, 0, cast("Any", controller), Patience(), lease_clock() + LEASE_S)
+        leadership, controller = await led(engine)
         engine.observer = replace(engine.observer, log_grew=leadership.grown)
         leadership.grown()
         dies = asyncio.Event()
@@ -113,13 +119,8 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
 
 def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=True)
-        engine.begin(1)
-        record = replace(RECORD, sync=True)
-        controller = DistantController(record)
+        leadership, controller = await led(engine, Patience(broken_s=LEASE_S, lag_s=LEASE_S))
         controller.is_reached = True
-        patience = Patience(broken_s=LEASE_S, lag_s=LEASE_S)
-        leadership = Leadership(engine, record, 0, cast("Any", controller), patience, lease_clock() + LEASE_S)
         engine.observer = replace(engine.observer, log_grew=leadership.grown)
         leadership.grown()
         dies = asyncio.Event()
@@ -145,11 +146,7 @@ def test_a_controller_that_refuses_a_set_is_not_asked_with_each_acknowledgement(
     acknowledgements = 2_000
 
     async def test(engine: Engine) -> None:
-        await engine.lead(1, waits_for_replicas=True)
-        engine.begin(1)
-        record = replace(RECORD, sync=True)
-        controller = DistantController(record)
-        leadership = Leadership(engine, record, 0, cast("Any", controller), Patience(), lease_clock() + LEASE_S)
+        leadership, controller = await led(engine)
         leadership.grown()
         dies, all_said = asyncio.Event(), asyncio.Event()
 

@@ -1,7 +1,7 @@
 """Marks beside the segments of a log: empty files whose names have a position.
 
 `N.first` says where the log begins, so that a start, and `check`, know when the first segments are missing. It is
-recorded ahead of each deletion, and never behind the first segment unless somebody else has deleted that.
+recorded before each deletion. It is never after the first segment, unless another program has deleted segments.
 
 `N.damaged` marks a segment of a slave that waits for its repair from its master: while there is one, also after a
 restart, the slave does not report its log to the controller, and is not elected.
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def missing_before(folder: Path, start: int) -> str:
-    """Say what is missing ahead of the first segment, which begins at `start`; "" when nothing is, or nobody knows."""
+    """Return what is missing before the first segment, which begins at `start`; "" if nothing is, or it is unknown."""
     recorded = max((int(mark.stem) for mark in _firsts(folder)), default=start)
     if start <= recorded:
         return ""
@@ -42,7 +42,7 @@ def look_and_keep(folder: Path, start: int) -> str:
 
 
 def keep(folder: Path, start: int) -> None:
-    """Record where a log begins, synced. When it cannot be, there is no record: nobody is told of what is not so."""
+    """Record where a log begins, synced. If that fails, there is no record: none is better than a wrong one."""
     mark, former = folder / f"{start:020d}.first", _firsts(folder)
     if former == [mark]:
         return

@@ -206,7 +206,7 @@ class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResp
 
 
 class _ReplyLine:
-    """Replies that go to one broker in order, those together that come meanwhile. Lives on the event loop."""
+    """Sends the replies to one broker in order, one request at a time. Lives on the event loop."""
 
     def __init__(self, replier: Replier, broker_name: str) -> None:
         self._replier = replier
