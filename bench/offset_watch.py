@@ -59,5 +59,6 @@ def _committed(admin: Admin, client: ClusterClient, group: str, topic: str) -> I
     request = broker_pb2.GetCommittedRequest(group=group, topic=topic)
     for name in {queue.broker_name for queue in route.read_queues()}:
         if address := route.master_of(name):
-            for item in client.call(address, lambda stub: stub.GetCommitted, request, reconnect_s=0).offsets:
+            answer = client.call(address, lambda stub: stub.GetCommitted, request, reconnect_s=0)
+            for item in answer.offsets if answer.confirmed else ():  # routes name former masters for a while
                 yield MessageQueue(topic, name, item.queue_id), item.offset

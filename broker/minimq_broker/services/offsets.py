@@ -121,7 +121,7 @@ class OffsetService:
             )
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
-        """Return the committed offsets of a group, of one topic or of all. A slave may not have the latest ones yet."""
+        """Return the committed offsets of a group, of one topic or of all; a slave returns what it has."""
         state, caller = self._engine.state, current_caller()
         answer = broker_pb2.GetCommittedResponse()
         async for part in slices(state.index.queues(request.group)):
@@ -133,6 +133,7 @@ class OffsetService:
                     answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
         if not self._engine.handle.is_slave:
             await self._engine.writes.record(lambda _: None)  # unconfirmed offsets could go back after a fail-over
+            answer.confirmed = True
         return answer
 
 

@@ -323,7 +323,10 @@ class GroupOperations(GroupChanges):
 
     @method
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
-        """Return the committed offsets of a consumer group, sorted by queue; by default of all topics."""
+        """Return the committed offsets of a consumer group, sorted by queue; by default of all topics.
+
+        A broker without a master is asked at a slave, whose offsets may be older, or ones that the next master lacks.
+        """
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
         asked = self._masters.find(need="readable")
         answers, failures = self._masters.call_all(asked, lambda stub: stub.GetCommitted, request)

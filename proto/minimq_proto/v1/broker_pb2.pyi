@@ -1544,14 +1544,18 @@ class GetCommittedResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     OFFSETS_FIELD_NUMBER: builtins.int
+    CONFIRMED_FIELD_NUMBER: builtins.int
+    confirmed: builtins.bool
+    """Of a master. A slave may lack the latest offsets, and a former master has some that the next one may not have."""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
     def __init__(
         self,
         *,
         offsets: collections.abc.Iterable[global___QueueOffset] | None = ...,
+        confirmed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["offsets", b"offsets"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confirmed", b"confirmed", "offsets", b"offsets"]) -> None: ...
 
 global___GetCommittedResponse = GetCommittedResponse
 

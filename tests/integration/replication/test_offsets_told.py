@@ -20,9 +20,16 @@ def send(broker: BrokerProcess, count: int) -> None:
         assert not any(result.failure.code for result in sender.send("t", [(0, make_batch([b"x"] * count))]))
 
 
-def committed(link: BrokerLink, timeout_s: float = PATIENCE_S) -> list[int]:
+def told(link: BrokerLink, timeout_s: float = PATIENCE_S) -> tuple[list[int], bool]:
+    """Return the committed offsets, and whether they are said to be confirmed."""
     answer = link.call(link.stub.GetCommitted, broker_pb2.GetCommittedRequest(group="g", topic="t"), timeout_s)
-    return [item.offset for item in answer.offsets]
+    return [item.offset for item in answer.offsets], answer.confirmed
+
+
+def committed(link: BrokerLink, timeout_s: float = PATIENCE_S) -> list[int]:
+    offsets, confirmed = told(link, timeout_s)
+    assert confirmed
+    return offsets
 
 
 def commit(offset: int) -> broker_pb2.CommitOffsetsRequest:
@@ -51,6 +58,8 @@ def test_an_offset_is_told_once_all_replicas_in_sync_have_it(tmp_path: Path) -> 
             slave.resume()
             committing.result()
             assert committed(link) == [7]
+        with closing(BrokerLink(slave.address)) as link:
+            wait_until(lambda: told(link) == ([7], False), PATIENCE_S, what="a slave tells what it has, unconfirmed")
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
 
