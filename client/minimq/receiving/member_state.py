@@ -234,15 +234,18 @@ class MemberState:
         return _together(steps)
 
     def disconnected(self, broker: str, until: float, now: float) -> list[MessageQueue]:
-        """Note that a session has broken; the broker keeps the leases at least until the given time. Returns these."""
+        """Note that a session has broken; the broker keeps the leases at least until the given time.
+
+        Returns the queues whose leases are unconfirmed from now on; those that were before are not among them.
+        """
         former = self.trust(broker)
         self._trust[broker] = Trust(former.until)
         former.until, former.is_broken = min(former.until, until), True
         queues: list[MessageQueue] = []
         for queue, claim in self._claims.items():
-            if queue.broker_name == broker and claim.phase is not Phase.ASKED:
-                if claim.unconfirmed_since is None:
-                    claim.unconfirmed_since = now
+            is_held = queue.broker_name == broker and claim.phase is not Phase.ASKED
+            if is_held and claim.unconfirmed_since is None:
+                claim.unconfirmed_since = now
                 queues.append(queue)
         return queues
 

@@ -128,6 +128,7 @@ def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed
     holder.granted(OTHER, grant(3), 1.0)
     trust = holder.trust("a")
     assert holder.disconnected("a", 4.0, 2.0) == [Q], "not what is only asked for, nor at other brokers"
+    assert holder.disconnected("a", 4.0, 2.5) == [], "told once for each outage"
     assert holder.heard("a", 3.0, 3.0) == [], "the session is back, which says nothing of the lease"
     assert (trust.until, trust.is_broken) == (4.0, True)
     assert (holder.trust("a").until, holder.trust("a").is_broken) == (33.0, False)
