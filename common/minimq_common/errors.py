@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 if TYPE_CHECKING:
     from minimq_common.model import AwayBroker, MessageQueue
 
+#: Least seconds between two tries of a caller who is refused until an administrator does something.
+_REFUSED_RETRY_S = 3.0
+
 
 class MiniMQError(Exception):
     """The base class of all errors of minimq. The text names the cause and, if there is one, the remedy."""
@@ -237,12 +240,14 @@ class NotAuthenticated(ServerError):
     """The server cannot authenticate the caller: the key is missing or not valid. The text names the reason."""
 
     code = "NOT_AUTHENTICATED"
+    retry_s = _REFUSED_RETRY_S
 
 
 class AccessDenied(ServerError):
     """The user lacks a right. The text names the right, and the command that grants it."""
 
     code = "ACCESS_DENIED"
+    retry_s = _REFUSED_RETRY_S
 
 
 class AccessConflict(ServerError):

@@ -90,17 +90,20 @@ class RouteWatch:
         while True:
             nameserver = self._nameservers.preferred
             self._events = 0
+            least_s: float | None = 0.0
             try:
-                if await self._follow(nameserver):
+                least_s = await self._follow(nameserver)
+                if least_s is None:
                     pause_s = 0.0
                     continue
             except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             self._nameservers.avoid(nameserver)
             pause_s = longer(0.0 if self._events else pause_s)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(max(pause_s, least_s))
 
-    async def _follow(self, nameserver: str) -> bool:
+    async def _follow(self, nameserver: str) -> float | None:
+        """Watch until the stream ends; return None if that was the poll, else the least wait before the next one."""
         stream = self._open(nameserver)
         requests = asyncio.create_task(self._send_topics(stream))
         try:
@@ -115,11 +118,12 @@ class RouteWatch:
             # A stream that lived to its deadline and had something to say was in order: that was the poll.
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._topics()):
                 self._sound_at = time.monotonic()
-                return True
+                return None
             # gRPC forgets why a stream was refused if a request was on its way just then; a question tells.
             refusal = await self._nameservers.refusal(nameserver) if code is grpc.StatusCode.INTERNAL else None
             reason = rpc.why_unreached(details) if refusal is None else refusal.message
             self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
+            return (refusal or rpc.from_rpc_error(error, nameserver)).retry_after_s
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
@@ -129,7 +133,7 @@ class RouteWatch:
             stream.cancel()
             requests.cancel()
             await asyncio.gather(requests, return_exceptions=True)
-        return False
+        return 0.0
 
     def _open(self, nameserver: str) -> _Stream:
         stream = self._nameservers.stub(nameserver).WatchRoutes(timeout=self._poll_s)

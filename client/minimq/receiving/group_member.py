@@ -180,7 +180,7 @@ class GroupMember:
         except MiniMQError as error:
             message = "group: will try again group=%s reason=%s"
             self._outage.failed(message, self._about.group, error, cause=error)
-            self._rounds.want(time.monotonic() + PAUSE_S)
+            self._rounds.want(time.monotonic() + max(PAUSE_S, error.retry_after_s))
         except Exception as error:  # the task serves all queues: it must outlive a fault in one piece of work
             log.exception("group: failed group=%s", self._about.group)
             self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))

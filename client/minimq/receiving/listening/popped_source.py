@@ -30,6 +30,8 @@ log = client_logger(__name__)
 _KEPT_AFTER = 1 / 3
 #: Seconds for which closing waits for brokers.
 _CLOSE_S = 5.0
+#: Seconds before dead letters that could not be sent within the timeout of a send are sent again.
+_BURY_AGAIN_S = 2.0
 
 STOOD_STILL = (
     "consumer: this process stood still for %.0f s, so others may have got what it has in hand group=%s: if a listener "
@@ -170,6 +172,8 @@ class PoppedSource(Source[PoppedDelivery]):
         self._ticked_at = self._stood_still_at = 0.0
         #: When everything in hand was extended after the process had stood still.
         self._woke_at = 0.0
+        #: A broker that has refused wants no request before.
+        self._refused_until = 0.0
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -208,13 +212,19 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def take(self, room: int) -> None:
         """Submit messages for so many calls."""
+        if (refused_s := self._refused_until - time.monotonic()) > 0:
+            await asyncio.sleep(refused_s)
         in_hand = sum(len(delivery.messages) for delivery in self.host.in_hand)
         most = min(room * self._batch_size, self._options.max_in_hand_messages - in_hand)
         if most <= 0:
             await self.host.wait_changed()
             return
         asked_at, messages = time.monotonic(), Reception()
-        await self._reader.receive(most, None, self._options.wait_s, messages)
+        try:
+            await self._reader.receive(most, None, self._options.wait_s, messages)
+        except MiniMQError as error:
+            self._refused_until = time.monotonic() + error.retry_after_s
+            raise
         held: Sequence[PoppedMessage] = messages
         if messages and self._stood_still_since(asked_at):
             held = await self._still_held(messages)
@@ -340,7 +350,7 @@ class PoppedSource(Source[PoppedDelivery]):
             await self._insist(delivery, buried, DONE)
             left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]
             if left:
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(_BURY_AGAIN_S)
 
     async def _insist(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], how: Settlement) -> None:
         while messages and not self._reader.is_closed:
