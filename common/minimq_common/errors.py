@@ -38,16 +38,26 @@ class MiniMQError(Exception):
         super().__init__(message)
         #: Seconds that the server asks the caller to wait before a retry; 0 if it suggests no delay.
         self.retry_after_s = self.retry_s if retry_after_s is None else retry_after_s
+        self._waited = ""
+
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def message(self) -> str:
         """The text of the error, without its code."""
-        return str(self.args[0])
+        return f"{self.args[0]}{self._waited}"
 
     def with_message(self, message: str) -> Self:
         """Return a copy of the error, with all its attributes, under another text."""
         error = copy.copy(self)
-        error.args = (message,)
+        error.args, error._waited = (message,), ""
+        return error
+
+    def after_waiting(self, waited: str) -> Self:
+        """Return a copy whose text also says how long servers were waited for, in place of what it said of that."""
+        error = copy.copy(self)
+        error._waited = f" (waited {waited})"
         return error
 
 

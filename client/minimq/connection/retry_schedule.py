@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import re
-
 from minimq_common.errors import MiniMQError
 
 #: Waits between two tries, in seconds: each is twice as long as the one before.
@@ -25,8 +23,6 @@ SHORTEST_TRY_S = 0.2
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Wait of a batch that was not tried, because no broker takes it.
 _NOWHERE_S = 0.1
-#: The part of an error text that says how long the call waited for servers.
-_WAITED = re.compile(r" \(waited [^()]* s(, as [^()]* says)?\)")
 
 
 class RetrySchedule:
@@ -89,5 +85,4 @@ def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: boo
 def after_waiting(error: MiniMQError, waited_s: float, option: str = "") -> MiniMQError:
     """Return an error that also says how long servers were waited for, and which option sets that, if it is given."""
     said = f", as {option} says" if option else ""
-    message = _WAITED.sub("", error.message)  # of a wait that was part of this one
-    return error.with_message(f"{message} (waited {round(waited_s, 2):g} s{said})")
+    return error.after_waiting(f"{round(waited_s, 2):g} s{said}")

@@ -56,6 +56,9 @@ def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() ->
     assert (caught.value.away, caught.value.retry_after_s) == ((away,), 2.0)
     assert after_waiting(AWAY, 1.5).message == "nothing listens there (waited 1.5 s)"
     assert AWAY.message == "nothing listens there"
+    told = after_waiting(Unavailable("the broker has told (waited 3 s)"), 1.5)
+    assert str(told) == told.message == "the broker has told (waited 3 s) (waited 1.5 s)", "its words are its own"
+    assert told.with_message("else").message == "else"
 
 
 def test_the_error_of_a_wait_within_another_one_says_how_long_the_other_one_took() -> None:
