@@ -36,6 +36,8 @@ _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed to do it: it may lose data.")
 #: Characters of what is said about a body: it may repeat what was sent.
 _MOST_SAID = 300
+#: Characters before and after a fault that are shown with it.
+_NEAR = 20
 #: Largest whole number, if a parameter has no bound of its own.
 _MOST = (1 << 63) - 1
 #: All operations.
@@ -73,7 +75,7 @@ class JsonApi:
         return answer
 
     async def _answered(self, operation: Operation, request: Request, log: ActionLog) -> object:
-        body = await _body_of(operation, request)
+        body = await _body_of(operation, request, log)
         log.given = {name: json.dumps(value) for name, value in msgspec.to_builtins(body).items()}
         values = _values(_parameters(operation), body)
         dry_run, yes = values.pop(_DRY_RUN.name, False), values.pop(_YES.name, False)
@@ -117,14 +119,29 @@ def _result(operation: Operation, admin: Admin, given: Given) -> object:
     return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
 
 
-async def _body_of(operation: Operation, request: Request) -> msgspec.Struct:
+async def _body_of(operation: Operation, request: Request, log: ActionLog) -> msgspec.Struct:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise InvalidArgument("send the parameters as JSON, with Content-Type: application/json")
     sent = await body_of(request)
+    log.given = {"body": sent[:_MOST_SAID].decode(errors="backslashreplace")}  # until its parts are known
     try:
         return msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name])
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{operation.name}: {str(error)[:_MOST_SAID]}") from None
+        raise InvalidArgument(f"{operation.name}: {_fault(sent, error)[:_MOST_SAID]}") from None
+
+
+def _fault(sent: bytes, error: Exception) -> str:
+    if isinstance(error, msgspec.ValidationError):  # it names the field
+        return str(error)
+    try:
+        json.loads(sent.decode())
+    except UnicodeDecodeError as found:
+        return f"the body is not UTF-8 at byte {found.start}: {sent[max(found.start - _NEAR, 0) :][: 2 * _NEAR]!r}"
+    except json.JSONDecodeError as found:
+        return f"the body is no JSON: {found}, near {found.doc[max(found.pos - _NEAR, 0) :][: 2 * _NEAR]!r}"
+    except RecursionError:
+        return "the body is nested too deeply"
+    return str(error)
 
 
 def _values(parameters: Iterable[Parameter], body: msgspec.Struct) -> dict[str, Any]:

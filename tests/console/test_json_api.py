@@ -196,24 +196,34 @@ def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVis
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "said"),
     [
-        b"[" * 100_000,
-        b'{"name": ' + b"[" * 100_000,
-        b'{"name": ' + b"[" * 500 + b"]" * 500 + b"}",
-        b'{"brokers": [{}], "name": "x"}',
-        b'{"name": NaN}',
-        b'{"name": "\xff"}',
-        b"{",
-        b"[]",
-        b"{}",
+        (b"[" * 100_000, "Expected `object`, got `array`"),
+        (b'{"name": ' + b"[" * 100_000, "got `array` - at `$.name`"),
+        (b'{"name": ' + b"[" * 500 + b"]" * 500 + b"}", "got `array` - at `$.name`"),
+        (b'{"brokers": [{}], "name": "x"}', "Expected `str`, got `object` - at `$.brokers[0]`"),
+        (b'{"name": NaN}', "invalid character (byte 9)"),
+        (b'{"name": "\xff"}', 'not UTF-8 at byte 10: b\'{"name": "\\xff"}\''),
+        (b'{"name": "' + b"x" * 1_000 + b'", "queues": }', '(char 1023), near \'xxxxxxx", "queues": }\''),
+        (b'{"name": "a\nb"}', 'Invalid control character at: line 1 column 12 (char 11), near \'{"name": "a\\nb"}\''),
+        (b"{", "line 1 column 2 (char 1), near '{'"),
+        (b"[]", "Expected `object`, got `array`"),
+        (b"{}", "missing required field `name`"),
     ],
 )
-def test_a_body_that_is_malformed_or_nested_is_refused(
-    visitor: ConsoleVisitor, caplog: pytest.LogCaptureFixture, body: bytes
+def test_a_body_that_is_malformed_or_nested_is_refused_and_told_where(
+    visitor: ConsoleVisitor, caplog: pytest.LogCaptureFixture, body: bytes, said: str
 ) -> None:
-    assert send(visitor, "topic/create", body, 400)["error"] == "INVALID_ARGUMENT"
+    caplog.set_level(logging.WARNING, "minimq.audit")
+    answer = send(visitor, "topic/create", body, 400)
+    assert answer["error"] == "INVALID_ARGUMENT"
+    assert said in answer["message"]
+    assert len(answer["message"]) < 350
     assert "Traceback" not in caplog.text
+    [line] = [each.getMessage() for each in caplog.records if each.name == "minimq.audit"]
+    assert f"given={{'body': {body[:100].decode(errors='backslashreplace')!r}"[:100] in line
+    assert len(line) < 1_000
+    assert line.isprintable()
 
 
 def test_a_body_that_does_not_come_as_a_whole_holds_nothing(
