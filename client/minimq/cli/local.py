@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import threading
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _LOOK_S = 0.5
 _NAMESERVER_PORT = 9876
+#: The folder of a broker in the data directory: its letter, and its id if it is a slave.
+_BROKER = re.compile(r"broker-([a-z])(?:-([1-9][0-9]?))?")
 
 _SYNC = Param(help="Acknowledge messages only when the in-sync slaves have them (sync-master).")
 _PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
@@ -78,14 +81,33 @@ def local(
     if allow_changes and not console:
         raise InvalidArgument("--allow-changes is about the console: give --console as well")
     options = {"role": "sync-master"} if sync else {}
+    cluster = LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options)
+    _compare(cluster)
     with (
         stop_on_signal() as told,
-        LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options) as cluster,
+        cluster,
         _console_of(cluster, console_port if console else None, allow_changes=allow_changes) as address,
     ):
         _introduce(cluster, address, is_kept=data_dir is not None)
         _watch(cluster, told, restart=restart, is_kept=data_dir is not None)
         click.echo("stopping")
+
+
+def _compare(cluster: LocalCluster) -> None:
+    """Say which brokers are started without data beside others that have some. Raises `InvalidArgument`."""
+    folders = (path for path in cluster.data_dir.glob("broker-*/") if any(path.iterdir()))
+    found = {path.name: match for path in folders if (match := _BROKER.fullmatch(path.name))}
+    started = [broker.name for broker in cluster.brokers]
+    if left_out := sorted(found.keys() - started):
+        brokers = max(ord(match[1]) - ord("a") + 1 for match in found.values())
+        slaves = max(int(match[2] or 0) for match in found.values())
+        raise InvalidArgument(
+            f"{cluster.data_dir} holds data of {', '.join(left_out)}, whose messages would be away: "
+            f"give --brokers {brokers} --slaves {slaves} or more, or move that data elsewhere"
+        )
+    if found and (added := [name for name in started if name not in found]):
+        held = ", ".join(sorted(found))
+        click.echo(f"{cluster.data_dir} holds data of {held}; added without data: {', '.join(added)}", err=True)
 
 
 @contextmanager
