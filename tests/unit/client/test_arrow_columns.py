@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
+from minimq.receiving.arrow import columns as arrow_columns
 from minimq.receiving.arrow.columns import MOST_ROWS, SMALL_BATCH, ArrowColumns
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.received import EncodedBatch
@@ -64,6 +66,13 @@ def stored(
     return received(encoded(sent, born_ms, compression), len(sent), base_offset)
 
 
+def by_columns(columns: ArrowColumns, batch: ReceivedBatch) -> pa.RecordBatch:
+    """Return the records of a batch, as if no batch were small."""
+    with patch.object(arrow_columns, "SMALL_BATCH", 0):
+        [made] = columns.pieces([batch], batch.base_offset, batch.end_offset)
+    return made
+
+
 def moment(ms: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
@@ -103,7 +112,7 @@ def test_columns_and_rows_equal_plain_decoding(
     batch = stored([message for message, _ in sent], [BORN_MS + later for _, later in sent], compression=compression)
     columns = ArrowColumns(MESSAGE_SCHEMA)
 
-    by_column, by_row = columns.from_batch(batch), columns.from_messages(batch.messages(0))
+    by_column, by_row = by_columns(columns, batch), columns.from_messages(batch.messages(0))
 
     by_column.validate(full=True)
     assert by_column.schema == by_row.schema == columns.schema
@@ -147,14 +156,14 @@ def test_a_batch_of_very_many_records_is_converted_in_parts(kind: str) -> None:
 def test_bodies_are_not_copied(compression: Compression | None, codec: int) -> None:
     batch = stored([Message("orders", bytes([n]) * 100) for n in range(50)], compression=compression)
     assert batch.records.header.codec == codec
-    array = ArrowColumns(chosen_columns(["body"])).from_batch(batch).column(0)
+    array = by_columns(ArrowColumns(chosen_columns(["body"])), batch).column(0)
     assert array.buffers()[2].address == pa.py_buffer(batch.records.section(Section.BODIES)).address
     assert array.buffers()[1].address % 4 == 0
 
 
 def test_columns_outlive_the_compressed_batch() -> None:
     sent = [Message("orders", bytes([n]) * 100, keys=[f"key-{n}"]) for n in range(50)]
-    made = ArrowColumns(MESSAGE_SCHEMA).from_batch(stored(sent, compression=ALWAYS))
+    made = by_columns(ArrowColumns(MESSAGE_SCHEMA), stored(sent, compression=ALWAYS))
     gc.collect()
     others = [stored(sent[::-1], compression=ALWAYS) for _ in range(50)]  # takes room that was given back too early
     assert made.column("body").to_pylist() == [message.body for message in sent]
@@ -222,7 +231,7 @@ def test_columns_come_as_they_were_chosen() -> None:
     )
     batch = stored([Message("orders", b"x", keys=["a"] * (n % 3), properties={"n": str(n)}) for n in range(40)])
     columns = ArrowColumns(chosen)
-    for made in (columns.from_batch(batch), columns.from_messages(batch.messages(0))):
+    for made in (by_columns(columns, batch), columns.from_messages(batch.messages(0))):
         assert made.schema.equals(columns.schema)
         assert made.schema.names == ["Message_ID", "keys", "properties"]
         assert made.num_rows == 40
@@ -258,7 +267,7 @@ def test_a_batch_that_contradicts_itself_is_an_error_and_not_a_crash(
     honest = encoded(sent, [BORN_MS + n for n in range(40)], compression)
     data = forged(honest, section, content, is_compressed=compression is not None)
     with pytest.raises(CorruptBatch, match=r"queue orders/broker-ä/3 .*at offset 1000|at offset 1000 of queue orders"):
-        ArrowColumns(MESSAGE_SCHEMA).from_batch(received(data, 40))
+        by_columns(ArrowColumns(MESSAGE_SCHEMA), received(data, 40))
 
 
 @settings(max_examples=300)
@@ -269,7 +278,7 @@ def test_whatever_the_columns_of_a_batch_are_spark_gets_all_rows_or_a_named_erro
     honest = {Section.BODY_OFFSETS: offsets(*range(count + 1)), Section.BODIES: b"x" * count}
     data = raw_batch(honest | found, count, is_compressed=is_compressed)
     with suppress(CorruptBatch):
-        rows = ArrowColumns(MESSAGE_SCHEMA).from_batch(received(data, count))
+        rows = by_columns(ArrowColumns(MESSAGE_SCHEMA), received(data, count))
         rows.validate(full=True)
         assert rows.num_rows == count
         assert len(rows.to_pylist()) == count
@@ -285,7 +294,7 @@ def test_keys_that_would_take_far_more_than_their_text_are_refused() -> None:
         Section.KEYS: bytes(keys),
     }
     with pytest.raises(CorruptBatch, match="1048576 bytes of keys"):
-        ArrowColumns(MESSAGE_SCHEMA).from_batch(received(raw_batch(found, count, is_compressed=True), count))
+        by_columns(ArrowColumns(MESSAGE_SCHEMA), received(raw_batch(found, count, is_compressed=True), count))
 
 
 @settings(deadline=None)
@@ -315,7 +324,7 @@ def test_what_remains_of_a_compacted_batch_is_what_plain_decoding_gives(
     assert by_column == by_row.to_pylist() == expected(batch)
     assert len(by_column) == sum(remains for _, _, remains in sent)
     if by_column:
-        assert columns.from_batch(batch).to_pylist() == by_column
+        assert by_columns(columns, batch).to_pylist() == by_column
     start, end = 1000 + cut[0], 1000 + cut[1]
     found = [row for piece in columns.convert([batch], start, end) for row in piece.to_pylist()]
     assert found == [row for row in expected(batch) if start <= row["offset"] < end]

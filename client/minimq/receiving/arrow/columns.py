@@ -119,10 +119,6 @@ class ArrowColumns:
         if small:
             yield self.from_messages(small)
 
-    def from_batch(self, batch: ReceivedBatch) -> pa.RecordBatch:
-        """Return the records of a batch, `MOST_ROWS` at most. Raises `CorruptBatch`."""
-        return self._from_part(next(_parts(batch)))
-
     def _from_part(self, part: _Part) -> pa.RecordBatch:
         try:
             arrays = [column(part, kind) for column, kind in self._columns]
