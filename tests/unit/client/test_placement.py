@@ -11,7 +11,7 @@ import pytest
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of
-from minimq.sending.transactions.transactor import Batcher, Transactor
+from minimq.sending.transactions.transactor import Batcher, Part, Transactor
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
 
@@ -58,11 +58,24 @@ def test_messages_that_have_to_be_somewhere_bind_all_others() -> None:
         bound_queue([first, None, second])
 
 
+def in_turns_of(
+    batcher: Batcher, messages: list[TransactionMessage], queues: list[MessageQueue]
+) -> tuple[list[Part], int]:
+    """Return parts, and how often others of the loop had a turn meanwhile."""
+    dividing, turns = batcher.parts(messages, queues), 0
+    while True:
+        try:
+            dividing.send(None)
+        except StopIteration as end:
+            return end.value, turns
+        turns += 1
+
+
 def parts_of(
     messages: list[TransactionMessage], queues: list[MessageQueue], most: int = 9
 ) -> list[tuple[str, int, str | None, list[int]]]:
     options = ProducerOptions(batch_messages=most, batch_bytes=100)
-    parts = Batcher(options).parts(messages, queues)
+    parts, _ = in_turns_of(Batcher(options), messages, queues)
     return [(part.queue.topic, part.queue.queue_id, part.message_group, part.indices) for part in parts]
 
 
@@ -77,6 +90,12 @@ def test_messages_for_one_queue_are_batches_in_their_order() -> None:
     ]
     alone = [item("both", size=60), item("both", size=60)]
     assert [part[-1] for part in parts_of(alone, [both, both])] == [[0], [1]]
+
+
+def test_others_have_a_turn_while_very_many_messages_are_divided() -> None:
+    parts, turns = in_turns_of(Batcher(ProducerOptions()), [item("both")] * 5_500, [queue("both", "a")] * 5_500)
+    assert [index for part in parts for index in part.indices] == [*range(5_500)]
+    assert turns == 5
 
 
 def test_each_message_group_is_a_batch_of_its_own() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, partial
 from itertools import repeat
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -16,7 +16,7 @@ from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import TransactionInput
-from minimq.sending.transactions.transactor import Transactor
+from minimq.sending.transactions.transactor import StoredBatch, Transactor
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -89,7 +89,7 @@ class OpenTransaction(Generic[M]):
         self._messages: list[TransactionMessage] = []
         self._size = 0
         self._has_received = self._has_ended = False
-        self._receipts: list[SendReceipt] | None = None
+        self._batches: list[StoredBatch] | None = None
 
     def send(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> None:
         """Add a message."""
@@ -115,12 +115,17 @@ class OpenTransaction(Generic[M]):
         self._has_received = True
         return self._source
 
-    @property
+    @cached_property
     def receipts(self) -> Sequence[SendReceipt]:
         """The receipts of the messages, in their order. Raises `InvalidArgument` before the commit."""
-        if self._receipts is None:
+        if self._batches is None:
             raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
-        return self._receipts
+        return [*self._receipts(self._batches)]
+
+    def _receipts(self, batches: Sequence[StoredBatch]) -> Iterator[SendReceipt]:
+        found = {index: SendReceipt(each.batch, place) for each in batches for place, index in enumerate(each.indices)}
+        for index in range(len(self._messages)):
+            yield found[index]
 
     async def leave(self, error: BaseException | None) -> None:
         """End it as its block ends, unless it has ended."""
@@ -129,14 +134,14 @@ class OpenTransaction(Generic[M]):
             return
         self._has_ended = True
         try:
-            self._receipts = await self._transactor.commit(self._messages, self._source)
+            self._batches = await self._transactor.commit(self._messages, self._source)
         except BaseException as failure:
             self._transactor.count(failed=1)
             self._intake.not_sent(self._messages, failure)
             await self._go_back(rolled_back=False)
             raise
         self._transactor.count(committed=1, messages=len(self._messages))
-        self._intake.sent(self._messages, self._receipts)
+        self._intake.sent(self._messages, self._receipts(self._batches))
 
     async def roll_back(self) -> None:
         """Send nothing, and have what was consumed delivered again."""

@@ -23,7 +23,7 @@ from minimq.connection.stream import Part as AnswerPart
 from minimq.sending.chosen_queues import check_body
 from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, encode_batch, new_producer_id
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
+from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
@@ -132,11 +132,11 @@ class Batcher:
         self.producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self.producer_id)
 
-    def parts(self, items: Sequence[TransactionMessage], queues: Sequence[MessageQueue]) -> list[Part]:
+    async def parts(self, items: Sequence[TransactionMessage], queues: Iterable[MessageQueue]) -> list[Part]:
         """Return the batches of messages, each with its queue; those of a queue and message group keep their order."""
         parts: list[Part] = []
         filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
-        for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+        async for index, (item, queue) in in_turns(enumerate(zip(items, queues, strict=True))):
             group = item.message.message_group
             part, size = filling.get((queue, group), (None, 0))
             if part is None or len(part.indices) >= self._most or size + item.size > self._most_bytes:
@@ -167,6 +167,13 @@ class PlacedMessages(NamedTuple):
     topic: str
     parts: Sequence[EncodedPart]
     others: bool
+
+
+class StoredBatch(NamedTuple):
+    """The receipt of a batch, and the indices of its messages in their transaction."""
+
+    indices: Sequence[int]
+    batch: BatchReceipt
 
 
 class _Elsewhere(Exception):
@@ -215,8 +222,8 @@ class Transactor:
 
     # ---- by the caller ------------------------------------------------------------------------------
 
-    async def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> list[SendReceipt]:
-        """Commit a transaction, and return the receipts; its steps run on the event loop of the connection."""
+    async def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> list[StoredBatch]:
+        """Commit a transaction, and return the receipts of its batches, with the indices of their messages."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
             return []
@@ -234,7 +241,7 @@ class Transactor:
                 _check_size(placed.parts)
                 append = partial(self._append, placed, source if consumed is not None else None, deadline)
                 answers = await LoopStep(self._client, append)
-                return _receipts(messages, placed, answers, self.producer_id)
+                return _receipts(placed, answers, self.producer_id)
             except _Elsewhere:
                 avoid.add(placed.broker_name)
             finally:
@@ -248,9 +255,11 @@ class Transactor:
         others: Collection[str] = (),
     ) -> PlacedMessages:
         """Choose the broker of messages, which has all topics, and encode them; `settled` follows."""
-        fifo = {item.message.topic for item in messages if item.message.message_group is not None}
-        wanted = dict.fromkeys([*(item.message.topic for item in messages), *others])
-        routes = {topic: await self._route(topic, make=topic not in fifo) for topic in wanted}
+        made: dict[str, bool] = {}  # whether a topic may be made: a FIFO topic is not
+        async for item in in_turns(messages):
+            made[item.message.topic] = item.message.message_group is None and made.get(item.message.topic, True)
+        made |= {topic: made.get(topic, True) for topic in others}
+        routes = {topic: await self._route(topic, make=make) for topic, make in made.items()}
         topics = {topic: queues_at(route) for topic, route in routes.items()}
         fixed = [self._fixed(routes[item.message.topic], item) async for item in in_turns(messages)]
         bound = bound_queue(fixed)
@@ -270,8 +279,8 @@ class Transactor:
         name = chosen[turn % len(chosen)]
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
-        places = [place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True)]
-        parts = await self._encoded(self._batcher.parts(messages, places), messages)
+        places = (place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True))
+        parts = await self._encoded(await self._batcher.parts(messages, places), messages)
         has_others = len(names) > 1 and len({*names} - {*avoid}) > 1
         return PlacedMessages(name, topic or (at.topic if at else ""), parts, has_others)
 
@@ -418,13 +427,9 @@ def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> Send
 
 
 def _receipts(
-    messages: Sequence[TransactionMessage],
-    placed: PlacedMessages,
-    answers: Sequence[broker_pb2.AppendResult],
-    producer_id: int,
-) -> list[SendReceipt]:
-    """Return a receipt for each message."""
-    found: dict[int, SendReceipt] = {}
+    placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult], producer_id: int
+) -> list[StoredBatch]:
+    found: list[StoredBatch] = []
     for each, answer in zip(placed.parts, answers, strict=True):
         part = each.part
         queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
@@ -432,5 +437,5 @@ def _receipts(
         batch = BatchReceipt(
             queue, answer.base_offset, answer.store_timestamp_ms, len(part.indices), producer_id, each.sequence, status
         )
-        found |= {index: SendReceipt(batch, place) for place, index in enumerate(part.indices)}
-    return [found[index] for index in range(len(messages))]
+        found.append(StoredBatch(part.indices, batch))
+    return found
