@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from minimq.operations.words import duration_of, size_of
+from minimq.operations.texts import duration_of, size_of
 from minimq_common import errors
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_console.bodies import visible

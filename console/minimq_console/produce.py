@@ -10,8 +10,8 @@ from msgspec import structs
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.administration.descriptions import TopicDescription
 from minimq.operations.operation import Form, Given, Operation, Param, right
+from minimq.operations.texts import duration_of, listing
 from minimq.operations.views import Plan, View
-from minimq.operations.words import duration_of, listing
 from minimq.sending.due_times import MAX_DELAY_S
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument

@@ -12,7 +12,7 @@ from minimq.admin import Admin
 from minimq.administration.resolutions import UNKNOWN
 from minimq.local.local_cluster import LocalCluster
 from minimq.operations.message_trace import GroupTrace, MessageTrace, TraceState
-from minimq.operations.places import MessageAddress
+from minimq.operations.search_bounds import MessageAddress
 from minimq.receiving.listening.listener import ConsumeResult
 from minimq.receiving.listening.push_consumer import PushConsumer
 from minimq.receiving.pull_consumer import PullConsumer

@@ -19,7 +19,7 @@ from minimq.cli.commands import declared
 from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
 from minimq.operations import values
 from minimq.operations.operation import Param
-from minimq.operations.words import missing
+from minimq.operations.texts import missing
 from minimq.options import START_TIMEOUT_S
 from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission

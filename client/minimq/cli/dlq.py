@@ -18,8 +18,8 @@ from minimq.operations import values
 from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
+from minimq.operations.texts import instant_of, missing, printable
 from minimq.operations.views import row_of
-from minimq.operations.words import instant_of, missing, printable
 
 if TYPE_CHECKING:
     from minimq.receiving.received import ReceivedMessage

@@ -18,7 +18,7 @@ from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalt
 from minimq.operations import values
 from minimq.operations.messages import as_line, place_in_time
 from minimq.operations.operation import Param
-from minimq.operations.words import missing
+from minimq.operations.texts import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission
 from minimq_common.moments import Time

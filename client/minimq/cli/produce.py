@@ -20,8 +20,8 @@ from minimq.cli.commands import declared, progress_bar
 from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, properties_of
 from minimq.operations import values
 from minimq.operations.operation import Param
+from minimq.operations.texts import size_of
 from minimq.operations.views import Row, Table, columns
-from minimq.operations.words import size_of
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission

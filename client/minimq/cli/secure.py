@@ -15,8 +15,8 @@ from minimq.cli.commands import Output, declared
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.operations.access_folder import AccessFolder
 from minimq.operations.operation import Param
+from minimq.operations.texts import duration_of
 from minimq.operations.views import Row, Table, columns
-from minimq.operations.words import duration_of
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument

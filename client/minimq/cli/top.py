@@ -24,8 +24,8 @@ from rich.text import Text
 
 from minimq.cli.commands import declared
 from minimq.operations.operation import Param
+from minimq.operations.texts import duration_of, printable, size_of
 from minimq.operations.views import row_of
-from minimq.operations.words import duration_of, printable, size_of
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minimq.administration.descriptions import BrokerStatus, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription
+from minimq.operations.texts import duration_of, size_of
 from minimq.operations.views import Row, name_in_rows, row_of
-from minimq.operations.words import duration_of, size_of
 from minimq_common.errors import AccessDenied, MiniMQError
 from minimq_common.model import MASTER_ID
 from minimq_common.words import count_of

@@ -12,8 +12,8 @@ from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
+from minimq.operations.texts import duration_of, say_permission, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq.operations.words import duration_of, say_permission, size_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker

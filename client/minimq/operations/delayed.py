@@ -14,8 +14,8 @@ from minimq.administration.masters import raise_failures
 from minimq.administration.recall_handle import RecallHandle
 from minimq.operations import values
 from minimq.operations.operation import Form, Given, Operation, Operations, Param, iterating, method, right
+from minimq.operations.texts import duration_of, instant_of, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq.operations.words import duration_of, instant_of, size_of
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from minimq.administration.masters import raise_failures
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
+from minimq.operations.texts import left_out, listing
 from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns
-from minimq.operations.words import left_out, listing
 from minimq.transport.start_position import offset_or_start
 from minimq_common.errors import (
     GroupConflict,

@@ -13,8 +13,8 @@ from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
 from minimq.operations.group_changes import GroupChanges, group_not_found
 from minimq.operations.operation import Given, Operation, flag, method
+from minimq.operations.texts import duration_of, listing, missing
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
-from minimq.operations.words import duration_of, listing, missing
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 from minimq_common.model import AwayBroker, MessageQueue

@@ -13,8 +13,8 @@ from minimq.connection.away import by_broker
 from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
+from minimq.operations.texts import listing, missing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq.operations.words import listing, missing
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable
 from minimq_common.moments import moment

@@ -13,7 +13,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.operations.messages import place_in_time
-from minimq.operations.places import SearchBounds
+from minimq.operations.search_bounds import SearchBounds
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch

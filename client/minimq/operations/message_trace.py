@@ -20,7 +20,7 @@ from minimq.operations.message_search import (
     by_id,
     by_property,
 )
-from minimq.operations.places import MessageAddress, SearchBounds
+from minimq.operations.search_bounds import MessageAddress, SearchBounds
 from minimq.receiving.listening.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.batch.header import read_header

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
-from minimq.operations.places import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
+from minimq.operations.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
+from minimq.operations.texts import instant_of, missing, printable
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
-from minimq.operations.words import instant_of, missing, printable
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
 
@@ -281,7 +281,7 @@ class MessageOperations(Operations):
             by_id,
             by_key,
         )
-        from minimq.operations.places import bounds_of  # as above
+        from minimq.operations.search_bounds import bounds_of  # as above
 
         if (key is None) == (message_id is None):
             raise InvalidArgument("key and message_id: give one of them")
@@ -320,7 +320,7 @@ class MessageOperations(Operations):
         """
         from minimq.operations.message_search import is_id  # as above
         from minimq.operations.message_trace import Tracer  # as above
-        from minimq.operations.places import bounds_of  # as above
+        from minimq.operations.search_bounds import bounds_of  # as above
 
         tracer = Tracer(self._masters, bounds_of(within, self._masters.calls.timeout_s), progress)
         if is_id(message):

@@ -12,8 +12,8 @@ from minimq.connection.away import check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, method, right
+from minimq.operations.texts import duration_of, left_out, listing, say_permission, size_of
 from minimq.operations.views import Plan, View, away_rows
-from minimq.operations.words import duration_of, left_out, listing, say_permission, size_of
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
 from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
 from minimq_common.names import check_group, check_topic

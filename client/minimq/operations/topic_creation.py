@@ -10,8 +10,8 @@ from minimq.administration.masters import raise_failures
 from minimq.arguments import check_permission
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
+from minimq.operations.texts import duration_of, left_out, listing, size_of
 from minimq.operations.views import Plan, View, away_rows
-from minimq.operations.words import duration_of, left_out, listing, size_of
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
 from minimq_common.names import check_topic

@@ -12,8 +12,8 @@ from minimq.connection.away import by_broker, check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag, method, right
+from minimq.operations.texts import left_out, listing, missing
 from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns, plain, row_of
-from minimq.operations.words import left_out, listing, missing
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker, MessageQueue, TopicRoute, permission_name
 from minimq_common.moments import Time, timestamp_ms

@@ -12,8 +12,8 @@ from minimq.administration.masters import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
+from minimq.operations.texts import duration_of, listing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq.operations.words import duration_of, listing
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
 from minimq_common.wire.convert import from_wire
