@@ -311,13 +311,13 @@ def test_a_start_that_was_cancelled_leaves_nothing_and_can_be_made_again(cluster
                 consumer.subscribe(topic)
                 for _ in range(3):
                     start = asyncio.create_task(consumer.start(listen))
-                    await asyncio.to_thread(wait_until, lambda: consumer._dispatcher._starting is not None, PATIENCE_S)
+                    await asyncio.to_thread(wait_until, lambda: consumer._runner._starting is not None, PATIENCE_S)
                     start.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await start
                 relay.mend()
                 await consumer.start(listen)
-                assert len(consumer._dispatcher._tasks) == 2
+                assert len(consumer._runner._tasks) == 2
                 await all_found.wait()
         assert found == Counter(range(100))
 

@@ -99,13 +99,13 @@ def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: st
         consumer = PushConsumer(shared, group=group, start_timeout_s=2 * PATIENCE_S)
         consumer.subscribe(topic)
         start = pool.submit(consumer.start, Listener())
-        wait_until(lambda: consumer._dispatcher._starting is not None, PATIENCE_S)
+        wait_until(lambda: consumer._runner._starting is not None, PATIENCE_S)
         consumer.close()
         with pytest.raises(Closed):
             start.result(PATIENCE_S)
         with pytest.raises(Closed):
             consumer.start(Listener())
-        assert not consumer._dispatcher._tasks
+        assert not consumer._runner._tasks
 
 
 @pytest.mark.parametrize("balance", ["queues", "messages"])
@@ -159,7 +159,7 @@ def test_an_interceptor_that_ends_its_thread_fails_the_call_alone(
         consumer.start(listener)
         producer.send(Message(topic, b"body"))
         wait_until(lambda: listener.calls[b"body"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._dispatcher.in_hand, PATIENCE_S)
+        wait_until(lambda: not consumer._runner.in_hand, PATIENCE_S)
     assert interceptor.calls == 3
     assert "SystemExit: before" in caplog.text
     assert "KeyboardInterrupt: after" in caplog.text

@@ -201,7 +201,7 @@ def test_closing_begins_no_call_that_waits_for_another(
     assert again.wait(PATIENCE_S)
     with ThreadPoolExecutor(1) as pool:
         closed = pool.submit(consumer.close)
-        wait_until(lambda: consumer._dispatcher.is_stopping, PATIENCE_S)
+        wait_until(lambda: consumer._runner.is_stopping, PATIENCE_S)
         go_on.set()
         closed.result(PATIENCE_S)
     assert sum(times == 2 for times in listener.calls.values()) == 1

@@ -217,7 +217,7 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
         consumer.start(listener)
         sent = producer.send(Message(topic, b"hangs"))
         wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._dispatcher.in_hand, PATIENCE_S)
+        wait_until(lambda: not consumer._runner.in_hand, PATIENCE_S)
         go_on.set()
     assert listener.tries_of(b"hangs") == [0, 1]
     told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
@@ -370,7 +370,7 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
                 sent = producer.send(Message("t", b"bad"))
             consumer.subscribe("t")
             consumer.start(listen)  # type: ignore[arg-type]
-            wait_until(lambda: len(consumer._dispatcher.in_hand) == 1, PATIENCE_S)
+            wait_until(lambda: len(consumer._runner.in_hand) == 1, PATIENCE_S)
             next(broker for broker in cluster.brokers if broker.name == sent.queue.broker_name).kill()
             held.set()
             wait_until(lambda: listener.calls[b"bad"] == 2, PATIENCE_S)

@@ -132,7 +132,7 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
         consumer.subscribe("t")
         consumer.start(listen)
         wait_until(lambda: seen, PATIENCE_S)
-        wait_until(lambda: not consumer._dispatcher.in_hand, PATIENCE_S)
+        wait_until(lambda: not consumer._runner.in_hand, PATIENCE_S)
         heir.commit("g", "t", 0, 100, _epoch(heir))
         heir.leave("g")
         relay.mend()

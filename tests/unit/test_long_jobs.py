@@ -18,10 +18,10 @@ import pytest
 from minimq import ConsumeResult, MessageQueue
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptors
-from minimq.receiving.listening import dispatcher as dispatching
 from minimq.receiving.listening import listener_calls, popped_source
-from minimq.receiving.listening.dispatcher import Dispatcher
+from minimq.receiving.listening import listener_runner as running
 from minimq.receiving.listening.listener import ListenerAdapter, ListenerCalls
+from minimq.receiving.listening.listener_runner import ListenerRunner
 from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSource
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
@@ -166,7 +166,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(popped_source, "SimpleReader", lambda *_, made=link: made())
             source = PoppedSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
-        dispatcher: Dispatcher[PoppedDelivery] = Dispatcher(source, calls.threads, options)
+        runner: ListenerRunner[PoppedDelivery] = ListenerRunner(source, calls.threads, options)
 
         async def work(messages: list[ReceivedMessage], name: str = name) -> ConsumeResult:
             [message] = messages
@@ -177,8 +177,8 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             return ConsumeResult.SUCCESS
 
         interceptors = ReceiveInterceptors((), "g", "c")
-        adapter = ListenerAdapter(work, "g", dispatcher.replier, interceptors, in_order=False, awaited=True)
-        await dispatcher.start_on(asyncio.get_running_loop(), adapter)
+        adapter = ListenerAdapter(work, "g", runner.replier, interceptors, in_order=False, awaited=True)
+        await runner.start_on(asyncio.get_running_loop(), adapter)
     await asyncio.wait_for(broker.is_done.wait(), 2 * JOB_S)
     return done
 
@@ -188,7 +188,7 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
 ) -> None:
     loop, chance = VirtualLoop(), random.Random(SEED)
     clocks = Clocks(loop)
-    for module in (dispatching, popped_source, listener_calls, pop_clock):
+    for module in (running, popped_source, listener_calls, pop_clock):
         monkeypatch.setattr(module, "time", clocks)
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

@@ -162,14 +162,14 @@ class PushConsumer(PushFace):
         Raises:
             InvalidArgument: also when the listener is no coroutine function.
         """
-        await self._dispatcher.start_on(asyncio.get_running_loop(), self._adapter(listener, awaited=True))
+        await self._runner.start_on(asyncio.get_running_loop(), self._adapter(listener, awaited=True))
         self._when_dropped.closed()  # it keeps running without references to this object
 
     async def close(self, timeout: float = 30.0) -> None:
         """Let running calls of the listener end, commit, leave the group; see `minimq.PushConsumer.close`."""
-        self._dispatcher.check_may_close()
+        self._runner.check_may_close()
         self._when_dropped.closed()
-        await asyncio.to_thread(self._dispatcher.close, waiting_s(timeout))
+        await asyncio.to_thread(self._runner.close, waiting_s(timeout))
 
 
 class SimpleConsumer(SimpleFace):

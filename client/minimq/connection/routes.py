@@ -90,12 +90,13 @@ class RouteWatch:
         while True:
             nameserver = self._nameservers.preferred
             self._events = 0
-            least_s: float | None = 0.0
+            least_s = 0.0
             try:
-                least_s = await self._follow(nameserver)
-                if least_s is None:
+                refused_s = await self._follow(nameserver)
+                if refused_s is None:
                     pause_s = 0.0
                     continue
+                least_s = refused_s
             except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             self._nameservers.avoid(nameserver)

@@ -14,9 +14,9 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace, check_text
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.listening.dispatcher import Dispatcher
 from minimq.receiving.listening.leased_source import LeasedSource
 from minimq.receiving.listening.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
+from minimq.receiving.listening.listener_runner import ListenerRunner
 from minimq.receiving.listening.popped_source import PoppedSource
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
@@ -36,7 +36,7 @@ class PushFace(ConsumerFace):
     """Everything of a push consumer but how it is started and closed, which differs on an event loop."""
 
     _reader: LeasedSource | PoppedSource
-    _dispatcher: Dispatcher[Any]
+    _runner: ListenerRunner[Any]
 
     def __init__(  # noqa: PLR0913 - by name
         self,
@@ -78,14 +78,14 @@ class PushFace(ConsumerFace):
             self._reader = PoppedSource(
                 nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
             )
-        self._dispatcher = Dispatcher(self._reader, threads, chosen)
+        self._runner = ListenerRunner(self._reader, threads, chosen)
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._when_dropped = WhenDropped(self, self._reader.drop)
 
     @property
     def is_ready(self) -> bool:
         """True while it reads: it was started, the group has taken it in, and it is not closed."""
-        return self._dispatcher.is_ready
+        return self._runner.is_ready
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
@@ -98,7 +98,7 @@ class PushFace(ConsumerFace):
         self._reader.subscribe(topic, expression, where)
 
     def _adapter(self, listener: Listener | AsyncListener, *, awaited: bool) -> ListenerAdapter:
-        replier, in_order = self._dispatcher.replier, self._in_order
+        replier, in_order = self._runner.replier, self._in_order
         return ListenerAdapter(listener, self.group, replier, self._interceptors, in_order=in_order, awaited=awaited)
 
 
@@ -172,7 +172,7 @@ class PushConsumer(PushFace):
             Closed: the consumer was closed meanwhile.
             RuntimeError: the system refuses another thread.
         """
-        self._dispatcher.start(self._adapter(listener, awaited=False))
+        self._runner.start(self._adapter(listener, awaited=False))
         self._when_dropped.closed()  # it keeps running without references to this object
 
     def close(self, timeout: float = 30.0) -> None:
@@ -185,8 +185,8 @@ class PushConsumer(PushFace):
         Raises:
             InvalidArgument: it is called by a callback or the listener, which it would have to wait for, or the timeout
                 is not a number.
-            InternalError: its dispatcher had ended before, and with it all reading; the consumer is closed all the
+            InternalError: its runner had ended before, and with it all reading; the consumer is closed all the
                 same.
         """
         self._when_dropped.closed()
-        self._dispatcher.close(waiting_s(timeout))
+        self._runner.close(waiting_s(timeout))

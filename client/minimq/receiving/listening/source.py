@@ -1,4 +1,4 @@
-"""Where the messages of a listener come from, as a dispatcher uses it."""
+"""Where the messages of a listener come from, as a `ListenerRunner` uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
 if TYPE_CHECKING:  # it has a source
-    from minimq.receiving.listening.dispatcher import Dispatcher
+    from minimq.receiving.listening.listener_runner import ListenerRunner
 
 
 class Delivery:
@@ -49,7 +49,7 @@ class Source(ABC, Generic[D]):
     #: Messages of a call that hangs are tried again meanwhile.
     retries_hanging = False
     group: str
-    host: Dispatcher[D]
+    host: ListenerRunner[D]
 
     @property
     def is_member(self) -> bool:

@@ -1,7 +1,7 @@
 """Calls a listener with what a source takes, on the event loop of the connection.
 
 All state belongs to that loop. Deliveries go to the listener's threads or loop by `ListenerThreads` or `ListenerTasks`,
-and their results come back by `Dispatcher.answered`: only these two are used by other threads.
+and their results come back by `ListenerRunner.answered`: only these two are used by other threads.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _QUIET_CLOSE_S = 1.0
 _STARTED = "the consumer was started before: start it once"
 
 
-class Dispatcher(Generic[D]):
+class ListenerRunner(Generic[D]):
     """Takes messages from a source as long as calls may begin, and has it settle them by the verdicts."""
 
     def __init__(self, source: Source[D], threads: int, options: ConsumerOptions) -> None:
