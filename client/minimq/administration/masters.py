@@ -33,6 +33,7 @@ Key = TypeVar("Key", str, tuple[str, str], MessageQueue)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Result = TypeVar("Result")
+Deletion = TypeVar("Deletion", broker_pb2.DeleteTopicResponse, broker_pb2.DeleteGroupResponse)
 
 #: The masters that there are, and all of those that are named; those of all brokers; or slaves where there is none.
 Needed = Literal["present", "all", "readable"]
@@ -273,6 +274,23 @@ class Masters:
         for queue, error in failures.items():
             raise error.with_message(f"the offset of queue {queue} at that time is not known: {error.message}")
         return {queue: answer.offset for queue, answer in answers.items()}
+
+    def delete(
+        self,
+        what: str,
+        addresses: Mapping[str, str],
+        method: BrokerMethod[Request, Deletion],
+        request: Request,
+        *,
+        wait: bool,
+    ) -> dict[str, Deletion]:
+        """Have all brokers delete something, and return the answers; with `wait`, once name servers show that."""
+        answers, failures = self.call_all(addresses, method, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(f"{what} was not deleted", failures, addresses, "repeat the call to complete it")
+        if wait and answers:
+            self.wait_until_shown(answers, gone=True)
+        return answers
 
     def wait_until_shown(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
         """Wait until every name server that answers shows what brokers have answered; see `show`."""

@@ -10,7 +10,7 @@ from minimq.administration.masters import raise_failures
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.texts import left_out, listing
-from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns
+from minimq.operations.views import Plan, Rows, Table, View, columns, deletion_view
 from minimq.transport.start_position import offset_or_start
 from minimq_common.errors import (
     GroupConflict,
@@ -171,11 +171,8 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
 def _view_deletion(admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
     kept = dead_letter_topic(given.group)
     is_kept = kept in admin.list_topics()
-    return View(
-        json={"group": given.group, "away": away_rows(away)},
-        lines=[f"group {given.group} deleted" + (f"; its dead letters are kept in topic {kept}" if is_kept else "")],
-        notes=left_out(away, "brings the group back when it starts, if it knows the group: then delete it again"),
-    )
+    told = f"; its dead letters are kept in topic {kept}" if is_kept else ""
+    return deletion_view("group", given.group, away, kept=told, unless=", if it knows the group")
 
 
 # ---- Operations -------------------------------------------------------------------------------------
@@ -374,13 +371,10 @@ class GroupChanges(Operations):
             remedy = "delete it on the others with force (--force)"
             self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
             _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
-        answers, failures = self._masters.call_all(masters, lambda stub: stub.DeleteGroup, request)
-        raise_failures(f"group {group} was not deleted", failures, masters, "repeat the call to complete it")
-        deleted = {broker: answer for broker, answer in answers.items() if answer.deleted}
+        answers = self._masters.delete(f"group {group}", masters, lambda stub: stub.DeleteGroup, request, wait=wait)
+        deleted = [broker for broker, answer in answers.items() if answer.deleted]
         if not deleted:
             raise group_not_found(group)
-        if wait:
-            self._masters.wait_until_shown(deleted, gone=True)
         return tuple(each for each in self._masters.away() if each.broker_name not in deleted)
 
 

@@ -13,7 +13,7 @@ from minimq.operations import values
 from minimq.operations.groups import say_readers
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag, method, right
 from minimq.operations.texts import left_out, listing, missing
-from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns, plain, row_of
+from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns, deletion_view, plain, row_of
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker, MessageQueue, TopicRoute, permission_name
 from minimq_common.moments import Time, timestamp_ms
@@ -143,6 +143,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     messages = sum(each.messages for each in found.queues if each.queue.broker_name in chosen)
     away = [each for each in found.away if given.cluster in (None, each.cluster) and not given.brokers]
     is_refused = bool(away) and not given.force
+    fate = "it is refused until that is back" if is_refused else "which brings the topic back"
     return Plan(
         sentences=[
             f"Deletes topic {given.name} with {count_of(messages, 'message')} on {listing(chosen)}.",
@@ -150,21 +151,9 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
         ],
         warnings=[
             "Its messages are lost, also those that were not read. It cannot be taken back.",
-            *(
-                f"Broker {each.broker_name} carries it and is away: "
-                + ("it is refused until that is back." if is_refused else "it brings the topic back.")
-                for each in away
-            ),
+            *left_out(away, fate),
         ],
         question="" if is_refused or not chosen else f"Delete topic {given.name}?",
-    )
-
-
-def _view_deletion(_admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
-    return View(
-        json={"topic": given.name, "away": away_rows(away)},
-        lines=[f"topic {given.name} deleted"],
-        notes=left_out(away, "brings the topic back when it starts: then delete it again"),
     )
 
 
@@ -287,7 +276,7 @@ class TopicOperations(TopicChanges):
         example="topic delete orders",
         needs=right("manage topic name"),
         plan=_plan_deletion,
-        view=_view_deletion,
+        view=lambda _admin, given, away, _plan: deletion_view("topic", given.name, away),
         is_destructive=True,
         forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
         short="Delete a topic with all its messages.",
@@ -337,9 +326,5 @@ class TopicOperations(TopicChanges):
                     "broker that is away can be deleted when the broker is back"
                 ) from None
             carriers = {}
-        answers, failures = self._masters.call_all(carriers, lambda stub: stub.DeleteTopic, request)
-        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
-        raise_failures(f"topic {name} was not deleted", failures, carriers, "repeat the call to complete it")
-        if wait and answers:
-            self._masters.wait_until_shown(answers, gone=True)
-        return self._left_out(name, cluster, brokers, answers)
+        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request, wait=wait)
+        return self._left_out(name, cluster, brokers, done)

@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
+from minimq.operations.texts import left_out
 from minimq_common.model import AwayBroker, MessageQueue, Permission, permission_name
 
 #: A row of a table, by its keys in JSON.
@@ -121,6 +122,15 @@ _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 def away_rows(away: Iterable[AwayBroker]) -> list[dict[str, Any]]:
     """Return brokers that are away, with the number of queues of each."""
     return [plain(each) for each in away]
+
+
+def deletion_view(what: str, name: str, away: Iterable[AwayBroker], *, kept: str = "", unless: str = "") -> View:
+    """Return the view of a deletion, with the brokers that were away."""
+    return View(
+        json={what: name, "away": away_rows(away)},
+        lines=[f"{what} {name} deleted{kept}"],
+        notes=left_out(away, f"brings the {what} back when it starts{unless}: then delete it again"),
+    )
 
 
 def json_text(value: object) -> object:
