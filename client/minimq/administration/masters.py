@@ -5,13 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from minimq.connection.at_master import at_master, with_retries
 from minimq.connection.away import ClusterView, say_away
-from minimq.connection.client import ClusterClient
-from minimq.connection.connection import BrokerMethod
-from minimq.connection.name_servers import NameServers
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
@@ -25,6 +21,11 @@ from minimq_common.errors import (
 )
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue, Permission, TopicRoute
 from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:  # gRPC takes longer to load than --help: operations load it when they run
+    from minimq.connection.client import ClusterClient
+    from minimq.connection.connection import BrokerMethod
+    from minimq.connection.name_servers import NameServers
 
 log = client_logger(__name__)
 
@@ -162,6 +163,7 @@ class Masters:
         self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
     ) -> Result:
         """Return the result of an attempt; repeat it while a broker that it failed at may get another master."""
+        from minimq.connection.at_master import with_retries  # asyncio takes as long to load as gRPC
 
         def may_move(error: MiniMQError) -> bool:
             return isinstance(error, _MOVING) and self._have_replicas(concerned())
@@ -177,6 +179,8 @@ class Masters:
 
     def at(self, broker_name: str, attempt: Callable[[str], Awaitable[Result]]) -> Result:
         """Return what an attempt returns, which is given the address of the master of a broker; see `at_master`."""
+        from minimq.connection.at_master import at_master  # as above
+
         return self.calls.wait(
             lambda: at_master(RegisteredMaster(self._nameservers, broker_name), attempt, self._timeout_s)
         )

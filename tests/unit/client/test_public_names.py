@@ -61,6 +61,14 @@ def test_a_name_loads_what_it_needs_and_no_more() -> None:
     assert "grpc" not in loaded
 
 
+def test_operations_load_grpc_when_they_run_so_that_help_is_quick() -> None:
+    modules = ("topics", "groups", "letters", "brokers", "messages", "delayed", "transactions")
+    program = f"import sys; from minimq.operations import {', '.join(modules)}; print(*sys.modules)"
+    loaded = set(python(program).split())
+    assert "minimq.operations.topics" in loaded
+    assert loaded.isdisjoint({"grpc", "asyncio"})
+
+
 def test_a_producer_without_credentials_loads_nothing_of_tls() -> None:
     program = "import sys; from minimq import Producer; Producer(credentials='').close(); print(*sys.modules)"
     loaded = set(python(program).split())
