@@ -27,6 +27,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
+from support.arrow_columns import by_columns
 from support.batches import ALWAYS, NOW_MS, sealed
 from support.compacted_batches import compacted_of
 
@@ -385,7 +386,7 @@ def convert(data: bytes) -> None:
         for rows in columns.convert([received], start, end):
             rows.validate(full=True)
     if 0 < received.records.remaining <= _LOOKED_AT:
-        ways = [every.from_batch(received), every.from_messages(received.messages(0))]
+        ways = [by_columns(every, received), every.from_messages(received.messages(0))]
         # A name that a record has twice, which no producer writes, stands in the column twice and in the message once.
         names = [list(map(dict, rows.column("properties").to_pylist())) for rows in ways]
         one, other = (rows.drop_columns(["properties"]) for rows in ways)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
-from minimq.receiving.arrow import columns as arrow_columns
 from minimq.receiving.arrow.columns import MOST_ROWS, SMALL_BATCH, ArrowColumns
 from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
 from minimq.receiving.received import EncodedBatch
@@ -24,6 +22,7 @@ from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
+from support.arrow_columns import by_columns
 from support.compacted_batches import compacted_of
 from support.hostile_batches import offsets, raw_batch, sections
 
@@ -64,13 +63,6 @@ def stored(
     compression: Compression | None = None,
 ) -> ReceivedBatch:
     return received(encoded(sent, born_ms, compression), len(sent), base_offset)
-
-
-def by_columns(columns: ArrowColumns, batch: ReceivedBatch) -> pa.RecordBatch:
-    """Return the records of a batch, as if no batch were small."""
-    with patch.object(arrow_columns, "SMALL_BATCH", 0):
-        [made] = columns.pieces([batch], batch.base_offset, batch.end_offset)
-    return made
 
 
 def moment(ms: int) -> datetime:

@@ -1,0 +1,18 @@
+"""Stored batches as Arrow batches, for comparisons with their messages."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from minimq.receiving.arrow import columns as arrow_columns
+from minimq.receiving.arrow.columns import ArrowColumns
+from minimq.receiving.received import ReceivedBatch
+
+
+def by_columns(columns: ArrowColumns, batch: ReceivedBatch) -> pa.RecordBatch:
+    """Return the records of a batch, as if no batch were small."""
+    with patch.object(arrow_columns, "SMALL_BATCH", 0):
+        [made] = columns.pieces([batch], 0, 1 << 62)
+    return made
