@@ -69,6 +69,7 @@ def test_mistakes_of_a_peek(minimq: Minimq, numbers: str) -> None:
     assert f"queue {numbers}/broker-a/0 has the offsets 0 to 5, not 6" in outside
     assert outside.endswith(f"; `minimq topic describe {numbers}` shows where each ends\n")
     assert "latest" not in minimq("peek", numbers, "--from", "foo", status=2)
+    assert f"it must be at most {(1 << 63) - 1}" in minimq("peek", numbers, "--offset", str(1 << 63), status=2)
     assert "in the future" in minimq("peek", numbers, "--from", "2099-01-01T00:00Z", status=2)
     assert "there is no queue" in minimq("peek", numbers, "--queue", "broker-a:1", status=1)
 

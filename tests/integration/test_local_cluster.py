@@ -125,6 +125,12 @@ def test_what_breaks_a_rule_is_refused_before_anything_starts(arguments: dict[st
         LocalCluster(**arguments)  # type: ignore[arg-type]  # that is the point
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidArgument, match=r"cannot make the folder .*/file/data: Not a directory"):
+        LocalCluster(data_dir=tmp_path / "file" / "data").start()
+
+
 @pytest.mark.usefixtures("commands")
 def test_a_server_that_does_not_start_says_why_and_the_others_end() -> None:
     cluster = LocalCluster(brokers=2, broker_options={"no_such_option": 1})

@@ -208,9 +208,14 @@ def _content(path: Path) -> str:
 def _with_flags(operation: Operation, message: str) -> str:
     """Return an error that names options instead of parameters."""
     flags = {each.name: each.flag for each in operation.shown if not (each.is_argument or each.about.made)}
-    if not message.startswith("nothing to change: "):  # else words such as "topic" may be meant
-        flags = {name: flag for name, flag in flags.items() if "_" in name or message.startswith(f"{name} ")}
-    return re.sub(r"(?<![\w-])\w+(?![\w-])", lambda match: flags.get(match[0], match[0]), message)
+    lists_options = message.startswith("nothing to change: ")
+
+    def shown(match: re.Match[str]) -> str:
+        # A word such as "topic" or "since" names a parameter only where the sentence begins with it.
+        is_meant = lists_options or "_" in match[0] or match.start() == 0
+        return flags.get(match[0], match[0]) if is_meant else match[0]
+
+    return re.sub(r"(?<![\w-])\w+(?![\w-])", shown, message)
 
 
 # ---- Parameters -------------------------------------------------------------------------------------

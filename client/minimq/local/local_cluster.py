@@ -147,7 +147,10 @@ class LocalCluster:
                 return
             self._started = True
         try:
-            self.data_dir.mkdir(parents=True, exist_ok=True)
+            try:
+                self.data_dir.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InvalidArgument(f"cannot make the folder {self.data_dir}: {error.strerror}") from None
             self._make_secrets()
             _launch_all(self.nameservers)
             if self._authority is not None:  # which names them where they are

@@ -164,11 +164,15 @@ class Parameter:
         high = highest if self.about.high is None else self.about.high
         try:
             value: float = self.kind(text)
+            if math.isnan(value):
+                raise ValueError
         except ValueError:
             wanted = "a whole number" if self.kind is int else "a number"
             raise InvalidArgument(f"{what} is {text[:60]!r}: it must be {wanted}") from None
         if not low <= value <= high:
-            bounds = f"at least {low}" if self.about.high is None else f"{low} to {high}"
+            bounds = f"{low} to {high}"
+            if self.about.high is None:
+                bounds = f"at least {low}" if value < low else f"at most {high}"
             raise InvalidArgument(f"{what} is {text.strip()[:60]}: it must be {bounds}")
         return value
 

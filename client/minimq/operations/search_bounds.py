@@ -14,8 +14,8 @@ from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, start_ms, timestamp_ms
 from minimq_common.names import check_broker, check_topic
 
-#: No offset, and no number of a queue, has more digits.
-_MOST_DIGITS = 18
+_MOST_OFFSET = (1 << 63) - 1
+_MOST_QUEUE = (1 << 31) - 1
 _MOST_CHARACTERS = 1_000
 
 #: How far back a search goes unless it is told.
@@ -43,14 +43,14 @@ def parse_address(text: object) -> MessageAddress:
     where, _, offset = text.rpartition("@")
     # The names of topics and brokers have no slash.
     parts = where.split("/")
-    if len(parts) != 3 or not _is_number(offset) or not _is_number(parts[2]):
+    if len(parts) != 3 or not _is_number(offset, _MOST_OFFSET) or not _is_number(parts[2], _MOST_QUEUE):
         raise _wrong(text)
     topic, broker, queue_id = parts
     return MessageAddress(MessageQueue(check_topic(topic), check_broker(broker), int(queue_id)), int(offset))
 
 
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+def _is_number(text: str, most: int) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) <= most
 
 
 def _wrong(text: object) -> InvalidArgument:

@@ -61,7 +61,21 @@ def test_an_address_is_read_as_it_is_written(topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["", "orders/3@1", "o/b/3", "o/b/3@", "o/b/x@1", "o/b/3@-1", "o/b/3@1_0", "o/b/3@٣", 7, "@" * 2_000]
+    "wrong",
+    [
+        "",
+        "orders/3@1",
+        "o/b/3",
+        "o/b/3@",
+        "o/b/x@1",
+        "o/b/3@-1",
+        "o/b/3@1_0",
+        "o/b/3@٣",
+        7,
+        "@" * 2_000,
+        f"o/b/{1 << 31}@0",
+        f"o/b/3@{1 << 63}",
+    ],
 )
 def test_what_is_no_address_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgument, match="is not the address of a message"):
