@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 
 def main() -> None:
     """Run the command as this process."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us; no file or socket may get its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     # Nothing needs to be cleaned up yet, and an exception amid imports could be printed, or swallowed, by any of them.
     former = signal.getsignal(signal.SIGINT)
     if former is signal.default_int_handler:

@@ -107,6 +107,21 @@ def test_ctrl_c_amid_the_imports_ends_it_quietly(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
+@pytest.mark.parametrize("stream", ["0<&-", "1>&-", "2>&-"])
+def test_a_standard_stream_may_be_closed(minimq: Minimq, topic: str, stream: str) -> None:
+    produce = f"{shlex.join([*COMMAND, 'produce', topic])} {stream}"
+    done = subprocess.run(
+        ["sh", "-c", produce],
+        env=environment(MINIMQ_NAMESERVER=minimq.nameserver),
+        input=b"one\n",
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert minimq("peek", topic) == ("" if stream == "0<&-" else "one\n")
+
+
 def test_ctrl_c_while_a_broker_hangs_does_not_wait_for_it() -> None:
     # A call that may take minutes, so that the signal alone ends it, however long a loaded machine needs for that.
     patient = (
@@ -438,6 +453,18 @@ def test_throughput_is_measured_and_the_topic_removed(minimq: Minimq, admin: Adm
     assert (row["what"], row["messages"], row["body_bytes"]) == (what, 20_000, 50)
     assert min(row["messages_per_s"], row["mb_per_s"], row["cpu_s_per_million"]) > 0
     assert not [name for name in admin.list_topics() if name.startswith("minimq-bench")]
+
+
+def test_a_measurement_that_is_ended_removes_its_topic(minimq: Minimq, admin: Admin) -> None:
+    def found() -> list[str]:
+        return [name for name in admin.list_topics() if name.startswith("minimq-bench")]
+
+    with minimq.running("bench", "latency", "--count", "1000000000") as bench:
+        [name] = wait_until(found)
+        wait_until(lambda: admin.describe_topic(name).messages)
+        bench.terminate()
+        assert bench.wait(60) == 130
+    assert found() == []
 
 
 def test_latency_is_measured_on_a_topic_that_stays(minimq: Minimq, topic: str, admin: Admin) -> None:

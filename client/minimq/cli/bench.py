@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -182,9 +183,11 @@ def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -
     name = f"minimq-bench-{token_hex(4)}"
     with Admin(nameserver) as admin:
         admin.create_topic(name, queues)
+        former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout 60 minimq bench` leaves no topic
         try:
             yield name
         finally:
+            signal.signal(signal.SIGTERM, former)
             admin.delete_topic(name)
 
 
