@@ -155,7 +155,8 @@ def produce(  # noqa: PLR0913 - the options of the command
                 done.counted = producer.statistics()
     except MiniMQError as error:
         # Of the base class: the cause is in the lines or the cluster, not in the usage.
-        raise MiniMQError(f"{error.message}; {parse.say_stored(done)}") from None
+        said, *tries = error.message.splitlines()
+        raise MiniMQError("\n".join((f"{said}; {parse.say_stored(done)}", *tries))) from None
     except Exception:
         click.echo(parse.say_stored(done), err=True)
         raise
