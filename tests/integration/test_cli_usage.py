@@ -46,7 +46,7 @@ def test_the_name_server_may_stand_anywhere(cluster: LocalCluster, topic: str, p
 @pytest.mark.parametrize(
     ("variable", "arguments", "said"),
     [
-        ("MINIMQ_NAMESERVER", ["topic", "list"], "no name server is given: write HOST:PORT"),
+        ("MINIMQ_NAMESERVER", ["topic", "list"], "MINIMQ_NAMESERVER: no name server is given: write HOST:PORT"),
         ("MINIMQ_NAMESERVER", ["group", "delete", "g", "--yes"], "no name server is given: write HOST:PORT"),
         ("MINIMQ_TOPIC_CREATE_QUEUES", ["topic", "create", "t"], "--queues is ''"),
         ("MINIMQ_CONSUME_FROM", ["consume", "t", "--group", "g"], "''"),

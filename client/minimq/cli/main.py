@@ -106,7 +106,8 @@ class _Main(Group):
             return super().invoke(ctx)
         except MiniMQError as error:
             given, source = ctx.meta.get(_TYPED, ("", ""))
-            is_about = any(error.message.startswith(f"{each.strip()!r} is not an address") for each in given.split(","))
+            wrong = (f"{each.strip()!r} is not an address" for each in given.split(","))
+            is_about = error.message.startswith(("no name server is given", *wrong))
             click.echo(f"error: {source + ': ' if is_about else ''}{error.message}", err=True)
             # An invalid name or number is wrong usage, wherever it was detected.
             sys.exit(2 if isinstance(error, InvalidArgument) else 1)
