@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
@@ -241,13 +241,14 @@ class MemberState:
         former = self.trust(broker)
         self._trust[broker] = Trust(former.until)
         former.until, former.is_broken = min(former.until, until), True
-        queues: list[MessageQueue] = []
-        for queue, claim in self._claims.items():
-            is_held = queue.broker_name == broker and claim.phase is not Phase.ASKED
-            if is_held and claim.unconfirmed_since is None:
-                claim.unconfirmed_since = now
-                queues.append(queue)
+        queues = [queue for queue in self._held_at({broker}) if self._claims[queue].unconfirmed_since is None]
+        for queue in queues:
+            self._claims[queue].unconfirmed_since = now
         return queues
+
+    def _held_at(self, brokers: Collection[str]) -> list[MessageQueue]:
+        claims = self._claims.items()
+        return [queue for queue, claim in claims if queue.broker_name in brokers and claim.phase is not Phase.ASKED]
 
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
         """Note that a broker has answered a request of `sent_at`: it has known since then that this member is alive."""
@@ -311,7 +312,9 @@ class MemberState:
         if now >= self._ticked_at + STOOD_STILL_S:
             self._woke_at = now
             self._distrusted |= silent
-            asking = [queue for broker in silent for queue in self.disconnected(broker, now, now)]
+            for broker in silent:
+                self.disconnected(broker, now, now)
+            asking = self._held_at(silent)
             for queue in asking:
                 self._claims[queue].stood_still = True
             self.changes += bool(asking)
