@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import gc
 import itertools
 import logging
@@ -120,12 +121,32 @@ MARKED = {
 QUICK = {"spark/test_batch_read.py"}
 
 
+@functools.cache
+def _mark_of(path: Path) -> str | None:
+    """Return the mark that all tests of a file or folder have."""
+    if not path.is_relative_to(HERE) or (name := path.relative_to(HERE).as_posix()) in QUICK:
+        return None
+    return next((mark for folder, mark in MARKED.items() if name.startswith(f"{folder}/")), None)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import files whose tests would all be deselected: each worker would."""
+    mark = _mark_of(collection_path) if collection_path.name.startswith("test_") else None
+    return True if mark and f"not {mark}" in config.option.markexpr else None
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if not item.path.is_relative_to(HERE) or (file := item.path.relative_to(HERE).as_posix()) in QUICK:
-        return
-    for folder, mark in MARKED.items():
-        if file.startswith(f"{folder}/"):
-            item.add_marker(mark)
+    if mark := _mark_of(item.path):
+        item.add_marker(mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    gc.disable()  # imports and tests stay: to look for garbage among them takes as long as the rest
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_finish() -> None:

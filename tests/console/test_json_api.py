@@ -20,6 +20,7 @@ from minimq_console import answers
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.console import MOST_READS
 from minimq_console.json_api import openapi
+from support.cases import for_each
 from support.console_actions import make_dead_letters
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -76,7 +77,7 @@ def test_a_topic_from_its_creation_to_its_end(
     assert call(visitor, "topic/describe", 404, name=name)["error"] == "TOPIC_NOT_FOUND"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wrong", "said"),
     [
         ({}, "missing required field `name`"),

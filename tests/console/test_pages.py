@@ -18,6 +18,7 @@ from minimq.local.local_cluster import LocalCluster
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
+from support.cases import for_each
 from support.console_client import ConsoleClient
 from support.waiting import wait_until
 
@@ -129,7 +130,7 @@ def _owned(console: ConsoleClient, group: str) -> dict[str, Any]:
     return page if page["queues"] and all(queue["owner"] for queue in page["queues"]) else {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "path",
     [
         "/topics?rows=0",

@@ -26,6 +26,7 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import Message, MessageQueue, Permission
+from support.cases import for_each
 
 NOBODY = "127.0.0.1:1"
 
@@ -145,7 +146,7 @@ def test_concurrent_creations_of_one_topic_leave_it_whole(admin: Admin, new_name
     assert list(shapes(admin, name)) == ["broker-a", "broker-b"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "text"),
     [
         ({"name": ""}, "topic name is empty"),

@@ -26,6 +26,7 @@ from minimq import (
 )
 from minimq.arguments import waiting_s
 from minimq.errors import Closed, InvalidArgument
+from support.cases import for_each
 
 PATIENCE_S = 60.0
 
@@ -125,13 +126,13 @@ def test_of_producers(cluster: LocalCluster, topic: str, text: str) -> None:
         OF_PRODUCERS[text](producer, topic)
 
 
-@pytest.mark.parametrize("text", OF_CONSUMERS)
+@for_each("text", OF_CONSUMERS)
 def test_of_consumers(text: str) -> None:
     with PullConsumer("127.0.0.1:1", group="g") as consumer, pytest.raises(InvalidArgument, match=text):
         OF_CONSUMERS[text](consumer)
 
 
-@pytest.mark.parametrize("text", ELSEWHERE)
+@for_each("text", ELSEWHERE)
 def test_elsewhere(text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         ELSEWHERE[text]()
@@ -144,8 +145,8 @@ def test_of_admins(admin: Admin, topic: str) -> None:
         admin.update_topic(topic, permission=_wrong("read"))
 
 
-@pytest.mark.parametrize("wrong", ["", 0, False, b"x"])
-@pytest.mark.parametrize("consumer", CONSUMERS)
+@for_each("wrong", ["", 0, False, b"x"])
+@for_each("consumer", CONSUMERS)
 def test_an_id_that_names_nobody_is_refused(consumer: Callable[..., object], wrong: Wrong) -> None:
     with pytest.raises(InvalidArgument, match=r"client id is empty|client_id is .*: it must be text"):
         consumer("127.0.0.1:1", group="g", client_id=wrong)
@@ -158,8 +159,8 @@ async def _done(result: object) -> object:
     return await result if isinstance(result, Awaitable) else result
 
 
-@pytest.mark.parametrize("is_subscribed", [False, True])
-@pytest.mark.parametrize("consumer", CONSUMERS)
+@for_each("is_subscribed", [False, True])
+@for_each("consumer", CONSUMERS)
 def test_a_closed_consumer_says_so_whatever_is_asked_of_it(consumer: Callable[..., Any], is_subscribed: bool) -> None:
     async def ask() -> None:
         async with Cluster("127.0.0.1:1") as cluster:

@@ -28,6 +28,7 @@ from minimq.errors import (
     TopicRecreated,
     TransportError,
 )
+from support.cases import for_each
 from support.chance import SEED
 from support.reading import read_all
 from support.replicas import replicas, wait_for_master
@@ -326,7 +327,7 @@ def test_a_large_body_and_a_topic_without_messages(cluster: LocalCluster, topic:
     assert minimq.arrow.read_table(topic, cluster.nameserver)["body"].to_pylist() == [body]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "text"),
     [
         ({"columns": ["bodies"]}, "there is no column 'bodies': choose some of topic, "),
@@ -356,7 +357,7 @@ def test_what_is_not_there_cannot_be_read(cluster: LocalCluster, admin: Admin, t
         minimq.arrow.read_table(topic, cluster.nameserver, queues=[queue], end={queue: 9}, options=options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "text"),
     [
         ([b"x"], "rows are list: give an Arrow table or record batch, or a data frame of Polars or pandas"),

@@ -28,6 +28,7 @@ from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
 from minimq.receiving.pull_consumer import PullConsumer
 from support import fake_broker
+from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
 from support.server_copies import CommandCopy
 from support.waiting import wait_until
@@ -57,9 +58,7 @@ def all_commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tup
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "command"), [pytest.param(*item, id=" ".join(("minimq", *item[0]))) for item in all_commands(main)]
-)
+@for_each(("path", "command"), all_commands(main))
 def test_every_command_has_help_and_every_leaf_an_example(path: tuple[str, ...], command: click.Command) -> None:
     result = CliRunner().invoke(main, [*path, "-h"])
     assert result.exit_code == 0

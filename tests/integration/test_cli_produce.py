@@ -29,6 +29,7 @@ from minimq.sending.producer import Producer
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, Permission
+from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
 from support.replying import service
 from support.waiting import wait_until
@@ -231,7 +232,7 @@ def test_what_consume_writes_produce_reads(
     assert sorted(map(said, found)) == sorted(map(said, sent))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("line", "text"),
     [
         (b"x", "line 3 is not JSON"),

@@ -20,6 +20,7 @@ from minimq.local.server_process import free_port
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
+from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
 from support.server_copies import CommandCopy
 
@@ -43,7 +44,7 @@ def test_the_name_server_may_stand_anywhere(cluster: LocalCluster, topic: str, p
     assert json.loads(result.stdout)["topic"] == topic
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("variable", "arguments", "said"),
     [
         ("MINIMQ_NAMESERVER", ["topic", "list"], "MINIMQ_NAMESERVER: no name server is given: write HOST:PORT"),
@@ -71,7 +72,7 @@ def test_the_name_server_that_stands_last_counts(cluster: LocalCluster, topic: s
     assert result.exit_code == 0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "near"),
     [
         (["topc", "list"], "topic"),

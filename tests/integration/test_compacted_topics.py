@@ -14,6 +14,7 @@ from minimq.connectors import RecordsSender
 from minimq.errors import InvalidArgument, MiniMQError, TopicExists
 from minimq_common.batch.builder import BatchBuilder
 from minimq_proto.v1 import broker_pb2
+from support.cases import for_each
 from support.command import Minimq
 from support.compacted_batches import compacted_of
 from support.raw_sender import RawSender
@@ -140,8 +141,8 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
     assert "change it with" in run(*again, "--same-settings", status=1)
 
 
-@pytest.mark.parametrize("rule", ["min_lag_s", "tombstone_s", "dirty_ratio"])
-@pytest.mark.parametrize("wrong", ["1h", None, True, -1, float("nan")])
+@for_each("rule", ["min_lag_s", "tombstone_s", "dirty_ratio"])
+@for_each("wrong", ["1h", None, True, -1, float("nan")])
 def test_a_rule_that_is_no_number_or_out_of_range_is_named(rule: str, wrong: Any) -> None:
     with pytest.raises(InvalidArgument, match=rule):
         Compaction(**{rule: wrong})

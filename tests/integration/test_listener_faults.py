@@ -32,6 +32,7 @@ from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
 from minimq.receiving.listening.push_consumer import Balance
 from minimq_common.errors import Closed, InternalError, InvalidArgument
+from support.cases import for_each
 from support.groups import members_of
 from support.listening import Listener
 from support.relay import Relay
@@ -307,7 +308,7 @@ def test_a_plain_function_is_no_listener_for_asyncio(cluster: LocalCluster, topi
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("name", ["on_assigned", "on_revoked", "on_lost", "on_offset_reset"])
+@for_each("name", ["on_assigned", "on_revoked", "on_lost", "on_offset_reset"])
 def test_a_callback_that_nobody_would_await_is_refused(name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{name} is a coroutine function"):
         ConsumerOptions(**{name: Awaited()})  # type: ignore[arg-type]

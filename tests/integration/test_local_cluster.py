@@ -17,6 +17,7 @@ from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import ServerProcess, free_port
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError
+from support.cases import for_each
 from support.server_copies import real_commands
 from support.waiting import wait_until
 
@@ -106,7 +107,7 @@ def test_options_reach_the_servers() -> None:
 # ---- What cannot be -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "text"),
     [
         ({"slaves": -1}, "slaves is -1"),

@@ -21,6 +21,7 @@ from minimq_broker.otel.batch_tracer import BatchTracer
 from minimq_broker.otel.start import start_spans
 from minimq_common.errors import InvalidArgument
 from minimq_common.properties import parsed_parent, recorded_parent
+from support.cases import for_each
 from support.command import environment
 from support.spans import Telemetry
 from support.waiting import wait_until
@@ -122,7 +123,7 @@ def test_a_broker_makes_spans_of_so_many_batches_in_a_second() -> None:
     tracer.close()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "is_recorded"),
     [(GOOD, True), (GOOD[:-1] + "2", False), (GOOD + " ", False), ("", False), ("ä" * 54 + "1", False)],
 )

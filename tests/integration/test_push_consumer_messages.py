@@ -32,6 +32,7 @@ from minimq import (
 )
 from minimq.errors import GroupConflict, InvalidArgument
 from minimq.receiving.listening.popped_source import PoppedSource
+from support.cases import for_each
 from support.listening import Listener
 from support.waiting import wait_until
 
@@ -362,7 +363,7 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
     assert again.calls == Counter(numbers(10))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "text"),
     [
         ({"balance": "message"}, "balance is 'message': it must be one of queues, messages"),

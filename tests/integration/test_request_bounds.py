@@ -26,6 +26,7 @@ from minimq_proto.v1 import (
     replication_pb2_grpc,
 )
 from support.bounds import Breach, breaches
+from support.cases import for_each
 
 PATIENCE_S = 30.0
 SERVICES = {
@@ -52,7 +53,7 @@ def channels(replicated: LocalCluster) -> Iterator[dict[str, grpc.Channel]]:
         yield {"Broker": broker, "Replication": broker, "NameServer": nameserver, "Controller": nameserver}
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@for_each("method", METHODS)
 def test_what_breaks_a_bound_is_refused(channels: dict[str, grpc.Channel], method: MethodDescriptor) -> None:
     stub = SERVICES[method.containing_service](channels[method.containing_service.name])
     call = getattr(stub, method.name)
@@ -107,7 +108,7 @@ def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:
     return from_failure(told.refused.failure)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("method", "most", "is_stream"),
     [
         ("Broker/Session", MAX_REQUEST_BYTES, True),

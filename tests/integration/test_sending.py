@@ -31,6 +31,7 @@ from minimq_common.errors import (
 )
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
+from support.cases import for_each
 from support.reading import check_brokers, read_all, read_queue
 from support.waiting import wait_until
 
@@ -137,8 +138,8 @@ def test_the_callback_of_a_cancelled_future_is_not_called(
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize("how", ["send", "send_async", "send_many"])
-@pytest.mark.parametrize(
+@for_each("how", ["send", "send_async", "send_many"])
+@for_each(
     ("message", "error"),
     [
         (Message("no-such-topic", b"x"), TopicNotFound),
@@ -149,7 +150,6 @@ def test_the_callback_of_a_cancelled_future_is_not_called(
         (Message("T", b"x", keys=("a\0b",)), InvalidArgument),
         (Message("T", b"x", tag="\ud800"), InvalidArgument),
     ],
-    ids=lambda value: repr(value)[:40],
 )
 def test_a_wrong_message_is_refused_and_the_producer_goes_on(
     producer: Producer, topic: str, how: str, message: Message, error: type[MiniMQError]
@@ -211,7 +211,7 @@ def test_a_deleted_topic_refuses_and_made_again_begins_at_0(producer: Producer, 
     assert producer.send(Message(topic, b"new"), queue=queue).queue_offset == 0
 
 
-@pytest.mark.parametrize("options", [{"window": 0}, {"send_timeout_s": -1}, {"bogus": 1}, {"batch_bytes": 0}])
+@for_each("options", [{"window": 0}, {"send_timeout_s": -1}, {"bogus": 1}, {"batch_bytes": 0}])
 def test_a_wrong_option_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(options))):
         Producer("127.0.0.1:1", **options)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from minimq.local.server_process import ServerProcess
+from support.command import environment
+from support.server_copies import fixed
 
 
 @pytest.fixture
@@ -64,3 +66,9 @@ def test_our_variables_reach_a_copy_and_others_start_a_command(
     monkeypatch.setenv("LD_PRELOAD", "")
     nameserver.restart()
     assert "minimq_nameserver" in command_of(nameserver)
+
+
+def test_a_command_is_a_copy_whatever_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LINES", "COLUMNS", "TERM"):
+        monkeypatch.setenv(name, "100")
+    assert fixed(environment(MINIMQ_NAMESERVER="127.0.0.1:1")) == fixed(os.environ)

@@ -25,7 +25,7 @@ from minimq.local import server_process
 
 _TEMPLATE = Path(__file__).with_name("server_template.py")
 #: Variables that a server reads when it is a copy already, and those that it does not read.
-_READ_LATER = ("MINIMQ_", "PYTEST_", "PYSPARK_", "SPARK_")
+_READ_LATER = ("MINIMQ_", "PYTEST_", "PYSPARK_", "SPARK_", "COLUMNS", "LINES", "TERM")
 _SET_CHILD_SUBREAPER = 36
 _start_command = server_process.start_command
 
@@ -74,7 +74,7 @@ class ServerCopies:
         self._lock = threading.Lock()  # protects all below
         self._template: subprocess.Popen[bytes] | None = None
         self._link = link
-        self._environment: Mapping[str, str] = _fixed(os.environ) if link else {}
+        self._environment: Mapping[str, str] = fixed(os.environ) if link else {}
 
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
@@ -96,7 +96,7 @@ class ServerCopies:
                 return None
             if self._link is None:
                 self._link = self._start_template(environment)
-            if _fixed(environment) != self._environment:
+            if fixed(environment) != self._environment:
                 return None
             request = {
                 "arguments": arguments,
@@ -130,7 +130,7 @@ class ServerCopies:
                 env={**environment, "PYTHONPATH": folders},
                 process_group=0,  # Ctrl-C is not for the template
             )
-        self._environment = _fixed(environment)
+        self._environment = fixed(environment)
         return ours
 
     @staticmethod
@@ -168,7 +168,7 @@ def real_commands() -> Iterator[None]:
         server_process.start_command = former
 
 
-def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
+def fixed(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what a process reads too early to be changed in a copy."""
     fixed = {name: value for name, value in environment.items() if not name.startswith(_READ_LATER)}
     folders = fixed.pop("PYTHONPATH", "").split(os.pathsep)

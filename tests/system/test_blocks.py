@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 
 from minimq import LocalCluster, PullConsumer
 from minimq_common.security.access_document import from_toml
 from pyspark_minimq.options import OPTIONS
 from pyspark_minimq.write_options import WRITE_OPTIONS
+from support.cases import for_each
 from support.pages import ROOT, blocks_of, text_of
 
 DOCUMENTS = sorted(
@@ -110,7 +110,7 @@ def played_pages() -> set[str]:
     return {page for test in ROOT.glob("tests/system/test_*.py") for page in every.findall(test.read_text())}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@for_each("document", DOCUMENTS)
 def test_each_block_is_run_or_checked(document: str) -> None:
     if document in played_pages():
         return
@@ -146,7 +146,7 @@ def commands_of(block: str) -> Iterator[list[str]]:
                 words.append(word)
 
 
-@pytest.mark.parametrize("document", [document for document in DOCUMENTS if blocks_of(document, "sh")])
+@for_each("document", [document for document in DOCUMENTS if blocks_of(document, "sh")])
 def test_blocks_of_the_shell_are_well_formed_and_call_what_exists(document: str) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for block in blocks_of(document, "sh"):

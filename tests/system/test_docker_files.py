@@ -28,6 +28,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_console.console_options import ConsoleOptions
 from minimq_nameserver.options import NameServerOptions
+from support.cases import for_each
 from support.command import Minimq, environment
 from support.container_files import COMMANDS, DOCKERFILE, ROOT, Document, read_compose, started, variables
 from support.process import process
@@ -85,7 +86,7 @@ def variables_of_the_console() -> set[str]:
     return {str(option.envvar or f"MINIMQ_CONSOLE_{option.name}".upper()) for option in console.params}
 
 
-@pytest.mark.parametrize("service", [name for name in OURS if name != "console-secrets"])
+@for_each("service", [name for name in OURS if name != "console-secrets"])
 def test_a_service_sets_variables_that_its_command_has(service: str) -> None:
     known = {"MINIMQ_NAMESERVER", "MINIMQ_CREDENTIALS"}
     if service == "console":
@@ -346,7 +347,7 @@ def stages() -> dict[str, list[str]]:
     return {name: re.findall(r"^[A-Z]+ .*$", body, re.MULTILINE) for name, body in found}
 
 
-@pytest.mark.parametrize("target", sorted({service["build"]["target"] for service in OURS.values()}))
+@for_each("target", sorted({service["build"]["target"] for service in OURS.values()}))
 def test_an_image_runs_as_a_user_that_is_not_root(target: str) -> None:
     users = [line for line in stages()[target] if line.startswith("USER ")]
     assert users[-1:] == ["USER minimq"]
@@ -368,7 +369,7 @@ def calls() -> list[list[str]]:
     return [line.split() for line in found]
 
 
-@pytest.mark.parametrize("arguments", calls(), ids=" ".join)
+@for_each("arguments", calls())
 def test_the_script_calls_commands_with_flags_they_have(arguments: list[str]) -> None:
     command: click.Command = command_minimq
     words = iter(arguments)
@@ -430,7 +431,7 @@ def test_the_health_check_takes_the_certificate_of_its_server(name: str, tmp_pat
     assert (healthy.returncode, healthy.stdout) == (0, "SERVING\n"), healthy.stderr
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]", "[::]", "localhost"])
+@for_each("host", ["127.0.0.2", "[::1]", "[::]", "localhost"])
 def test_the_health_check_asks_where_its_server_listens(host: str) -> None:
     listen = f"{host}:{free_port()}"
     with process(sys.executable, "-m", "minimq_nameserver", "--listen", listen) as server:

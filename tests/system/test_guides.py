@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import click
-import pytest
 
 import faststream_minimq
 import minimq
@@ -20,6 +19,7 @@ import pyspark_minimq
 from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
 from minimq.cli import main as client
 from minimq_broker.options import BrokerOptions
+from support.cases import for_each
 from support.pages import ROOT, run_page, text_of
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -132,14 +132,14 @@ def test_pages_name_each_command_and_option() -> None:
     assert seen > 50
 
 
-@pytest.mark.parametrize("module", [minimq, minimq.aio, minimq.schemas, faststream_minimq, pyspark_minimq])
+@for_each("module", [minimq, minimq.aio, minimq.schemas, faststream_minimq, pyspark_minimq])
 def test_pages_name_what_a_package_exports(module: ModuleType) -> None:
     pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     exported = set(module.__all__) - {"RegisteredSchema", "SchemaReference"}  # results, which their docstrings describe
     assert not [name for name in exported if not re.search(rf"\b{name}\b", pages)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "kind", [minimq.Producer, minimq.PullConsumer, minimq.PushConsumer, minimq.SimpleConsumer, minimq.PoppedMessage]
 )
 def test_pages_name_what_a_class_has(kind: type) -> None:

@@ -12,6 +12,7 @@ import pytest
 import minimq
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
+from support.cases import for_each
 from support.container_files import (
     COMMANDS,
     DOCKERFILE,
@@ -117,7 +118,7 @@ def reach(address: str) -> tuple[str, int]:
     return pod
 
 
-@pytest.mark.parametrize("name", SETS)
+@for_each("name", SETS)
 def test_a_pod_sets_variables_that_its_command_has(name: str) -> None:
     if name == ETCD:
         assert environment_of(name, 0).keys() == {*read_compose()["services"]["etcd-1"]["environment"]}
@@ -163,7 +164,7 @@ def test_a_broker_is_advertised_under_its_own_name_and_finds_the_others(
     assert given == (secrets / "ca.crt", secrets / "tls.crt", secrets / "tls.key")
 
 
-@pytest.mark.parametrize(("name", "number"), MEMBERS)
+@for_each(("name", "number"), MEMBERS)
 def test_the_members_of_the_controller_find_each_other_and_ask_for_certificates(name: str, number: int) -> None:
     given, container = environment_of(name, number), container_of(name)
     cluster = dict(entry.split("=") for entry in given["ETCD_INITIAL_CLUSTER"].split(","))
@@ -222,7 +223,7 @@ def test_a_server_is_secured(name: str, number: int, tmp_path: Path, monkeypatch
         assert {host, f"*.{host.partition('.')[2]}"} & named, host  # of a short name gRPC takes no pattern
 
 
-@pytest.mark.parametrize("name", SETS)
+@for_each("name", SETS)
 def test_a_pod_may_do_no_more_than_it_has_to(name: str) -> None:
     (user,) = re.findall(r"--uid (\d+)", DOCKERFILE)
     pod, container = pod_of(name)["securityContext"], container_of(name)["securityContext"]
@@ -237,7 +238,7 @@ def test_a_pod_may_do_no_more_than_it_has_to(name: str) -> None:
     assert pod_of(name)["automountServiceAccountToken"] is False
 
 
-@pytest.mark.parametrize("name", SETS)
+@for_each("name", SETS)
 def test_labels_lead_from_one_to_the_other(name: str) -> None:
     labels = labels_of(name)
     selectors: list[Any] = [

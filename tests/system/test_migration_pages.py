@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition
 
 from minimq import Admin, LocalCluster, PullConsumer, ReceivedMessage
 from minimq.kafka import bytes_of, headers_of
+from support.cases import for_each
 from support.pages import ROOT, blocks_of
 
 MIGRATIONS = [
@@ -40,7 +41,7 @@ def test_theirs_for_confluent_kafka(kafka: str) -> None:
         exec(compile(block.replace("127.0.0.1:9092", kafka), "theirs", "exec"), {})
 
 
-@pytest.mark.parametrize("page", MIGRATIONS)
+@for_each("page", MIGRATIONS)
 def test_theirs_is_python(page: str) -> None:
     theirs = blocks_of(page, "py")
     assert len(theirs) >= 5

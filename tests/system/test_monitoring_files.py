@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import pytest
 import yaml
 
 from minimq.cli.main import main as command_minimq
 from support.alert_cases import BROKER, CASES, LEADS, OTHER, Case
+from support.cases import for_each
 from support.container_files import Document, read_compose
 from support.monitoring_files import FOLDER, GRAFANA, ROOT, alerts, dashboards, matched_labels, read_rules
 
@@ -92,7 +92,7 @@ def evaluate(tests: list[dict[str, Any]], folder: Path, step: int = 1) -> None:
     promtool("test", "rules", "tests.yml", cwd=folder)
 
 
-@pytest.mark.parametrize("name", alerts())
+@for_each("name", alerts())
 def test_an_alert_says_how_urgent_it_is_and_what_to_do(name: str) -> None:
     rule = alerts()[name]
     assert rule["labels"] in ({"severity": "critical"}, {"severity": "warning"})
@@ -114,7 +114,7 @@ def test_the_page_lists_the_alerts() -> None:
     assert listed == [(name, rule["labels"]["severity"]) for name, rule in alerts().items()]
 
 
-@pytest.mark.parametrize("dashboard", dashboards().values(), ids=list(dashboards()))
+@for_each("dashboard", dashboards().values())
 def test_a_dashboard_can_be_read_without_its_author(dashboard: Document) -> None:
     assert dashboard["title"].startswith("minimq: ")
     assert dashboard["description"]

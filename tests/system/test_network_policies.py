@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
+from support.cases import for_each
 from support.container_files import ROOT, Document, read_manifests
 
 MANIFESTS = read_manifests()
@@ -63,7 +62,7 @@ def may_go(pod: str, peer: dict[str, str] | None, port: int) -> bool:
     return any(admits(rule, "to", peer, port, same_namespace=True) for rule in rules)
 
 
-@pytest.mark.parametrize("pod", PODS)
+@for_each("pod", PODS)
 def test_exactly_one_policy_is_about_a_server_in_both_directions(pod: str) -> None:
     [spec] = policies_of(labels(pod))
     assert spec["policyTypes"] == ["Ingress", "Egress"]
@@ -74,7 +73,7 @@ def test_exactly_one_policy_is_about_a_server_in_both_directions(pod: str) -> No
 SERVERS = [pod for pod in PODS if "etcd" not in pod]
 
 
-@pytest.mark.parametrize("pod", SERVERS)
+@for_each("pod", SERVERS)
 def test_every_port_is_for_those_who_need_it_and_no_others(pod: str) -> None:
     assert ports(pod).keys() == {"grpc", "metrics"}
     for same_namespace in (True, False):
@@ -101,7 +100,7 @@ def test_the_controller_is_for_brokers_and_its_members_for_each_other() -> None:
     assert not may_go(member, None, 443)
 
 
-@pytest.mark.parametrize("pod", SERVERS)
+@for_each("pod", SERVERS)
 def test_brokers_reach_all_servers_and_nobody_else(pod: str) -> None:
     for other in SERVERS:
         port = ports(other)["grpc"]

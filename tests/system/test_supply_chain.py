@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import minimq
+from support.cases import for_each
 from support.container_files import DOCKERFILE
 from support.packaging import ROOT, build_sdist, build_wheel
 
@@ -57,7 +58,7 @@ def needed(*extras: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("file", FILES)
+@for_each("file", FILES)
 def test_every_package_of_an_image_has_hashes_and_the_tested_version(file: str) -> None:
     text = (ROOT / "docker" / file).read_text()
     entries = re.findall(r"^[^\s#].*(?:\n +--hash.*)*", text, re.MULTILINE)

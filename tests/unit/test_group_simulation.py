@@ -9,6 +9,7 @@ from itertools import chain
 
 import pytest
 
+from support.cases import for_each
 from support.chance import SEED
 from support.group_world import World
 from support.simulation import Times, Violation
@@ -57,7 +58,7 @@ LOST_HEARTBEATS = (("854729679 19", "averagely"), ("854729679 19", "sticky"), ("
 SAVED_AHEAD = (("1 1630", "averagely"),)
 
 
-@pytest.mark.parametrize(("seed", "strategy"), LOST_HEARTBEATS + SAVED_AHEAD)
+@for_each(("seed", "strategy"), LOST_HEARTBEATS + SAVED_AHEAD)
 def test_schedules_that_failed_once(seed: str, strategy: str) -> None:
     play(seed, HOLDING, ALL, strategy)
 
@@ -155,8 +156,8 @@ def test_a_member_that_slept_does_not_claim_what_it_held_before() -> None:
 PROMPT = Times(interval_s=20.0, longest_delay_s=0.05, drain_s=0.3)
 
 
-@pytest.mark.parametrize("strategy", ["averagely", "sticky"])
-@pytest.mark.parametrize("ends", ["leave", "crash"])
+@for_each("strategy", ["averagely", "sticky"])
+@for_each("ends", ["leave", "crash"])
 def test_a_refused_member_reads_within_a_second_of_the_end_of_the_last_that_it_contradicts(
     ends: str, strategy: str
 ) -> None:

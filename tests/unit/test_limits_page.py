@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from google.protobuf.descriptor import ServiceDescriptor
 
 from minimq.sending.producer_options import ProducerOptions
@@ -23,6 +22,7 @@ from minimq_common.security import access_control, access_document, access_rule,
 from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
+from support.cases import for_each
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 OPTIONS = BrokerOptions(data_dir=Path("unused"))
@@ -52,7 +52,7 @@ def seconds(*options: str) -> str:
     return f"{sum(SERVER[option] for option in options) // 1_000} s"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("section", "what", "told"),
     [
         ("Names and texts", "topic |", f"{names.MAX_TOPIC} characters"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 2_600
@@ -44,7 +44,7 @@ def test_the_first_hour_has_fewer_lines_than_it_says() -> None:
     assert sum(lines.values()) < MOST_LINES, f"the first hour has {sum(lines.values())} lines: {lines}"
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md", "tests/README.md"])
+@for_each("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", "bench/README.md", "tests/README.md"])
 def test_the_source_files_that_documents_name_exist(document: str) -> None:
     """A file may be named by the end of its path, as `core/state.py` is."""
     paths = [f"/{path.relative_to(ROOT)}" for path in FILES]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-import pytest
+from support.cases import for_each
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
@@ -30,26 +29,23 @@ STILL_LONG: set[str] = set()
 OPENINGS = ("What", "Which", "Whether", "Who", "Whose", "Whom", "How", "Those")
 
 
-def sources(folder: str) -> Iterator[tuple[str, ast.Module]]:
-    """Yield the path and the syntax tree of each module in a folder."""
-    for path in sorted((ROOT / folder).rglob("*.py")):
-        if "_pb2" not in path.name:
-            yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
-
-
-@pytest.mark.parametrize("folder", [*PACKAGES, *PROGRAMS])
+@for_each("folder", [*PACKAGES, *PROGRAMS])
 def test_a_docstring_states_and_does_not_ask(folder: str) -> None:
     asking = []
-    for path, module in sources(folder):
-        for node in ast.walk(module):
+    question = rf"({'|'.join(OPENINGS)})\b"
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        text = path.read_text()
+        if "_pb2" in path.name or not re.search(rf'"""\\?\s*{question}', text):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 docstring = ast.get_docstring(node) or ""
-                if re.match(rf"({'|'.join(OPENINGS)})\b", docstring):
-                    asking.append(f"{path}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}")
+                if re.match(question, docstring):
+                    asking.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {docstring.splitlines()[0]}")
     assert not asking, "a class is a noun phrase, a function an imperative:\n" + "\n".join(asking)
 
 
-@pytest.mark.parametrize("folder", [*PACKAGES, "docs"])
+@for_each("folder", [*PACKAGES, "docs"])
 def test_phrases_of_another_language_are_gone(folder: str) -> None:
     banned = re.compile(rf"\b({'|'.join(BANNED)})\b")
     found = []

@@ -18,6 +18,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from support.batches import ALWAYS, NOW_MS, compressions, messages, one, sealed
+from support.cases import for_each
 from support.compacted_batches import BASE, COMPACTED_MS, STORED_MS, compacted_of, parts_of
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -125,7 +126,7 @@ HEAD = batch.HEADER_BYTES
 AT = HEAD + 8
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("at", "changed", "reason"),
     [
         (HEAD, b"\x07\0\0\x40", "7 of its 6 records remain"),

@@ -7,8 +7,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -16,7 +14,9 @@ from typing import cast
 import lmdb
 import msgspec
 import pytest
+from click.testing import CliRunner, Result
 
+from minimq_broker.__main__ import main
 from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.commit_log import CommitLog
@@ -39,21 +39,9 @@ from support.stores import OpenStore, Stores
 SEGMENT = f"{0:020d}.mdb"
 
 
-def environment() -> dict[str, str]:
-    """Return an environment in which a child process finds the packages."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
-def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
+def command(*args: str | Path) -> Result:
     """Run minimq-broker."""
-    return subprocess.run(
-        [sys.executable, "-m", "minimq_broker", *map(str, args)],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return CliRunner().invoke(main, [str(each) for each in args], prog_name="minimq-broker")
 
 
 def flip(file: Path, needle: bytes, at: int = 0) -> None:
@@ -248,7 +236,7 @@ def test_a_directory_in_use_is_a_named_error_with_the_process(stores: Stores, st
         with pytest.raises(DataDirectoryInUse, match=rf"in use by process {os.getpid()}: stop it first"):
             attempt()
     checked = command("check", store.path)
-    assert checked.returncode == 1
+    assert checked.exit_code == 1
     assert f"in use by process {os.getpid()}" in checked.stderr
     store.append("t", 0, b"undisturbed")
 
@@ -271,19 +259,19 @@ def test_what_is_no_data_directory_is_a_named_error(stores: Stores, tmp_path: Pa
 
 def test_the_check_command(filled: Path) -> None:
     clean = command("check", filled)
-    assert (clean.returncode, clean.stdout) == (0, "clean: 1 segment, 8 entries, 10 messages\n")
+    assert (clean.exit_code, clean.stdout) == (0, "clean: 1 segment, 8 entries, 10 messages\n")
     flip(filled / "commitlog" / SEGMENT, b"first-0")
     damaged = command("check", filled)
-    assert damaged.returncode == 1
+    assert damaged.exit_code == 1
     assert damaged.stdout.splitlines()[-1] == "damaged: 1 finding in 1 segment, 8 entries, 10 messages"
     absent = command("check", filled / "absent")
-    assert (absent.returncode, absent.stdout) == (1, "")
+    assert (absent.exit_code, absent.stdout) == (1, "")
     assert absent.stderr.startswith("error: ")
 
 
 def test_the_inspect_command(filled: Path) -> None:
     shown = command("inspect", filled)
-    assert shown.returncode == 0
+    assert shown.exit_code == 0
     lines = shown.stdout.splitlines()
     assert re.fullmatch(r"log: start=0 end=\d+ disk_bytes=\d+", lines[0])
     assert "term: 1" in lines
@@ -306,7 +294,7 @@ def test_the_inspect_command(filled: Path) -> None:
 def test_inspecting_what_is_damaged_is_a_named_error(filled: Path) -> None:
     (filled / "commitlog" / SEGMENT).write_bytes(b"no database" * 10_000)
     shown = command("inspect", filled)
-    assert shown.returncode == 1
+    assert shown.exit_code == 1
     assert shown.stderr.startswith("error: ")
     with contextlib.suppress(MiniMQError):
         check_directory(filled)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.upkeep.draining import Bounds, Lag, find_lags, say_lags
+from support.cases import for_each
 
 TOPIC = 7
 OTHER = 8
@@ -69,7 +68,7 @@ def test_groups_that_are_left_out_do_not_lag_yet_what_only_they_read_is_read() -
     assert find_lags(only_dead, queues((0, 4)), ["dead"]) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("lag", "text"),
     [
         (Lag("billing", 12, (4, 5, 6, 7)), "group billing has not read 12 messages of queues 4-7"),

@@ -26,6 +26,7 @@ from minimq_broker.store.entry import (
 from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.model import Message
+from support.cases import for_each
 from support.stores import numbered_batch
 
 QUEUE = QueueKey(5, 3)
@@ -68,7 +69,7 @@ def test_a_staged_batch() -> None:
     assert bytes(payload_of(memoryview(entry), header)) == bytes(staged_batch(entry, X.name, record)) == data
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "queue", "at_ms", "number"),
     [("y", QUEUE, AT_MS, (7, 3)), (X.name, QueueKey(QUEUE.topic_id, 99), AT_MS, (7, 3)), (X.name, QUEUE, 1, (7, 3))]
     + [(X.name, QUEUE, AT_MS, number) for number in ((7, 4), (8, 3))],
@@ -94,7 +95,7 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
         staged_batch(entry, X.name, StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "entry",
     [
         staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
@@ -102,7 +103,6 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
         HEADER + BATCH,
         FACT,
     ],
-    ids=["staged", "published", "batch", "fact"],
 )
 def test_every_changed_byte_is_found(entry: bytes) -> None:
     for at in range(len(entry)):
@@ -139,7 +139,7 @@ def test_a_fact_that_cannot_be_decoded_is_an_error_of_the_store(end: int) -> Non
         decode_fact(encode_fact(TopicSet(Topic("t", 5, 1, 1)))[:end])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("row", "value"),
     [
         (["offset", "g", 5, 0], "1"),

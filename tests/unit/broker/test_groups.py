@@ -11,6 +11,7 @@ from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.groups import GroupTable, Members
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
+from support.cases import for_each
 
 T = GroupConfig((("t", ""),), "averagely")
 WITH_U = GroupConfig((("t", ""), ("u", "")), "averagely")
@@ -39,7 +40,7 @@ def test_members_come_and_go_in_growing_versions() -> None:
     assert table.join("g", "a", T) == Members("g", 106, ("a",), {})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("other", "text"),
     [
         (T._replace(allocation="circle"), "allocates queues by 'averagely', this member by 'circle'"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from minimq_broker.core.in_sync import InSync, Patience
+from support.cases import for_each
 from support.chance import SEED
 
 PATIENCE = Patience(broken_s=1.0, lag_s=5.0)
@@ -144,7 +143,7 @@ def test_progress_tells_of_every_replica() -> None:
     assert progress[2] == (70, True, 2.0)
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 30))
+@for_each("seed", range(SEED, SEED + 30))
 def test_whoever_may_be_recorded_has_all_that_is_confirmed(seed: int) -> None:
     """A master with three replicas that come, go, stop and lose their logs; answers of the controller get lost."""
     chance = random.Random(seed)

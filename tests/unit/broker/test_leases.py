@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, LeaseStatus, LeaseTable, Wanted
 from minimq_broker.core.state import QueueKey
 from minimq_common.errors import Fenced
+from support.cases import for_each
 
 KEY = LeaseKey("g", QueueKey(1, 0))
 OTHER = LeaseKey("g", QueueKey(1, 1))
@@ -54,7 +55,7 @@ def granted(who: str, number: int) -> Granted:
     return Granted(who, KEY, FIRST + number)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "events"),
     [
         ("+a", [granted("a", 1)]),
@@ -82,7 +83,7 @@ def test_what_is_told_after_the_last_step(steps: str, events: list[LeaseEvent]) 
     assert run(LeaseTable(term=7), steps) == events
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "events"),
     [
         ("+a +b -a/9", []),
@@ -115,7 +116,7 @@ def test_holds(steps: str, events: list[LeaseEvent]) -> None:
     assert run(LeaseTable(term=7), steps) == events
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "events"),
     [
         ("+a", []),
@@ -223,7 +224,7 @@ def test_epochs_of_a_later_term_are_larger() -> None:
     assert new.epoch > old.epoch
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("steps", "status"),
     [
         ("", LeaseStatus()),

@@ -11,11 +11,12 @@ from minimq_broker import options
 from minimq_broker.__main__ import main
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 REMEDY = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "flags", [["--id", "1"], ["--role", "slave"], ["--role", "sync-master"], ["--role", "sync-master", "--id", "3"]]
 )
 def test_a_replica_without_a_controller_is_refused_in_one_sentence(flags: list[str]) -> None:
@@ -34,7 +35,7 @@ def test_a_set_without_members_is_refused() -> None:
         BrokerOptions(min_in_sync=0)
 
 
-@pytest.mark.parametrize("controller", ["127.0.0.1", "etcd://", "etcd://a:1,b", "http://a:1", "a:1,b:2", "a:99999"])
+@for_each("controller", ["127.0.0.1", "etcd://", "etcd://a:1,b", "http://a:1", "a:1,b:2", "a:99999"])
 def test_what_names_no_controller_is_refused(controller: str) -> None:
     result = CliRunner().invoke(main, ["--controller", controller])
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.replication.pauses import Break, Pauses
+from support.cases import for_each
 
 
-@pytest.mark.parametrize("cause", Break)
+@for_each("cause", Break)
 def test_pauses_grow_up_to_a_limit(cause: Break) -> None:
     pauses = Pauses()
     waits = [pauses.after(cause, 0.0) for _ in range(20)]

@@ -30,6 +30,7 @@ from minimq_broker.core.popping.pop_runs import (
 from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
 from minimq_broker.store.popping.pop_drafts import PopDraft
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
+from support.cases import for_each
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ def test_a_message_that_kills_its_consumers_comes_alone_in_the_end() -> None:
     assert [(run.first, run.end) for run in queue.runs if run.state is not RunState.DONE] == [(300, 301)]
 
 
-@pytest.mark.parametrize("poison", [0, 17, 40, 63])
+@for_each("poison", [0, 17, 40, 63])
 def test_three_tries_are_enough_for_what_is_delivered_with_a_message_that_kills_its_consumers(poison: int) -> None:
     queue, now_ms = PopQueue(), 0
     dead, settled = set[int](), set[int]()
@@ -141,9 +142,7 @@ def test_three_tries_are_enough_for_what_is_delivered_with_a_message_that_kills_
     assert dead == {poison}
 
 
-@pytest.mark.parametrize(
-    "spans", [[(0, 11)], [(5, 5)], [(6, 5)], [(-1, 3)], [(4, 6), (2, 3)], [(4, 6), (5, 7)], [(0, 2), (9, 11)]]
-)
+@for_each("spans", [[(0, 11)], [(5, 5)], [(6, 5)], [(-1, 3)], [(4, 6), (2, 3)], [(4, 6), (5, 7)], [(0, 2), (9, 11)]])
 def test_an_answer_to_what_was_not_handed_out_changes_nothing(spans: list[tuple[int, int]]) -> None:
     queue = PopQueue()
     taken(queue, 10)
@@ -264,7 +263,7 @@ def test_settled_messages_are_delivered_again_with_all_tries() -> None:
     assert [run.first for run in queue.take(Take("b", 100, 50), 1, 21, 8)] == [20]
 
 
-@pytest.mark.parametrize("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])
+@for_each("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])
 def test_spans_that_do_not_ascend_are_refused(spans: list[tuple[int, int]]) -> None:
     with pytest.raises(InvalidArgument, match="spans ascend"):
         PopQueue(10).reopen(Reopen(spans), (0, 10))

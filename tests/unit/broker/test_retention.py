@@ -21,6 +21,7 @@ from minimq_broker.core.upkeep.retention import (
 )
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 NOW_MS = 1_000_000
 EVERYTHING = 1 << 60
@@ -59,7 +60,7 @@ def test_a_segment_with_facts_alone_is_in_nobodys_way() -> None:
     assert starts(row_of(None, 0, None, NOW_MS, None), RetentionRules(max_age_ms=1000)) == [0, 100, 200]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("excess", "grown", "early"),
     [
         (0, 500, 0),
@@ -134,7 +135,7 @@ def disk(percent: float) -> DiskUse:
     return DiskUse(used, 1_000_000 - used)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("percent", "level"),
     [
         (74.9, DiskLevel.NORMAL),

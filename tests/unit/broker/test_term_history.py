@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.state import State
 from minimq_broker.core.term_history import MAX_TERMS, TermStart, common_point
+from support.cases import for_each
 
 Starts = list[tuple[int, int]]
 
@@ -74,19 +74,17 @@ def test_only_the_latest_terms_are_remembered() -> None:
     assert state.terms == [TermStart(term, (term - 1) * 10) for term in range(6, MAX_TERMS + 6)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("mine", "my_end", "theirs", "their_end", "expected"),
     [
-        pytest.param([(1, 100), (2, 300), (3, 500)], 700, [(1, 100), (2, 300), (3, 450)], 900, 450, id="term 2 ended"),
-        pytest.param([(1, 100), (2, 300)], 700, [(1, 100), (2, 300)], 600, 600, id="one is behind"),
-        pytest.param([(1, 100), (2, 300), (3, 500)], 700, [(1, 200), (2, 500)], 700, None, id="other logs"),
-        pytest.param(
-            [(1, 100), (2, 300), (3, 500)], 700, [(1, 100), (2, 300), (3, 500), (4, 800)], 900, 700, id="a term more"
-        ),
-        pytest.param([], 0, [(1, 0)], 100, 0, id="nothing here"),
-        pytest.param([(1, 0)], 100, [], 0, 0, id="nothing there"),
-        pytest.param([(1, 0)], 100, [], 50, None, id="a slave that says nothing of its terms"),
-        pytest.param([(5, 50)], 90, [(4, 10), (5, 50)], 80, 80, id="older terms are forgotten"),
+        ([(1, 100), (2, 300), (3, 500)], 700, [(1, 100), (2, 300), (3, 450)], 900, 450),
+        ([(1, 100), (2, 300)], 700, [(1, 100), (2, 300)], 600, 600),
+        ([(1, 100), (2, 300), (3, 500)], 700, [(1, 200), (2, 500)], 700, None),
+        ([(1, 100), (2, 300), (3, 500)], 700, [(1, 100), (2, 300), (3, 500), (4, 800)], 900, 700),
+        ([], 0, [(1, 0)], 100, 0),
+        ([(1, 0)], 100, [], 0, 0),
+        ([(1, 0)], 100, [], 50, None),
+        ([(5, 50)], 90, [(4, 10), (5, 50)], 80, 80),
     ],
 )
 def test_common_point(mine: Starts, my_end: int, theirs: Starts, their_end: int, expected: int | None) -> None:

@@ -8,6 +8,7 @@ import os
 import pytest
 
 from minimq_broker.core.term_lease import Confirmations, TermLease
+from support.cases import for_each
 from support.chance import SEED
 from support.lease_world import LeaseWorld, Violation
 
@@ -59,7 +60,7 @@ def test_an_older_term_is_not_confirmed_and_what_was_confirmed_is_waited_for() -
     assert confirmations.leads_from(3.0) == 9.0
 
 
-@pytest.mark.parametrize("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
+@for_each("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
 def test_two_masters_never_serve_at_one_time_and_nothing_acknowledged_is_lost(first: int) -> None:
     by_replicas = terms = 0
     for number in range(first, min(first + CHUNK, FIRST + SCHEDULES)):
@@ -71,7 +72,7 @@ def test_two_masters_never_serve_at_one_time_and_nothing_acknowledged_is_lost(fi
     assert terms
 
 
-@pytest.mark.parametrize(("broken", "first"), [("wait", 2), ("every", 16), ("doubt", 96), ("sent", 525)])
+@for_each(("broken", "first"), [("wait", 2), ("every", 16), ("doubt", 96), ("sent", 525)])
 def test_the_schedules_find_a_rule_that_is_broken(broken: str, first: int) -> None:
     def play() -> None:
         for number in range(first, first + 1000):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from minimq.administration.descriptions import BrokerStatus, QueueDescription, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
 from minimq.operations.activity import ActivityProblem, ActivityReader, problems_of
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+from support.cases import for_each
 
 LOST = "broker 127.0.0.1:2 is not reached: nothing listens there"
 BROKE = "broker 127.0.0.1:2 is not reached: the connection broke"
@@ -27,7 +26,7 @@ def group(name: str, lag: int = 0, members: str = "", **unanswered: str) -> Grou
     return group_from_wire(name, {"a": answer}, unanswered, datetime(2026, 1, 31, tzinfo=UTC))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("brokers", "said"),
     [
         # Its status says so already.

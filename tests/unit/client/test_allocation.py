@@ -28,6 +28,7 @@ from minimq.rebalance import (
 )
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
+from support.cases import for_each
 from support.shares import members, numbers, owners_of, queues, shares, some_members, some_queues, with_brokers
 
 #: Those that give every queue to somebody, whatever the queues and the members are.
@@ -60,7 +61,7 @@ def every(*strategies: AllocationStrategy) -> pytest.MarkDecorator:
 # ---- By place -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("count", "size", "blocks", "circle"),
     [
         (8, 3, "0 1 2|3 4 5|6 7", "0 3 6|1 4 7|2 5"),
@@ -218,7 +219,7 @@ def test_owners_count_only_where_a_strategy_looks_at_them() -> None:
 # ---- By name ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "arguments", "kind", "told"),
     [
         ("averagely", {}, Averagely, "averagely"),
@@ -254,7 +255,7 @@ def test_an_unknown_strategy_lists_those_there_are() -> None:
         allocation("nicely")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "arguments", "message"),
     [
         ("machine_room", {}, r"'machine_room': missing a required argument: 'rooms'; it takes rooms"),

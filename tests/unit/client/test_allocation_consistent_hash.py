@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
-import pytest
 from hypothesis import given, settings
 
 from minimq.rebalance import ConsistentHash, MetaQConsistentHash
 from minimq_common.model import MessageQueue
+from support.cases import for_each
 from support.shares import numbers, queues, shares, some_members, some_queues
 
 
@@ -16,8 +16,8 @@ def cids(count: int) -> list[str]:
     return [f"CID-{number}" for number in range(count)]
 
 
-@pytest.mark.parametrize("kind", [ConsistentHash, MetaQConsistentHash])
-@pytest.mark.parametrize(
+@for_each("kind", [ConsistentHash, MetaQConsistentHash])
+@for_each(
     ("topic", "broker", "count", "group", "virtual_nodes", "expected"),
     [
         ("topic_test", "brokerName", 6, cids(2), 10, "1 3 4 5|0 2"),

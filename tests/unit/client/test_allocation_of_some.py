@@ -18,6 +18,7 @@ from minimq.rebalance import (
 )
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
+from support.cases import for_each
 from support.shares import members, numbers, owners_of, queues, shares, with_brokers
 
 # ---- By a list ----------------------------------------------------------------------------------
@@ -65,7 +66,7 @@ def rooms() -> list[MessageQueue]:
     return [MessageQueue("t", "room1@broker-a" if number < 5 else "room2@broker-b", number) for number in range(10)]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("wanted", "size", "expected"),
     [
         (["room1"], 2, "0 1 4|2 3"),
@@ -152,7 +153,7 @@ def test_the_inner_strategy_is_asked_for_its_members_only() -> None:
 # ---- By member ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("consumers", "group", "expected"),
     [
         (["live-1", "live-2"], ["live-1", "live-2", "test"], "0 1 2|3 4|-"),

@@ -23,6 +23,7 @@ from minimq_common.batch.compression import Compression
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from support.arrow_columns import by_columns
+from support.cases import for_each
 from support.compacted_batches import compacted_of
 from support.hostile_batches import offsets, raw_batch, sections
 
@@ -236,8 +237,8 @@ def forged(data: bytes, section: Section, content: bytes, *, is_compressed: bool
     return raw_batch(found | {section: content}, len(opened), is_compressed=is_compressed, largest_body=4)
 
 
-@pytest.mark.parametrize("compression", [None, ALWAYS])
-@pytest.mark.parametrize(
+@for_each("compression", [None, ALWAYS])
+@for_each(
     ("section", "content"),
     [
         (Section.BODY_OFFSETS, b"\xff\xff\xff\x7f" * 41),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.connection.broker_troubles import BrokerTroubles, Trouble, choose_brokers
 from minimq_common.errors import NoPermission, SystemBusy, Unavailable
+from support.cases import for_each
 
 #: What an error costs by the default table.
 ERROR_S = 10.0
@@ -23,7 +23,7 @@ def until(troubles: BrokerTroubles, broker: str, now: float) -> float | None:
 # ---- Single troubles ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("latency_s", "avoided_s"),
     [
         (0.0, None),
@@ -105,7 +105,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
+@for_each("case", CASES)
 def test_choice(case: Case) -> None:
     chosen = choose_brokers(tuple(case.names), case.slow.__contains__, case.gone.__contains__, case.avoid)
     assert chosen == tuple(case.expected)

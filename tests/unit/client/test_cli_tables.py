@@ -16,6 +16,7 @@ import minimq.cli
 import minimq.operations
 from minimq.cli.base import lines_of, show_table
 from minimq.operations.views import Row, Table
+from support.cases import for_each
 
 
 def long_name(beginning: str) -> str:
@@ -102,8 +103,8 @@ def words_of(row: Row) -> list[str]:
     return line.split()
 
 
-@pytest.mark.parametrize("width", [50, 80, 120, None])
-@pytest.mark.parametrize("table", [pytest.param(table, id=name) for name, table in all_tables().items()])
+@for_each("width", [50, 80, 120, None])
+@for_each("table", all_tables().values())
 def test_every_table_shows_whole_words_of_all_columns(table: Table, width: int | None) -> None:
     rows = [row_of(table, LONG), row_of(table, LONG, SHORT)]
     lines = lines_of(table.headings, rows, width)

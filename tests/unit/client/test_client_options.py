@@ -17,6 +17,7 @@ from minimq.receiving.range_reader import RangeOptions
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 
 def test_single_options_are_changed_by_name() -> None:
@@ -47,7 +48,7 @@ def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOption
         with_changes(options, {"other": 1, "bogus": 2})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("made", "wrong", "meant"),
     [
         (PullConsumer, "grup", "group"),
@@ -67,7 +68,7 @@ def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
         made("127.0.0.1:1", **{wrong: 1}, **given)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "change"),
     [
         (ProducerOptions, {"window": 0}),
@@ -78,7 +79,6 @@ def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
         (ConsumerOptions, {"commit_interval_s": -1}),
         (RangeOptions, {"patience_s": -1}),
     ],
-    ids=str,
 )
 def test_a_number_that_cannot_be_is_refused(options: Any, change: dict[str, float]) -> None:
     [(name, value)] = change.items()
@@ -98,13 +98,13 @@ def test_how_batches_are_compressed() -> None:
     assert ProducerOptions(compression="zstd", compress_above_bytes=1).batch_compression == Compression(above_bytes=1)
 
 
-@pytest.mark.parametrize("compression", ["ZSTD", "gzip", "", True, None])
+@for_each("compression", ["ZSTD", "gzip", "", True, None])
 def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compression: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"compression is {compression!r}: it must be one of none, zstd"):
         ProducerOptions(compression=compression)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "said"),
     [
         ({"window": 0.5}, "window is 0.5: it must be a whole number"),
@@ -114,14 +114,13 @@ def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compres
         ({"max_body_bytes": 1 << 30}, "max_body_bytes is 1073741824: it must be at most 33554432"),
         ({"batch_bytes": 1 << 30}, "batch_bytes is 1073741824: it must be at most 4194304"),
     ],
-    ids=str,
 )
 def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         ProducerOptions(**change)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "said"),
     [
         ({"retry_delays_s": 5}, "retry_delays_s is 5: it must be a sequence of finite numbers, all above 0"),
@@ -143,14 +142,13 @@ def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str)
         ({"offsets_dir": ""}, "offsets_dir is '': it must be the path of a folder"),
         ({"on_lost": "print"}, "on_lost is 'print': it must be a function"),
     ],
-    ids=str,
 )
 def test_an_option_of_a_consumer_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         ConsumerOptions(**change)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         ({"threads": 1.5}, "threads is 1.5: it must be a whole number from 1 on"),
@@ -163,14 +161,13 @@ def test_an_option_of_a_consumer_of_a_wrong_kind_is_refused(change: dict[str, An
         ({"group": ""}, "the group name is empty"),
         ({"allocation": 5}, "allocation is 5: it must be the name of a strategy, or a strategy"),
     ],
-    ids=str,
 )
 def test_an_argument_of_a_consumer_of_a_wrong_kind_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         PushConsumer(**{"group": "g", **arguments})
 
 
-@pytest.mark.parametrize("nameserver", [None, 5, "http://127.0.0.1:9876", ""])
+@for_each("nameserver", [None, 5, "http://127.0.0.1:9876", ""])
 def test_an_address_that_is_none_is_refused(nameserver: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"HOST:PORT"):
         nameserver_addresses(nameserver)

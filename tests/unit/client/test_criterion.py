@@ -14,6 +14,7 @@ from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from support.batches import NOW_MS, messages
+from support.cases import for_each
 from support.compacted_batches import BASE, STORED_MS, compacted_of
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -39,13 +40,13 @@ def test_exactly_the_messages_that_match_are_picked(parts: list[list[Message]], 
         assert list(by_id("f" * 40).numbers_in(opened)) == []
 
 
-@pytest.mark.parametrize("wrong", ["", "a\0b", "x" * 40_000, "\ud800", None, b"k"])
+@for_each("wrong", ["", "a\0b", "x" * 40_000, "\ud800", None, b"k"])
 def test_what_no_message_has_as_a_key_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgument):
         by_key(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["", "f" * 39, "f" * 41, "g" * 40, "٣" * 40, None, "f" * 40 + "\n"])
+@for_each("wrong", ["", "f" * 39, "f" * 41, "g" * 40, "٣" * 40, None, "f" * 40 + "\n"])
 def test_what_is_no_id_is_refused(wrong: object) -> None:
     assert not is_id(wrong)
     with pytest.raises(InvalidArgument):
@@ -60,7 +61,7 @@ def test_an_address_is_read_as_it_is_written(topic: str) -> None:
     assert parse_address(address) is address
 
 
-@pytest.mark.parametrize(
+@for_each(
     "wrong",
     [
         "",

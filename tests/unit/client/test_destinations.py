@@ -14,6 +14,7 @@ from minimq import MessageQueue
 from minimq.sending.arrow.destinations import Destination, Destinations, key_hashes
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 COUNTS = {"broker-a": 3, "broker-b": 2}
 
@@ -127,7 +128,7 @@ def test_keys_are_hashed_as_elsewhere(keys: list[str | None], skipped: int) -> N
     assert key_hashes(column.cast(pa.large_string())) == key_hashes(column)
 
 
-@pytest.mark.parametrize("key", ["", "polygenelubricants", "x" * 64, "x" * 65])  # the second hashes to -2**31
+@for_each("key", ["", "polygenelubricants", "x" * 64, "x" * 65])  # the second hashes to -2**31
 def test_lengths_and_the_smallest_number(key: str) -> None:
     assert key_hashes(pa.array([key, "a"])).to_pylist() == [abs(java_hash(key)), 97]
 
@@ -138,8 +139,8 @@ def test_numbers_and_bytes_as_keys() -> None:
     assert key_hashes(pa.array([b"\xff\x00"], pa.large_binary())) == key_hashes(pa.array(["\xff\0"]))
 
 
-@pytest.mark.parametrize("name", ["topic", "sharding_key", "broker_name"])
-@pytest.mark.parametrize("large", [False, True])
+@for_each("name", ["topic", "sharding_key", "broker_name"])
+@for_each("large", [False, True])
 def test_what_is_not_utf_8_is_refused(name: str, large: bool) -> None:
     """Spark lets it pass."""
     wrong = pa.array([b"a", b"a\xff"]).view(pa.string())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from minimq.sending.due_times import MAX_DELAY_S, DueTime, due_time, latest
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
+from support.cases import for_each
 
 NOW, TIME = 1_000.0, 1_700_000_000.0
 
@@ -20,7 +21,7 @@ def due_of(**fields: object) -> DueTime | None:
     return due_time(Message("t", b"x", **fields), 0.1, NOW, TIME)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("fields", [{}, {"deliver_after_s": 0}, {"deliver_at": 0}, {"message_group": "g"}])
+@for_each("fields", [{}, {"deliver_after_s": 0}, {"deliver_at": 0}, {"message_group": "g"}])
 def test_a_message_without_a_due_time_is_delivered_at_once(fields: dict[str, object]) -> None:
     assert due_of(**fields) is None
 
@@ -45,7 +46,7 @@ def test_a_time_of_day_is_rounded_up(moment: object) -> None:
     assert due.at_ms == int(TIME + 60) * 1000 + 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "text"),
     [
         ({"deliver_after_s": 1, "deliver_at": TIME}, "give one of them"),

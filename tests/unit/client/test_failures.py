@@ -4,6 +4,7 @@ import pytest
 
 from minimq.administration.masters import merge_failures, raise_failures
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, SystemBusy, Unavailable
+from support.cases import for_each
 
 BUSY = SystemBusy("the disk is slow", retry_after_s=0.5)
 UNREAD = NotDrained("group g has not read", retry_after_s=0.2)
@@ -11,7 +12,7 @@ GONE = Unavailable("not reached")
 WRONG = InvalidArgument("1 to 1024")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("failures", "kind", "text", "retry_after_s"),
     [
         ({"a": BUSY}, SystemBusy, "a: the disk is slow", 0.5),

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
 from minimq_proto.v1 import broker_pb2
+from support.cases import for_each
 
 NOW = datetime(2026, 1, 31, 8, tzinfo=UTC)
 
@@ -32,7 +31,7 @@ def describe(**answers: broker_pb2.DescribeGroupResponse) -> GroupDescription:
     return group_from_wire("billing", answers, {}, NOW)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "lag"),
     [
         ({"max_offset": 10, "committed_offset": 4}, 6),

@@ -14,6 +14,7 @@ from minimq.receiving.listening.listener import Verdict, verdict
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -137,7 +138,7 @@ def test_it_is_the_same_as_a_plain_model(
         assert bool(in_flight.blocked) == (count >= limits.messages or 10 * count >= limits.size or span >= limits.span)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "expected"),
     [
         (ConsumeResult.SUCCESS, Verdict([])),
@@ -160,7 +161,7 @@ def test_what_an_answer_means(answer: object, expected: Verdict) -> None:
     assert (list(found.again), found.level) == expected[:2]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("answer", "again"),
     [
         (RetryLater(indexes=[3, 1]), [1, 2, 3, 4]),
@@ -206,7 +207,7 @@ def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
     assert list(verdict(answer, 5)[0].again) == [1]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "said"),
     [
         ({"indexes": [-1]}, "-1 is not a whole number from 0 on"),
@@ -218,7 +219,6 @@ def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
         ({"indexes": 3}, "indexes must be a sequence of whole numbers"),
         ({"indexes": [3], "first": 2}, "give either first or indexes"),
     ],
-    ids=str,
 )
 def test_an_answer_that_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):

@@ -28,6 +28,7 @@ from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.issuer import Issuer
 from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import new_key
+from support.cases import for_each
 
 ROOT = Path(__file__).parents[3]
 K8S = Issuer("https://kubernetes.default.svc", "minimq", "k8s.json", user_prefix="system:serviceaccount:")
@@ -52,7 +53,7 @@ def test_a_document_with_issuers_is_read_as_it_is_written() -> None:
     assert [*changes(without, DOCUMENT)][-2].startswith("issuer k8s added: issuer https://kubernetes.default.svc, aud")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("fields", "reason"),
     [
         ({"issuer": ""}, "invalid issuer"),
@@ -83,12 +84,12 @@ def test_an_issuer_that_cannot_be_is_refused(fields: dict[str, Any], reason: str
         decode(replace(DOCUMENT, issuers={"k8s": replace(K8S, **fields), "sso": SSO}).encoded())
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/keys", "http://[::1]:1/", "http://localhost/", "https://a/?b=c"])
+@for_each("url", ["http://127.0.0.1:1/keys", "http://[::1]:1/", "http://localhost/", "https://a/?b=c"])
 def test_keys_are_fetched_by_https_or_from_this_machine(url: str) -> None:
     decode(replace(DOCUMENT, issuers={"k8s": replace(K8S, jwks=url)}).encoded())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "user", "reason"),
     [
         ("other:shop", User(), "one of issuer other, which the document does not have"),
@@ -133,7 +134,7 @@ CHANGES: list[tuple[Callable[[Any], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "reason"), CHANGES)
+@for_each(("change", "reason"), CHANGES)
 def test_a_change_that_makes_no_sense_for_users_of_an_issuer_is_refused(
     change: Callable[[Any], object], reason: str
 ) -> None:

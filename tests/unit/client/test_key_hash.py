@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from minimq.sending.selectors import consistent_hash, java_hash
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 
 def by_definition(text: str) -> int:
@@ -21,7 +22,7 @@ def by_definition(text: str) -> int:
     return total if total < 2**31 else total - 2**32
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "expected"),
     [
         ("", 0),
@@ -57,7 +58,7 @@ def test_every_hash_is_that_of_the_definition(text: str) -> None:
     assert java_hash(text) == by_definition(text)  # also when it is remembered
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "of_eight", "of_four"),
     [("G1", 5, 0), ("G2", 6, 2), ("order-1", 3, 3), ("order-2", 2, 2), ("user-42", 1, 1)],
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pytest
-
 from minimq.filtering.message_filter import MessageFilter
 from minimq_common.batch.header import tag_hash
+from support.cases import for_each
 
 
 @dataclass
@@ -26,7 +25,7 @@ ORDERS = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "where", "wanted"),
     [
         ("*", None, [0, 1, 2, 3]),
@@ -43,7 +42,7 @@ def test_both_must_hold(expression: str, where: str | None, wanted: list[int]) -
     assert MessageFilter(expression, where).apply(ORDERS) == [ORDERS[index] for index in wanted]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other"),
     [
         (("paid||open", None), (" open ||  paid", None)),
@@ -56,7 +55,7 @@ def test_the_same_written_differently_has_one_text(one: tuple[str, str | None], 
     assert MessageFilter(*one).text == MessageFilter(*other).text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("one", "other"),
     [
         (("a", None), ("A", None)),

@@ -9,11 +9,12 @@ from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
+from support.cases import for_each
 
 QUEUE = MessageQueue("t", "broker-a", 0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("reset", "text"),
     [
         (

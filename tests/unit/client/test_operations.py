@@ -13,6 +13,7 @@ from minimq.cli.commands import command_of
 from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() 
     assert OPEN.help == "Move a door. It creaks.\n\nIt may be done --times times."
 
 
-@pytest.mark.parametrize("text", ["0", "4", "x", "1.5", ""])
+@for_each("text", ["0", "4", "x", "1.5", ""])
 def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--times is "):
         OPEN.shown[1].read("--times", text)

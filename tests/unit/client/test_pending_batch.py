@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.sending.pending_batch import PendingBatch, PendingMessage
 from minimq_common.model import Message
+from support.cases import for_each
 
 
 def batch_of(sizes: list[int]) -> PendingBatch:
     return PendingBatch("t", None, deque([PendingMessage(Message("t", b"x"), None, size, None) for size in sizes]))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("sizes", "taken"), [([1], 1), ([1] * 5, 4), ([5, 5], 2), ([5, 6], 1), ([11, 1], 1), ([10, 1], 1), ([1, 11], 1)]
 )
 def test_a_batch_takes_four_messages_and_ten_bytes_but_at_least_one(sizes: list[int], taken: int) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from minimq.filtering.property_filter import compile_filter
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 from support.where_trees import NAMES, TEXTS, Tree, evaluate, render, trees
 
 ORDER: Mapping[str, str] = MappingProxyType(
@@ -50,7 +51,7 @@ def answer(expression: str, properties: Mapping[str, str], tag: str | None) -> b
     return False if compile_filter(f"NOT ({expression})").matches(properties, tag) else UNKNOWN
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [
         # Text.
@@ -175,7 +176,7 @@ def test_what_an_expression_is_for_an_order(expression: str, expected: bool | No
     assert answer(expression, ORDER, TAG) is expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "expected"),
     [
         ("TAGS = 'paid'", UNKNOWN),
@@ -229,7 +230,7 @@ def test_whatever_is_written_is_an_expression_or_refused(text: str) -> None:
 # ---- What is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("marked", "problem"),  # the place is behind the mark
     [
         ("region = 'eu' AND amount >^", "expected a value after '>' but found the end"),
@@ -343,7 +344,7 @@ def test_a_filter_names_the_properties_that_it_looks_at() -> None:
     assert repr(compile_filter("a = 1")) == "PropertyFilter('a = 1')"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "keys", "is_wanted"),
     [
         ("KEYS = 'o-1'", ["o-1", "o-2"], True),

@@ -17,6 +17,7 @@ import minimq
 import minimq.aio
 import minimq.errors
 from minimq_common import errors as common_errors
+from support.cases import for_each
 from support.command import environment
 
 #: What costs time, or is no use to who needs a name of another room.
@@ -149,7 +150,7 @@ def test_a_consumer_shows_what_is_for_its_user(receiving: ModuleType) -> None:
 ASYNCHRONOUS_TOO = {("Producer", "send_many"), ("PushConsumer", "start"), ("TransactionalProducer", "__init__")}
 
 
-@pytest.mark.parametrize("name", sorted(minimq.aio.__all__))
+@for_each("name", sorted(minimq.aio.__all__))
 def test_both_faces_are_called_alike(name: str) -> None:
     plain, other = getattr(minimq, name), getattr(minimq.aio, name)
     for member in sorted({"__init__", *public(plain)}):

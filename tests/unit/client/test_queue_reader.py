@@ -23,6 +23,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
+from support.cases import for_each
 from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -101,7 +102,7 @@ def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() ->
 HOUR_MS = 3_600_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stored_ms", "now_ms", "delay_ms", "due_s"),
     [
         (10 * HOUR_MS, 10 * HOUR_MS, 2 * HOUR_MS, 7200.0),
@@ -217,7 +218,7 @@ def test_what_a_slave_does_not_have_is_waited_for() -> None:
 # ---- leases ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("epoch", "offset", "topic_id", "goes_on"),
     [
         (FIRST + 1, 10, 7, True),

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from random import Random
 
-import pytest
-
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import Cancel, Decision, FetchOptions, Frame, OffsetReset, Pull
 from minimq.receiving.queue_reader import QueueReader
@@ -15,6 +13,7 @@ from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import OffsetOutOfRange, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
+from support.cases import for_each
 from support.chance import SEED
 from support.handing import give_back, has_any, take
 
@@ -157,7 +156,7 @@ class World:
         raise AssertionError(f"it stays at {self.reader.position} of {self.end}")
 
 
-@pytest.mark.parametrize("number", range(60))
+@for_each("number", range(60))
 def test_every_message_is_handed_out_once_and_in_order(number: int) -> None:
     rng = Random(SEED * 1000 + number)
     world = World(rng)
@@ -178,7 +177,7 @@ def test_every_message_is_handed_out_once_and_in_order(number: int) -> None:
     world.finish()
 
 
-@pytest.mark.parametrize("number", range(30))
+@for_each("number", range(30))
 def test_a_range_is_handed_out_whole(number: int) -> None:
     rng = Random(SEED * 1000 + number)
     world = World(rng, end=60)

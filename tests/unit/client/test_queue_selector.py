@@ -24,6 +24,7 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import BrokerData, MessageQueue, Permission, QueueData, TopicRoute
+from support.cases import for_each
 
 
 class Routes:
@@ -78,7 +79,7 @@ def answered(selector: QueueSelector, broker: str, latency_s: float, now: float)
     selector.release(target, latency_s, now)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("error", "avoided"),
     [
         (Unavailable("gone"), True),
@@ -87,7 +88,6 @@ def answered(selector: QueueSelector, broker: str, latency_s: float, now: float)
         (NoPermission("not now"), False),
         (QueueNotFound("not here"), False),
     ],
-    ids=lambda value: type(value).__name__,
 )
 def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniMQError, avoided: bool) -> None:
     selector = selector_of(Routes("a", "b"))
@@ -144,7 +144,7 @@ def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
     assert selector.take("t", queue, "a", 1.0) == Target(queue, "a:1")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("queue", "permission", "reason"),
     [
         (MessageQueue("t", "b", 0), Permission.READ_WRITE, Unavailable),
@@ -152,7 +152,6 @@ def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
         (MessageQueue("t", "a", 0), Permission.READ, NoPermission),
         (None, Permission.READ, NoPermission),
     ],
-    ids=str,
 )
 def test_where_there_is_no_place_the_reason_is_told(
     queue: MessageQueue | None, permission: Permission, reason: type[MiniMQError]

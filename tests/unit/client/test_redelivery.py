@@ -12,6 +12,7 @@ from minimq.receiving.listening.redelivery import copy_of, dead_letter_of, delay
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.batch.builder import BatchBuilder
+from support.cases import for_each
 
 NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "RECONSUME_TIMES", "%", "%a", "ä"])
 
@@ -45,8 +46,8 @@ def test_properties_are_the_same_after_any_number_of_copies(properties: dict[str
     assert message.reconsume_times == copies
 
 
-@pytest.mark.parametrize("message_group", [None, "account-17"])
-@pytest.mark.parametrize("copies", [1, 2])
+@for_each("message_group", [None, "account-17"])
+@for_each("copies", [1, 2])
 def test_a_copy_has_the_message_group_and_a_property_of_that_name_is_none(
     message_group: str | None, copies: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_how_long_a_message_waits() -> None:
     assert [delay_ms((0.5, 60), queue_id) for queue_id in range(3)] == [500, 60_000, 60_000]
 
 
-@pytest.mark.parametrize("text", ["9" * 30, "9" * 5000, "-1", "", "1e3"])
+@for_each("text", ["9" * 30, "9" * 5000, "-1", "", "1e3"])
 def test_numbers_that_no_copy_has_count_as_none(text: str) -> None:
     copy = copy_of(received(Message("orders", b"body")), "%RETRY%g")
     forged = Message(

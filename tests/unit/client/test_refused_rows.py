@@ -16,6 +16,7 @@ from minimq_common.batch.header import MAX_METADATA, MAX_TAG
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_topic
+from support.cases import for_each
 
 MOST_BYTES = 1000
 LONG = "x" * (MAX_METADATA + 1)
@@ -186,14 +187,14 @@ def read(batch: bytes) -> list[tuple[bytes, str | None, tuple[str, ...], dict[st
     ]
 
 
-@pytest.mark.parametrize("row", TAKEN, ids=range(len(TAKEN)))
+@for_each("row", TAKEN)
 def test_what_a_producer_takes_is_taken_and_read_back_equal(row: Row) -> None:
     plain = PLAIN._replace(topic=row.topic)
     for rows in ([row], [plain, row, plain]):
         assert read(as_row(rows)) == read(as_message(rows))
 
 
-@pytest.mark.parametrize(("row", "text"), REFUSED, ids=range(len(REFUSED)))
+@for_each(("row", "text"), REFUSED)
 def test_what_a_producer_refuses_is_refused(row: Row, text: str) -> None:
     plain = PLAIN._replace(topic=row.topic)
     for rows in ([row], [plain, row, plain]):

@@ -12,6 +12,7 @@ from minimq.connection.retry_schedule import RetrySchedule, after_waiting, batch
 from minimq_common import errors
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import AwayBroker
+from support.cases import for_each
 
 AWAY = Unavailable("nothing listens there")
 
@@ -79,7 +80,7 @@ def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
         schedule.pause_s(AWAY, 102.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("left", "tries", "expected"),
     [
         (6.0, 0, 1.0),
@@ -162,8 +163,8 @@ def test_the_table_lists_every_error() -> None:
     assert sorted(TABLE) == sorted(CLASSES)
 
 
-@pytest.mark.parametrize("name", CLASSES)
-@pytest.mark.parametrize("elsewhere", [False, True])
+@for_each("name", CLASSES)
+@for_each("elsewhere", [False, True])
 def test_whether_a_batch_is_tried_again_after_an_error(name: str, elsewhere: bool) -> None:
     marks, free, bound = TABLE[name]
     cls = CLASSES[name]
@@ -175,13 +176,13 @@ def test_whether_a_batch_is_tried_again_after_an_error(name: str, elsewhere: boo
         assert pause_s == (None if expected == "gives up" else asked_s)
 
 
-@pytest.mark.parametrize(("tries", "expected"), [(0, 0.1), (1, 0.0), (2, 0.1), (3, 0.3), (4, 1.0), (5, 1.0), (50, 1.0)])
-@pytest.mark.parametrize("bound", [False, True])
+@for_each(("tries", "expected"), [(0, 0.1), (1, 0.0), (2, 0.1), (3, 0.3), (4, 1.0), (5, 1.0), (50, 1.0)])
+@for_each("bound", [False, True])
 def test_the_waits_of_a_batch_get_longer(tries: int, expected: float, bound: bool) -> None:
     assert batch_pause_s(AWAY, tries, bound=bound, elsewhere=True) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("asked", "bound", "elsewhere", "expected"),
     [
         (0.5, True, True, 0.5),

@@ -14,6 +14,7 @@ from minimq import Message, MessageQueue, by_hash
 from minimq.sending.arrow.destinations import Destinations
 from minimq.sending.arrow.row_columns import checked_rows
 from minimq_common.errors import InvalidArgument
+from support.cases import for_each
 
 
 def sent(rows: object) -> list[dict[str, Any]]:
@@ -35,7 +36,7 @@ def table(**columns: pa.Array) -> pa.Table:
 NAMES = ["a", None, "b" * 30]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "column",
     [
         pa.array(NAMES, pa.string()),
@@ -46,7 +47,6 @@ NAMES = ["a", None, "b" * 30]
         pl.Series(NAMES, dtype=pl.Categorical).to_frame("tag").to_arrow(compat_level=pl.CompatLevel.newest())["tag"],
         pl.Series(NAMES, dtype=pl.Enum(["a", "b" * 30])).to_frame("tag").to_arrow()["tag"],
     ],
-    ids=lambda column: str(column.type),
 )
 def test_text_of_any_type(column: pa.Array) -> None:
     assert [row["tag"] for row in sent(table(tag=column))] == NAMES
@@ -56,8 +56,8 @@ def test_text_of_any_type(column: pa.Array) -> None:
 LISTS = [["a", "b" * 30], None, [], ["c"]]
 
 
-@pytest.mark.parametrize("make", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
-@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+@for_each("make", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view])
+@for_each("text", [pa.string(), pa.large_string(), pa.string_view()])
 def test_keys_of_any_type(make: Callable[[pa.DataType], pa.DataType], text: pa.DataType) -> None:
     column = pa.array(LISTS, make(text))
     assert [row["keys"] for row in sent(table(keys=column))] == LISTS
@@ -71,9 +71,9 @@ def test_keys_that_are_categories_or_of_one_length() -> None:
     assert [row["keys"] for row in sent(table(keys=column))] == [["a", "b"], ["c", "d"]]
 
 
-@pytest.mark.parametrize("make", [pa.list_, pa.large_list, pa.list_view])
-@pytest.mark.parametrize("value", [pa.string(), pa.string_view(), pa.binary(), pa.large_binary()], ids=str)
-@pytest.mark.parametrize("name", ["properties", "headers"])
+@for_each("make", [pa.list_, pa.large_list, pa.list_view])
+@for_each("value", [pa.string(), pa.string_view(), pa.binary(), pa.large_binary()])
+@for_each("name", ["properties", "headers"])
 def test_structures_are_properties(name: str, value: pa.DataType, make: Callable[[pa.DataType], pa.DataType]) -> None:
     pairs = [[("region", "eu"), ("n", "1")], None, [], [("n", "2")]]
     kind = make(pa.struct([("of", pa.string()), ("is", value)]))
@@ -109,7 +109,7 @@ def test_what_a_filter_of_pandas_leaves_can_be_sent() -> None:
         sent(frame.assign(number=1).set_index("number"))  # this index somebody has named
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rows", "text"),
     [
         (pl.Series("body", ["a"]), "rows are no table: "),
@@ -117,7 +117,6 @@ def test_what_a_filter_of_pandas_leaves_can_be_sent() -> None:
         (table(queue_id=pa.array([1 << 63], pa.uint64())), "column 'queue_id' cannot be sent: Integer value"),
         (pl.DataFrame({"body": ["a"]}).lazy(), "rows are LazyFrame: give "),
     ],
-    ids=["series", "mixed", "number", "lazy"],
 )
 def test_what_is_no_table_of_rows_is_refused(rows: object, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):

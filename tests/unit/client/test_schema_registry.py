@@ -42,6 +42,7 @@ from minimq.schemas import (
 )
 from minimq.schemas.framing import header_mark, prefix_mark, read_header, read_prefix
 from minimq.schemas.serializer import Framing
+from support.cases import for_each
 from support.protobuf_classes import LINE, ORDER, REFUND
 from support.registry_server import RegistryServer, registry_server
 
@@ -323,7 +324,7 @@ def test_an_answer_that_trickles_in_is_given_up() -> None:
     assert not thread.is_alive()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "arguments",
     [
         {"url": "127.0.0.1:8081"},

@@ -10,6 +10,7 @@ from minimq.sending.selectors import Selector, by_consistent_hash, by_hash, by_r
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import machine_room_of
+from support.cases import for_each
 
 QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
 
@@ -25,7 +26,7 @@ def message(*keys: str) -> Message:
 # ---- By hash ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "of_ten", "of_four", "of_eight"),
     [
         ("123", 0, 2, 2),
@@ -108,7 +109,7 @@ def test_chance_reaches_every_queue() -> None:
 # ---- Machine rooms ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("broker", "room"), [("east@broker-a", "east"), ("broker-a", ""), ("@broker-a", ""), ("east@a@b", "east"), ("", "")]
 )
 def test_the_room_stands_before_the_broker(broker: str, room: str) -> None:

@@ -26,6 +26,7 @@ from minimq.schemas import (
     PydanticSerializer,
     Serializer,
 )
+from support.cases import for_each
 from support.protobuf_classes import GUEST, ORDER
 
 AVRO: dict[str, Any] = {
@@ -84,7 +85,7 @@ MADE: list[tuple[Callable[[], Serializer[Any]], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "value"), MADE)
+@for_each(("make", "value"), MADE)
 def test_a_value_comes_back(make: Callable[[], Serializer[Any]], value: object) -> None:
     serializer = make()
     message = serializer.message("orders", value, tag="paid", keys=["o-1"], properties={"region": "eu"})
@@ -111,7 +112,7 @@ def test_a_loop_is_not_blocked() -> None:
     assert asyncio.run(main()) == {"id": "a", "lines": [], "total": None, "kind": "new", "prices": {}}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "told"),
     [
         ({"id": 1}, "`$.id` is an int, not string"),
@@ -181,7 +182,7 @@ def test_a_model_with_aliases_is_written_as_its_schema_says() -> None:
     assert json.loads(serializer._schema().text)["required"] == ["orderId"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("serializer", "body", "told"),
     [
         (JsonSerializer(), b"{", "truncated"),
@@ -230,7 +231,7 @@ def test_defaults_are_values_of_their_type() -> None:
         AvroSerializer({"type": "record", "name": "R", "fields": [{**fields[0], "default": "x"}]})
 
 
-@pytest.mark.parametrize("schema", ["{", "nothing", {"type": "record"}, {"type": "array"}])
+@for_each("schema", ["{", "nothing", {"type": "record"}, {"type": "array"}])
 def test_what_is_no_schema_is_refused(schema: str | dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="no Avro schema"):
         AvroSerializer(schema)

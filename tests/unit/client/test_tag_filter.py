@@ -13,6 +13,7 @@ from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessa
 from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
+from support.cases import for_each
 
 TAGS = ["paid", None, "refunded", "paid", "Paid", "re"]
 
@@ -24,7 +25,7 @@ def messages() -> list[ReceivedMessage]:
     return ReceivedBatch(MessageQueue("t", "b", 0), stored).messages(0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("expression", "offsets"),
     [
         ("*", [0, 1, 2, 3, 4, 5]),
@@ -44,13 +45,13 @@ def test_what_passes(messages: list[ReceivedMessage], expression: str | list[str
     assert [message.queue_offset for message in TagFilter(expression).apply(messages)] == offsets
 
 
-@pytest.mark.parametrize("expression", ["", " ", "||", "a ||", "|| a", "a || || b"])
+@for_each("expression", ["", " ", "||", "a ||", "|| a", "a || || b"])
 def test_what_is_no_expression_says_what_one_looks_like(expression: str) -> None:
     with pytest.raises(InvalidArgument, match="write \\*"):
         TagFilter(expression)
 
 
-@pytest.mark.parametrize("wrong", [[], [""], [5], None, 5, b"paid"], ids=repr)
+@for_each("wrong", [[], [""], [5], None, 5, b"paid"])
 def test_what_is_no_collection_of_tags(wrong: Any) -> None:
     with pytest.raises(InvalidArgument, match="or give a list of tags"):
         TagFilter(wrong)
@@ -65,7 +66,7 @@ def test_a_tag_in_a_list_that_joins_tags_is_answered_with_both_spellings() -> No
     assert MessageFilter("*", where[1]).apply([tagged]) == [tagged]
 
 
-@pytest.mark.parametrize(
+@for_each(
     "expression",
     [
         "paid,refunded",
@@ -96,7 +97,7 @@ def test_a_pattern_is_answered_with_what_does_the_same() -> None:
         TagFilter("open || pa*")
 
 
-@pytest.mark.parametrize("tag", ["in progress", "R&D", "a.b-c_d", "OR", "and", "it's", "größe", "50%"])
+@for_each("tag", ["in progress", "R&D", "a.b-c_d", "OR", "and", "it's", "größe", "50%"])
 def test_a_tag_is_not_taken_for_a_mistake(tag: str) -> None:
     assert TagFilter(f"{tag} || x").tags == frozenset([tag, "x"])
 

@@ -15,6 +15,7 @@ from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import VERBS, Need, Resource, Rule, Verb, parse_rule
 from minimq_common.security.user_key import hash_of, new_key, parse_key
 from minimq_common.wire import protocol_bounds
+from support.cases import for_each
 
 KEY = new_key(bytes(range(37)))
 ANSWER_MS = 1_000
@@ -45,7 +46,7 @@ def need(text: str) -> Need:
     return Need(Verb(verb), Resource(resource), *name)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user", "what", "reason"),
     [
         ("alice", "read topic orders-1", "allow read topic orders* (role readers)"),
@@ -64,7 +65,7 @@ def test_what_is_allowed_names_its_rule(user: str, what: str, reason: str) -> No
     assert (decision.allowed, decision.reason) == (True, reason)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("user", "what", "reason"),
     [
         ("alice", "read topic orders-secret", "deny read topic orders-secret (role readers)"),
@@ -132,7 +133,7 @@ def test_rules_are_read_as_they_are_written(rule: Rule) -> None:
     assert parse_rule(str(rule)) == rule
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("", "write allow or deny"),
@@ -205,7 +206,7 @@ def test_a_document_travels_as_it_is() -> None:
     assert reordered.encoded() == DOCUMENT.encoded()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("version = 0", "from 1 on"),

@@ -11,6 +11,7 @@ from minimq.operations.users import GRANTS, Rehearsal
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.access_policy import Policy, refused
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
+from support.cases import for_each
 
 ONE_WRITE = "spark-batch-9a4e1c1e-0000-0000-0000-000000000000"
 
@@ -36,7 +37,7 @@ def follow(document: AccessDocument, text: str) -> AccessDocument:
     return Rehearsal(document).change_rights(name, [right], effect=effect, remove=removes)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "rules"),
     [
         ("write topic orders-1", ()),
@@ -97,7 +98,7 @@ def test_a_rule_of_a_role_is_named_with_the_role() -> None:
     assert Policy(follow(document, text)).decide("alice", need_of("read topic payroll")).allowed
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("denied", "given", "is_overridden"),
     [
         ("deny write topic orders*", "allow write topic orders-1", True),

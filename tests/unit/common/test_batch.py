@@ -19,6 +19,7 @@ from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
 from minimq_common.model import Message
 from minimq_common.properties import MESSAGE_GROUP, lane_of
 from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
+from support.cases import for_each
 
 
 @given(st.lists(st.tuples(messages, born), min_size=1, max_size=30), compressions, st.data())
@@ -89,7 +90,7 @@ def test_a_batch_without_a_lane_is_no_batch_of_a_fifo_topic() -> None:
         RecordBatch(sealed(bytes([batch.FIFO_VERSION]) + encoded[1:48] + bytes(4) + encoded[48:-4]))
 
 
-@pytest.mark.parametrize("count", [1, 2, 255, 256, 257, 65_536])
+@for_each("count", [1, 2, 255, 256, 257, 65_536])
 def test_any_number_of_tags(count: int) -> None:
     tags = [f"tag-{number}" for number in range(count)]
     opened = RecordBatch(encode([one(tag=tag) for tag in tags]))
@@ -104,9 +105,7 @@ def test_more_tags_than_a_dictionary_holds_are_refused() -> None:
         encode([one(tag=f"tag-{number}") for number in range(65_537)])
 
 
-@pytest.mark.parametrize(
-    ("span_ms", "width"), [(0, 0), (255, 1), (256, 2), (65_535, 2), (65_536, 4), ((1 << 32) - 1, 4)]
-)
+@for_each(("span_ms", "width"), [(0, 0), (255, 1), (256, 2), (65_535, 2), (65_536, 4), ((1 << 32) - 1, 4)])
 def test_born_times_take_no_more_room_than_they_need(span_ms: int, width: int) -> None:
     times = [NOW_MS + span_ms, NOW_MS, NOW_MS + span_ms // 2]
     opened = RecordBatch(encode([one()] * 3, times))
@@ -197,7 +196,7 @@ def test_an_unknown_codec_says_to_upgrade() -> None:
         RecordBatch(sealed(encoded[:1] + b"\x09" + encoded[2:-4]))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, 1 << 31])
+@for_each("count", [0, 1, 3, 1 << 31])
 def test_a_count_that_contradicts_the_columns_is_found(count: int) -> None:
     encoded = encode([one(), one()])
     with pytest.raises(CorruptBatch):
@@ -212,7 +211,7 @@ def test_sections_that_do_not_add_up_are_found() -> None:
         RecordBatch(sealed(bytes(encoded)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "fields",
     [
         {"body": "text"},
@@ -233,7 +232,6 @@ def test_sections_that_do_not_add_up_are_found() -> None:
         {"properties": ["a"]},
         {"properties": {"a": "\ud800"}},
     ],
-    ids=repr,
 )
 def test_a_message_that_breaks_a_rule_is_refused_whole(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):

@@ -21,6 +21,7 @@ from minimq_common.security.access_document import (
 from minimq_common.security.caller import ByteRate, KnownCaller
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import new_key
+from support.cases import for_each
 
 RATE = 1_000_000
 
@@ -78,7 +79,7 @@ def test_limits_are_read_as_they_are_written() -> None:
     assert from_toml(to_toml(document).encode()) == document
 
 
-@pytest.mark.parametrize("rate", [-1, 1, LEAST_RATE - 1, 1 << 63])
+@for_each("rate", [-1, 1, LEAST_RATE - 1, 1 << 63])
 def test_a_limit_that_would_stop_everything_is_refused(rate: int) -> None:
     with pytest.raises(InvalidArgument, match="the lowest one is 102400"):
         decode(AccessDocument(1, {"alice": User(limits=UserLimits(0, rate))}).encoded())

@@ -22,6 +22,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import Message
 from support.batches import ALWAYS, LIMIT, born, encode, messages, one, sealed
+from support.cases import for_each
 
 REPEATED = [one(body=b"what is said again and again" * 4, tag="ab"[number % 2]) for number in range(100)]
 
@@ -120,7 +121,7 @@ def claiming(size: int, content: bytes) -> bytes:
     return struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 0x88, size) + block + content
 
 
-@pytest.mark.parametrize(
+@for_each(
     "frame",
     [
         b"",
@@ -144,7 +145,6 @@ def claiming(size: int, content: bytes) -> bytes:
         claiming(1 << 62, content_of()),
         claiming((1 << 64) - 1, content_of()),
     ],
-    ids=lambda frame: frame[:30].hex(),
 )
 def test_a_frame_that_is_wrong_is_found(frame: bytes) -> None:
     with pytest.raises(CorruptBatch):

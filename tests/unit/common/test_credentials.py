@@ -15,6 +15,7 @@ from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.user_key import new_key
 from minimq_common.wire import rpc
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
+from support.cases import for_each
 
 SIGNER = Signer.new()
 ROOTS, PAIR = SIGNER.pair.certificate, SIGNER.sign_user("alice")
@@ -62,7 +63,7 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
         assert cluster.nameservers == ("mq3:9876",)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "reason"),
     [
         ("no TOML " + SECRET, "it is not TOML"),
@@ -84,7 +85,6 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
             "the key is that of another certificate",
         ),
     ],
-    ids=["text", "unknown", "type", "address", "name", "cut", "half", "damaged", "key"],
 )
 def test_what_is_no_credentials_is_refused_without_showing_it(text: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "alice.minimq"
@@ -115,9 +115,7 @@ def test_credentials_are_one_of_path_and_text() -> None:
         open_credentials("nowhere.minimq")
 
 
-@pytest.mark.parametrize(
-    "content", [TEXT, TEXT.partition("\n")[2], BEARER.text, f" {BEARER.text}\n", TEXT.replace("\n", "\r")]
-)
+@for_each("content", [TEXT, TEXT.partition("\n")[2], BEARER.text, f" {BEARER.text}\n", TEXT.replace("\n", "\r")])
 def test_the_content_of_a_file_in_place_of_its_path_is_told_and_not_shown(content: str) -> None:
     with pytest.raises(InvalidArgument, match=r"not its path: .*Credentials.from_text") as raised:
         open_credentials(content)

@@ -19,6 +19,7 @@ from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import MAX_TIME_MS
 from support.batches import compressions, encode, messages, one, sealed
+from support.cases import for_each
 from support.hostile_batches import offsets, raw_batch, sections
 
 MANY = MAX_RECORDS
@@ -86,7 +87,7 @@ EXPLOSIONS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("what", EXPLOSIONS)
+@for_each("what", EXPLOSIONS)
 def test_a_small_batch_takes_a_bounded_part_of_a_readers_memory(what: str) -> None:
     data = EXPLOSIONS[what]()
     assert len(data) < 1 << 16
@@ -130,8 +131,8 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("what", LIES)
-@pytest.mark.parametrize("is_compressed", [False, True])
+@for_each("what", LIES)
+@for_each("is_compressed", [False, True])
 def test_columns_that_contradict_each_other_are_found_when_messages_are_made(what: str, is_compressed: bool) -> None:
     found, count = LIES[what]
     with pytest.raises(CorruptBatch, match=rf"queue t/broker-a/0 at offset 0 .* seek to {count}\b"):
@@ -188,7 +189,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@for_each("what", REFUSED)
 def test_a_header_that_promises_too_much_is_refused_unopened(what: str) -> None:
     with pytest.raises(CorruptBatch):
         check(REFUSED[what]())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from minimq_common.serving.logs import LogFormat, formatter
+from support.cases import for_each
 
 NOON = datetime(2024, 2, 29, 12, 0, 0, 250_000, UTC).timestamp()
 
@@ -38,7 +39,7 @@ def test_a_record_is_an_object() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "values", "message", "fields"),
     [
         ("started", (), "started", {}),
@@ -117,8 +118,8 @@ def test_nor_can_an_exception() -> None:
     assert all(line.startswith("    ") for line in rest)
 
 
-@pytest.mark.parametrize("value", ["x" * 1_000_000, ValueError("x" * 1_000_000)])
-@pytest.mark.parametrize("shape", ["not here group=%s reason=%s", "not here group=%s reason=%r", "not here %s %s"])
+@for_each("value", ["x" * 1_000_000, ValueError("x" * 1_000_000)])
+@for_each("shape", ["not here group=%s reason=%s", "not here group=%s reason=%r", "not here %s %s"])
 def test_a_long_value_is_cut_and_hides_no_other(shape: str, value: object) -> None:
     for made in (formatter("text"), formatter("json")):
         line = made.format(record(shape, value, "last"))

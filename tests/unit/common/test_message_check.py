@@ -13,6 +13,7 @@ from minimq_common.batch.header import MAX_METADATA
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.model import Message
+from support.cases import for_each
 
 TEXT = st.text(st.characters(codec=None), max_size=4) | st.sampled_from(["", "a\0b", "\ud800", "ä"])
 MESSAGES = st.builds(
@@ -65,7 +66,7 @@ def test_a_tag_has_at_most_255_characters() -> None:
         check_message(Message("t", b"x", tag="t" * 256), 10)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("field", "said"),
     [
         ({"topic": 5}, "the topic of the message is an int: give text"),
@@ -84,7 +85,7 @@ def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> N
     assert refused.value.message == said
 
 
-@pytest.mark.parametrize("field", [{"topic": 5}, {"body": "x"}, {"body": None}, {"keys": "text"}])
+@for_each("field", [{"topic": 5}, {"body": "x"}, {"body": None}, {"keys": "text"}])
 def test_no_message_is_made_with_what_is_mistaken_most_often(field: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         Message(**{"topic": "t", "body": b"x"} | field)
@@ -101,7 +102,7 @@ def test_what_was_changed_since_the_message_was_made_is_named() -> None:
         build([Message("t", b"x", keys=["k"]), message])
 
 
-@pytest.mark.parametrize(("body", "kind"), [(None, "None"), ("x", "a str"), (5, "an int"), ([b"x"], "a list")])
+@for_each(("body", "kind"), [(None, "None"), ("x", "a str"), (5, "an int"), ([b"x"], "a list")])
 def test_a_message_is_not_made_of_a_body_that_is_no_bytes(body: Any, kind: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^the body of the message is {kind}: give bytes$"):
         Message("t", body)

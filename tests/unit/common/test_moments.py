@@ -8,13 +8,14 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.moments import MAX_TIME_MS, Time, moment, start_ms, timestamp_ms
+from support.cases import for_each
 from support.command import environment
 
 NOW = 1_769_846_400.25  # 2026-01-31T08:00:00.250Z
 NOW_MS = 1_769_846_400_250
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "ms"),
     [
         (datetime(2026, 1, 31, 8, tzinfo=UTC), 1_769_846_400_000),
@@ -49,7 +50,7 @@ def test_reading_begins_at_a_moment_that_has_passed() -> None:
         start_ms("2099-01-01T00:00Z", NOW, "start")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "text"),
     [
         (datetime(2026, 1, 31, 8), "has no time zone: datetime.now(UTC)"),  # noqa: DTZ001

@@ -10,18 +10,19 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_address, check_broker, check_cluster, check_group, check_topic, check_transaction
+from support.cases import for_each
 
 CHECKS = {"topic": check_topic, "group": check_group, "broker": check_broker, "cluster": check_cluster}
 
 
-@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
-@pytest.mark.parametrize("name", ["a", "orders-2", "shop.orders.v1", ".a", "a..b", "A_z9"])
+@for_each("check", CHECKS.values())
+@for_each("name", ["a", "orders-2", "shop.orders.v1", ".a", "a..b", "A_z9"])
 def test_names_that_all_may_have(check: Callable[[str], str], name: str) -> None:
     assert check(name) == name
 
 
-@pytest.mark.parametrize("kind", CHECKS)
-@pytest.mark.parametrize("name", ["a b", "a/b", "ä", "a\n", "a%b", "a|b", "%a", "%DLQ%", "%x%g", ".", "..", "..."])
+@for_each("kind", CHECKS)
+@for_each("name", ["a b", "a/b", "ä", "a\n", "a%b", "a|b", "%a", "%DLQ%", "%x%g", ".", "..", "..."])
 def test_names_that_none_may_have(kind: str, name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"illegal {kind} name {re.escape(repr(name))}"):
         CHECKS[kind](name)
@@ -42,7 +43,7 @@ def test_dots_alone_name_nothing() -> None:
         check_topic("..")
 
 
-@pytest.mark.parametrize(("kind", "longest"), [("topic", 127), ("group", 120), ("broker", 120), ("cluster", 120)])
+@for_each(("kind", "longest"), [("topic", 127), ("group", 120), ("broker", 120), ("cluster", 120)])
 def test_the_length_is_limited(kind: str, longest: int) -> None:
     assert CHECKS[kind]("a" * longest)
     with pytest.raises(InvalidArgument, match=f"the {kind} name has {longest + 1} characters"):
@@ -51,8 +52,8 @@ def test_the_length_is_limited(kind: str, longest: int) -> None:
         CHECKS[kind]("")
 
 
-@pytest.mark.parametrize("kind", CHECKS)
-@pytest.mark.parametrize(("name", "said"), [(None, "None"), (5, "an int"), (b"a", "a bytes"), ({}, "a dict")])
+@for_each("kind", CHECKS)
+@for_each(("name", "said"), [(None, "None"), (5, "an int"), (b"a", "a bytes"), ({}, "a dict")])
 def test_a_name_is_text(kind: str, name: Any, said: str) -> None:
     with pytest.raises(InvalidArgument, match=f"^the {kind} name is {said}: give text$"):
         CHECKS[kind](name)
@@ -79,14 +80,12 @@ def test_only_a_broker_may_name_its_machine_room() -> None:
         check_broker("room 1@broker-a")
 
 
-@pytest.mark.parametrize("address", ["my_host:1", "[::1]:9876", "[fe80::1%eth0]:1", "mq1.example.org:65535", "ü:1"])
+@for_each("address", ["my_host:1", "[::1]:9876", "[fe80::1%eth0]:1", "mq1.example.org:65535", "ü:1"])
 def test_addresses(address: str) -> None:
     assert check_address(address) == address
 
 
-@pytest.mark.parametrize(
-    "address", ["::1:9876", "::1", "2001:db8::1:9876", "[::1:9876", "[]:1", "[a]:1", "a]:1", "::]:1"]
-)
+@for_each("address", ["::1:9876", "::1", "2001:db8::1:9876", "[::1:9876", "[]:1", "[a]:1", "a]:1", "::]:1"])
 def test_an_ipv6_address_stands_in_brackets(address: str) -> None:
     with pytest.raises(InvalidArgument, match="put an IPv6 address in brackets"):
         check_address(address)

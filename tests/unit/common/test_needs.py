@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
@@ -14,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
 from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, halves_pb2, nameserver_pb2, replication_pb2
+from support.cases import for_each
 
 FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
 METHODS: list[MethodDescriptor] = [
@@ -64,7 +64,7 @@ EXEMPT = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.full_name)
+@for_each("method", METHODS)
 def test_each_call_has_a_rule(method: MethodDescriptor) -> None:
     access_of(method)
 
@@ -87,7 +87,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
     assert set(EXEMPT) == exempt, "these exemptions are of texts that are gone, or that are in a need"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("request_", "expected"),
     [
         (broker_pb2.AppendRequest(topic="t"), "write topic t"),
@@ -125,13 +125,12 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
         (broker_pb2.GetCommittedRequest(group="g"), "describe group g"),
         (broker_pb2.DeleteGroupRequest(group="g"), "manage group g"),
     ],
-    ids=str,
 )
 def test_what_a_request_takes(request_: Message, expected: str) -> None:
     assert ", ".join(map(str, needs_of(request_))) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "expected"),
     [
         ("grpc.health.v1.Health.Check", "anybody"),

@@ -18,6 +18,7 @@ from minimq_common.names import check_address
 from minimq_common.serving import daemon
 from minimq_common.serving.options import check_limits, from_command_line, option, read_config
 from minimq_nameserver.__main__ import main as nameserver
+from support.cases import for_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def test_a_flag_wins_over_a_variable_and_that_over_the_file(file: Path) -> None:
     assert options == Options(listen="variable:1", broker_id=5, expire_after_s=9, readable=True)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "said"),
     [
         ("lisen = 'h:1'", "there is no option 'lisen': did you mean 'listen'?"),
@@ -209,7 +210,7 @@ def test_without_arguments_every_option_has_its_default() -> None:
     assert run()[0] == Options()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "expected"),
     [
         (["--listen", "h:1"], Options(listen="h:1")),
@@ -241,7 +242,7 @@ def test_variables_stand_behind_flags() -> None:
     assert options == Options(expire_after_s=8, readable=True, nameserver=("c:3",))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("args", "said"),
     [
         (["--id", "-1"], "--id is -1: it must be at least 0"),

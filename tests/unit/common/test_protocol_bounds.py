@@ -10,6 +10,7 @@ from minimq_common.wire.bound_check import check_answer, check_bounds
 from minimq_common.wire.protocol_bounds import MAX_NAMED
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import bounds_of, is_list, is_map, messages, requests
+from support.cases import for_each
 
 queue, wide = broker_pb2.QueueEpoch(), broker_pb2.QueueEpoch(topic="t" * 200)
 
@@ -27,7 +28,7 @@ NUMBERS = {
 TEXTS = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES}
 
 
-@pytest.mark.parametrize("message", requests(), ids=lambda message: message.name)
+@for_each("message", requests())
 def test_every_field_of_a_request_has_a_bound(message: Descriptor) -> None:
     for field in message.fields:
         bounds, name = bounds_of(field), f"{message.name}.{field.name}"
@@ -37,7 +38,7 @@ def test_every_field_of_a_request_has_a_bound(message: Descriptor) -> None:
             assert bounds.size, f"{name} may have any size: give it the option (max_size)"
 
 
-@pytest.mark.parametrize("message", messages(), ids=lambda message: message.name)
+@for_each("message", messages())
 def test_bounds_are_of_a_kind_that_the_field_can_have(message: Descriptor) -> None:
     for field in message.fields:
         bounds, name = bounds_of(field), f"{message.name}.{field.name}"
@@ -54,7 +55,7 @@ def test_what_is_within_its_bounds_passes() -> None:
     check_bounds(replication_pb2.ReplicaFrame(entries=[bytes(1 << 20)]))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "text"),
     [
         (
@@ -90,7 +91,6 @@ def test_what_is_within_its_bounds_passes() -> None:
             "ReportRequest.known.addresses has 129 entries, the limit is 128",
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_breach_is_named_and_cut(message: object, text: str) -> None:
     with pytest.raises(InvalidArgument) as raised:

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import pytest
-
 from minimq_common.words import bytes_of, seconds_of
+from support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "seconds"),
     [("3d", 259_200), ("1h30m", 5400), ("1h 30m", 5400), ("500ms", 0.5), ("1.5h", 5400), ("2w", 1_209_600), ("0s", 0)],
 )
@@ -13,12 +12,12 @@ def test_durations_have_units(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "3", "d", "3 days", "-3d", "3dd", "1e9d", "3D", "3d4", "٣d", "9" * 400 + "d"])
+@for_each("text", ["", "3", "d", "3 days", "-3d", "3dd", "1e9d", "3D", "3d4", "٣d", "9" * 400 + "d"])
 def test_what_is_no_duration(text: str) -> None:
     assert seconds_of(text) is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "size"),
     [
         ("17", 17),
@@ -34,6 +33,6 @@ def test_sizes_may_have_units(text: str, size: int) -> None:
     assert bytes_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "MB", "-1", "1e3", "64 megabytes", "1M", "9" * 400])
+@for_each("text", ["", "MB", "-1", "1e3", "64 megabytes", "1M", "9" * 400])
 def test_what_is_no_size(text: str) -> None:
     assert bytes_of(text) is None

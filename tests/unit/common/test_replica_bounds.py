@@ -24,6 +24,7 @@ from minimq_common.replicas.replica_set import (
 )
 from minimq_common.wire.convert import replica_set_from_wire, to_wire
 from minimq_proto.v1 import controller_pb2
+from support.cases import for_each
 from support.reports import report
 
 LARGEST = (1 << 63) - 1
@@ -36,8 +37,8 @@ def record(**other: Any) -> ReplicaSet:
     return replace(first, **other)
 
 
-@pytest.mark.parametrize("term", [1 << 31, LARGEST])
-@pytest.mark.parametrize("recorded", [None, record()], ids=["emptied", "recorded"])
+@for_each("term", [1 << 31, LARGEST])
+@for_each("recorded", [None, record()])
 def test_a_copy_of_the_record_with_a_term_that_leases_cannot_count_is_refused(
     term: int, recorded: ReplicaSet | None
 ) -> None:
@@ -87,7 +88,7 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", RECORDS, ids=repr)
+@for_each("wrong", RECORDS)
 def test_every_value_of_a_record_has_a_bound(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         check_record(record(**wrong))
@@ -109,7 +110,7 @@ REPORTS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wrong", REPORTS, ids=repr)
+@for_each("wrong", REPORTS)
 def test_every_value_of_a_report_has_a_bound(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         report(**wrong)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 
-import pytest
-
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import MAX_BROKER, check_broker
 from minimq_common.properties import MAX_WAIT_MS, ReplyTo, inbox_of, reply_to
 from minimq_common.wire.protocol_bounds import INBOX_BYTES
+from support.cases import for_each
 
 INBOX = bytes(range(INBOX_BYTES))
 GOOD = ReplyTo("room@broker-a", INBOX, "0f-A_9", 3_000)
@@ -23,7 +22,7 @@ def test_what_is_written_is_read_back() -> None:
     assert reply_to(str(GOOD._replace(wait_ms=999_999_999))) == GOOD._replace(wait_ms=MAX_WAIT_MS)
 
 
-@pytest.mark.parametrize("character", [chr(code) for code in range(128)])
+@for_each("character", [chr(code) for code in range(128)])
 def test_a_broker_is_named_as_brokers_are(character: str) -> None:
     name = f"a{character}b"
     try:
@@ -34,7 +33,7 @@ def test_a_broker_is_named_as_brokers_are(character: str) -> None:
         assert reply_to(str(GOOD._replace(broker_name=name))) is not None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "value",
     [
         "",

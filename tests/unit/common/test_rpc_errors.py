@@ -9,9 +9,10 @@ import pytest
 from minimq_common.errors import SystemBusy, Unavailable
 from minimq_common.wire.rpc import from_failure, from_rpc_error
 from minimq_proto.v1.errors_pb2 import Failure
+from support.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("said", "waits_s"), [("250", 0.25), ("9" * 18, 60.0), ("9" * 5000, 0.0), ("-1", 0.0), ("soon", 0.0), ("", 0.0)]
 )
 def test_the_wait_in_the_metadata_of_a_call(said: str, waits_s: float) -> None:
@@ -29,7 +30,7 @@ def test_the_wait_inside_of_an_answer(said: int, waits_s: float) -> None:
     assert from_failure(Failure(code=SystemBusy.code, retry_after_ms=said)).retry_after_s == waits_s
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("details", "said"),
     [
         ("Stream removed (recvmsg:Connection reset by peer)", "the connection broke"),

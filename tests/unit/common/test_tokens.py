@@ -27,6 +27,7 @@ from minimq_common.security.tokens import MAX_SET_BYTES, MAX_TOKEN, RefusedToken
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import Dispatcher
 from minimq_proto.v1 import broker_pb2, controller_pb2
+from support.cases import for_each
 from support.on_loop import on_loop
 from support.read_requests import read_requests
 from support.tokens import TokenIssuer, encoded_part, issuer_at
@@ -330,7 +331,7 @@ def changed(**fields: Any) -> bytes:
     ).encode()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data", "reason"),
     [
         (b"", "no JSON Web Key Set"),

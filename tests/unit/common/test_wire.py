@@ -10,6 +10,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.wire.convert import route_from_wire, route_to_wire
 from minimq_proto.v1 import nameserver_pb2
+from support.cases import for_each
 
 
 def route(read: int, write: int) -> TopicRoute:
@@ -47,7 +48,7 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
     return nameserver_pb2.QueueData(broker_name=name, read_queues=number, write_queues=number, permission=6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("what", "fields"),
     [
         ("queues has 1001 items", {"queues": [queues(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
@@ -65,7 +66,6 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
         (r"addresses\[0\] has 1000000", {"brokers": [broker(address="h" * 1_000_000)]}),
         ("topic has 1000000 characters", {"topic": "t" * 1_000_000}),
     ],
-    ids=lambda value: value.replace(" ", "-") if isinstance(value, str) else "",
 )
 def test_a_route_that_no_cluster_has_is_refused(what: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=what):

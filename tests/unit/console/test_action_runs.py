@@ -23,6 +23,7 @@ from minimq_console.action_runs import (
 )
 from minimq_console.actions import Action
 from minimq_console.parameters import Parameters
+from support.cases import for_each
 
 DIGEST = digest_of("/a", {"queues": "4"})
 
@@ -42,7 +43,7 @@ def test_it_is_begun_once_and_its_end_is_remembered() -> None:
         runs.confirm("1", "b", DIGEST, "", 5_000.0 + REMEMBERED_S)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("number", "browser", "digest", "now_s"),
     [
         ("2", "b", DIGEST, 0.0),
@@ -134,7 +135,7 @@ class Owner:
 ACTION = Action(OPERATION, OPERATION.forms[0])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "value"),
     [
         *(("number", value) for value in ("", "0", "10", "x", "1.0", "9" * 400)),

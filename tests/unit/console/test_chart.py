@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from minimq_console.charts import HEIGHT, WIDTH, Chart, scale_of
+from support.cases import for_each
 
 
 def chart(*values: float | None, slots: int = 360) -> Chart:
@@ -12,7 +11,7 @@ def chart(*values: float | None, slots: int = 360) -> Chart:
     return Chart("Lag", "messages", (*[None] * (slots - len(values)), *values))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("highest", "top"),
     [
         (0, 1),
@@ -33,7 +32,7 @@ def test_the_scale_ends_at_a_round_value(highest: float, top: float) -> None:
     assert scale_of(highest) == top
 
 
-@pytest.mark.parametrize(("known", "covered_s"), [(0, 300), (3, 300), (60, 600), (360, 3600)])
+@for_each(("known", "covered_s"), [(0, 300), (3, 300), (60, 600), (360, 3600)])
 def test_a_chart_begins_with_the_first_known_value(known: int, covered_s: int) -> None:
     assert chart(*range(known)).covered_s == covered_s
 

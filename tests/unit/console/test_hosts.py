@@ -6,11 +6,12 @@ import pytest
 
 from minimq_common.errors import InvalidArgument
 from minimq_console.console_options import ConsoleOptions, allowed_hosts, host_of, is_loopback, is_of_this_site
+from support.cases import for_each
 
 BEYOND = "0.0.0.0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bound", "header", "allowed"),
     [
         ("10.0.0.7", "10.0.0.7:8088", True),
@@ -26,13 +27,13 @@ def test_hosts(bound: str, header: str, allowed: bool) -> None:
     assert (host_of(header) in allowed_hosts(bound, ["named.example"])) is allowed
 
 
-@pytest.mark.parametrize("host", ["named.example:80", "https://named.example", "", "*", "a b"])
+@for_each("host", ["named.example:80", "https://named.example", "", "*", "a b"])
 def test_what_is_no_host_is_not_allowed(host: str) -> None:
     with pytest.raises(InvalidArgument, match="is no host"):
         allowed_hosts("127.0.0.1", [host])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("headers", "own"),
     [
         ({"host": "a:1"}, True),
@@ -57,7 +58,7 @@ def test_addresses_of_this_machine() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "asks_for_keys", "why"),
     [
         (ConsoleOptions(), False, None),

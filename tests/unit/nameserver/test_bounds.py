@@ -16,6 +16,7 @@ from minimq_nameserver import away, route_table
 from minimq_nameserver.registrations import read_registration
 from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_proto.v1 import nameserver_pb2
+from support.cases import for_each
 
 
 def state(name: str, topics: Sequence[str], version: int = 1) -> BrokerState:
@@ -92,7 +93,7 @@ def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:
     return request
 
 
-@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 3000])
+@for_each("count", [0, 1, 499, 500, 501, 3000])
 def test_a_registration_is_read_whole(count: int) -> None:
     found = asyncio.run(read_registration(registration(many(count)), ()))
     assert found == replace(state("broker-a", many(count), version=7), address="h:1")

@@ -10,6 +10,7 @@ from minimq_common.model import MAX_QUEUES, Permission, QueueData
 from minimq_nameserver.registrations import read_registration
 from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_proto.v1 import nameserver_pb2
+from support.cases import for_each
 
 
 def registration(
@@ -36,7 +37,7 @@ def many(count: int) -> list[str]:
     return [f"topic-{number}" for number in range(count)]
 
 
-@pytest.mark.parametrize("count", [0, 1, 500, 501, 3000])
+@for_each("count", [0, 1, 500, 501, 3000])
 def test_everything_is_read(count: int) -> None:
     state = read(registration(many(count), broker_id=2, data_version=7))
     assert (state.cluster, state.broker_name, state.broker_id, state.address) == (

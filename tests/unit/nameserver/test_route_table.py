@@ -7,6 +7,7 @@ import pytest
 from minimq_common.errors import BrokerConflict, InvalidArgument
 from minimq_common.model import Permission, QueueData
 from minimq_nameserver.route_table import BrokerState, RouteTable
+from support.cases import for_each
 
 RW, READ, WRITE, NONE = Permission.READ_WRITE, Permission.READ, Permission.WRITE, Permission.NONE
 
@@ -75,8 +76,8 @@ def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired
     assert table.master_of("broker-a") == "new:1"
 
 
-@pytest.mark.parametrize("version", [3, 4])
-@pytest.mark.parametrize("master_goes_first", [True, False])
+@for_each("version", [3, 4])
+@for_each("master_goes_first", [True, False])
 def test_the_end_of_a_failover_does_not_depend_on_its_order(version: int, master_goes_first: bool) -> None:
     table = table_of(state(broker_id=0, version=3), state(broker_id=1, version=3))
     promoted = state(broker_id=0, address="broker-a-1:10911", version=version)
@@ -134,9 +135,7 @@ def test_a_heartbeat_needs_a_registration_of_the_same_version() -> None:
 # ---- Values --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"name": "has space"}, {"name": ""}, {"broker_id": -1}, {"address": "nowhere"}, {"cluster": ""}]
-)
+@for_each("wrong", [{"name": "has space"}, {"name": ""}, {"broker_id": -1}, {"address": "nowhere"}, {"cluster": ""}])
 def test_a_state_is_valid_once_made(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
         state(**wrong)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import parse_read_options, parse_stream_options
 from pyspark_minimq.write_options import parse_write_options
+from support.cases import for_each
 
 PARSERS: list[Callable[[Mapping[str, str]], ConnectionOptions]] = [
     lambda given: parse_read_options(given).connection,
@@ -22,7 +23,7 @@ PARSERS: list[Callable[[Mapping[str, str]], ConnectionOptions]] = [
 ]
 
 
-@pytest.mark.parametrize("parse", PARSERS)
+@for_each("parse", PARSERS)
 def test_credentials_are_a_path_or_a_content(parse: Callable[[Mapping[str, str]], ConnectionOptions]) -> None:
     assert parse({"topic": "t"}) == ConnectionOptions()
     assert parse({"topic": "t", "nameserver": "a:1", "credentials": "/a.minimq"}) == ConnectionOptions(

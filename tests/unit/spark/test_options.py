@@ -27,6 +27,7 @@ from pyspark_minimq.option_table import Mode
 from pyspark_minimq.options import OPTIONS, ReadOptions, check_options, parse_read_options, parse_stream_options
 from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
 from pyspark_minimq.stream_planning import BatchLimits
+from support.cases import for_each
 
 NINES = "9" * 5000
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
@@ -181,7 +182,7 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
     assert "spark.read" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "reason"),
     [
         ({"topic": " , "}, "no topic is given"),
@@ -229,7 +230,7 @@ def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
         assert reason in stream_refusal(**options)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "reason"),
     [
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is '0': write a whole number above 0"),
@@ -267,7 +268,7 @@ def test_any_columns_in_any_order_can_be_chosen() -> None:
     assert checked_projection(MESSAGE_SCHEMA) is MESSAGE_SCHEMA
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("schema", "reason"),
     [
         (columns(), "the schema has no column"),

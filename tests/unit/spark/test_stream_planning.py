@@ -31,6 +31,7 @@ from pyspark_minimq.stream_planning import (
     limit_ends,
     look_ahead,
 )
+from support.cases import for_each
 
 A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
 AT_A, AT_B = Carrier("t", "a"), Carrier("t", "b")
@@ -122,7 +123,7 @@ def test_a_slave_that_knows_the_topic_as_it_was_changes_nothing() -> None:
     assert outlook.topic_ids[AT_A] == ID_7
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("bounds", "expected", "loss"),
     [
         (StoredOffsets(17, 20, ID_7), (17, 20), "offsets 15 to 16 of queue t/a/0 were deleted unread: it has 17 to 20"),
@@ -228,7 +229,7 @@ def test_it_waits_for_enough_but_not_for_ever() -> None:
     assert not is_too_little(0, BatchLimits(), 0.0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"end": None},

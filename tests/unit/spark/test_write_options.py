@@ -29,6 +29,7 @@ from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.write_options import WRITE_OPTIONS, WriteOptions, parse_write_options
+from support.cases import for_each
 
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
@@ -62,7 +63,7 @@ def column_refusal(ddl: str, topic: str | None = "t") -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("mode", Mode)
+@for_each("mode", Mode)
 def test_defaults(mode: Mode) -> None:
     assert parse_write_options({}, mode) == WriteOptions(
         connection=ConnectionOptions(),
@@ -135,7 +136,7 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
         assert parse_write_options(given, mode) == parse_write_options({}, mode)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("options", "text"),
     [
         ({"topics": "t"}, "unknown option 'topics': did you mean 'topic'? df.write has nameserver, credentials, "),
@@ -172,7 +173,7 @@ def test_a_stream_has_a_name_and_a_number_by_itself() -> None:
 # ---- Columns -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@for_each(
     "ddl",
     [
         "body binary",
@@ -192,7 +193,7 @@ def test_columns_that_can_be_written(ddl: str) -> None:
     check_columns(columns(ddl), "t")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("ddl", "text"),
     [
         ("tag string", "there is no column 'body': make one, for example with selectExpr("),
