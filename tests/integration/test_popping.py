@@ -14,7 +14,6 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_proto.v1 import broker_pb2
-from support.cases import for_each
 from support.chance import SEED
 from support.raw_popper import Popped, RawPopper, popped
 from support.raw_sender import RawSender
@@ -132,7 +131,7 @@ def test_leased_and_popped_members_do_not_mix_and_a_group_switches(
         assert offsets(wait_until(taken, 60)) == [*range(60, 100)]
 
 
-@for_each(
+@pytest.mark.parametrize(
     ("what", "told"),
     [
         ({"takes": [{"topic": "t", "max_messages": 0, "max_bytes": 1, "invisible_ms": 1000}]}, "max_messages"),
