@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -314,6 +316,36 @@ def test_a_read_goes_on_at_the_next_master(tmp_path: Path) -> None:
         assert sorted(map(int, found)) == list(range(30_000))
         master.start()
         wait_for_master(own)
+
+
+#: Reads a topic twice, and tells how often the second time a module was looked for that is not there.
+_WITHOUT_DATEUTIL = """
+import sys
+
+class Absent:
+    times = 0
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "dateutil":
+            self.times += 1
+            raise ModuleNotFoundError(name)
+
+absent = Absent()
+sys.meta_path.insert(0, absent)
+from minimq.arrow import read_table
+
+read_table(sys.argv[1], sys.argv[2])
+absent.times = 0
+print(read_table(sys.argv[1], sys.argv[2]).num_rows, absent.times)
+"""
+
+
+def test_no_batch_looks_for_modules_that_are_not_there(cluster: LocalCluster, topic: str) -> None:
+    """Arrow does for values without a type, and a Ctrl-C in such an import is lost."""
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x", "tag", ["key"], {"name": "value"})] * 3_000)
+    script = [sys.executable, "-c", _WITHOUT_DATEUTIL, topic, cluster.nameserver]
+    assert subprocess.run(script, capture_output=True, timeout=60, check=True).stdout == b"3000 0\n"
 
 
 def test_a_large_body_and_a_topic_without_messages(cluster: LocalCluster, topic: str) -> None:

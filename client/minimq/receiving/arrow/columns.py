@@ -227,8 +227,8 @@ def _queue_id(part: _Part, kind: pa.DataType) -> pa.Array:
 
 def _offset(part: _Part, _: pa.DataType) -> pa.Array:
     if part.records.origins is not None:
-        return pc.add(pa.array(part.numbers, pa.int64()), part.batch.base_offset)
-    return pc.add(_counting(_capacity(part), 1)[: part.size], part.batch.base_offset + part.first)
+        return pc.add(pa.array(part.numbers, pa.int64()), _int64(part.batch.base_offset))
+    return pc.add(_counting(_capacity(part), 1)[: part.size], _int64(part.batch.base_offset + part.first))
 
 
 def _body(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -256,7 +256,7 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     longest = pc.max(pc.binary_length(joined)).as_py()
     if longest > MAX_METADATA_BYTES:  # the parts would take far more than the text
         raise ValueError(f"a record has {longest} bytes of keys")
-    present = pc.not_equal(pc.binary_length(joined), 0)
+    present = pc.not_equal(pc.binary_length(joined), pa.scalar(0, pa.int32()))
     if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
         return pa.ListArray.from_arrays(_counting(_capacity(part) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
     split = pc.split_pattern(joined, SEPARATOR)  # a record without keys gets one part here, the empty text
@@ -281,15 +281,20 @@ def _born_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
     first_ms = part.records.header.born_first_ms
     later_ms = _numbers(part, Section.BORN)
     if later_ms is None:
-        return pa.repeat(first_ms * 1000, part.size).view(kind)
-    return pc.multiply(pc.add(later_ms.cast(pa.int64()), first_ms), 1000).view(kind)
+        return pa.repeat(_int64(first_ms * 1000), part.size).view(kind)
+    return pc.multiply(pc.add(later_ms.cast(pa.int64()), _int64(first_ms)), _int64(1000)).view(kind)
 
 
 def _store_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
     if part.records.origins is not None and part.records.origins.origins:
         times = [origin.stored_ms * 1000 for origin, records in _runs(part.records.origins, part) for _ in records]
         return pa.array(times, pa.int64()).view(kind)
-    return pa.repeat(part.batch.stored_ms * 1000, part.size).view(kind)
+    return pa.repeat(_int64(part.batch.stored_ms * 1000), part.size).view(kind)
+
+
+def _int64(value: int) -> pa.Scalar:
+    """Return a number for Arrow, which tries to import dateutil each time that it gets one without a type."""
+    return pa.scalar(value, pa.int64())
 
 
 def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:

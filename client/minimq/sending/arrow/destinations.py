@@ -22,6 +22,7 @@ KeyQueue = Callable[[str], Callable[[str], MessageQueue] | None]
 #: Longer keys are hashed one by one.
 _LONGEST: Final = 64
 _THIRTY_ONE: Final = pa.scalar(31, pa.int32())
+_NOTHING: Final = pa.scalar(0, pa.int32())
 
 #: What becomes part of a message.
 _CONTENT: Final = ("body", "tag", "keys", "properties")
@@ -210,13 +211,14 @@ def _hashes(keys: pa.Array) -> pa.Array:
     # All keys at once, place by place. Arrow's numbers overflow as Java's do.
     starts = pa.Array.from_buffers(pa.int32(), len(keys), [None, keys.buffers()[1]], offset=keys.offset)
     content = keys.buffers()[2]
-    hashes = pa.repeat(pa.scalar(0, pa.int32()), len(keys))
+    hashes = pa.repeat(_NOTHING, len(keys))
     if longest == 0:
         return hashes
     units = pa.Array.from_buffers(pa.uint8(), content.size, [None, content])
     for place in range(longest):
         # Keys that are shorter take any unit, and keep what they have.
-        within = pc.greater(lengths, place)
-        taken = units.take(pc.if_else(within, pc.add(starts, pa.scalar(place, pa.int32())), 0)).cast(pa.int32())
+        at = pa.scalar(place, pa.int32())
+        within = pc.greater(lengths, at)
+        taken = units.take(pc.if_else(within, pc.add(starts, at), _NOTHING)).cast(pa.int32())
         hashes = pc.if_else(within, pc.add(pc.multiply(hashes, _THIRTY_ONE), taken), hashes)
     return hashes
