@@ -321,7 +321,7 @@ def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
         f"{PREFIX}_half_transactions_ended_total",
         "Transactions with half messages that ended: committed, rolled back, or expired.",
         ("outcome",),
-        (((str(outcome),), done.halves_ended[str(outcome)]) for outcome in HalfOutcome),
+        (((str(outcome),), done.halves_ended[outcome]) for outcome in HalfOutcome),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from minimq_broker.core.held.staged_batches import HalfOutcome
 from minimq_common.serving.histogram import SECONDS, Histogram
 
 
@@ -36,7 +37,7 @@ class Counters:
     delayed_lost: int = 0
     compaction_rounds: int = 0
     compaction_removed: int = 0
-    halves_ended: Counter[str] = field(default_factory=Counter)
+    halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
     half_checks: int = 0
     #: Transactions that no producer is asked about any longer.
     halves_undecided: int = 0

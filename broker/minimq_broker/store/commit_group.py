@@ -244,7 +244,7 @@ class CommitGroup:
             more = Staged(1, len(entry), int(is_new))
             limits = self._staging or StagingLimits()
             check_room(limits, (table.open, self._staged_count), transaction.name, producer_id, more)
-            self._staged_count.add(transaction.name, producer_id, more)
+            self._staged_count.add(transaction.name, producer_id, 1, len(entry), int(is_new))
             found = StagedBatch(self.end, len(entry), *queue, self.now_ms, producer_id, sequence)
             parts.setdefault(producer_id, {})[sequence] = found
             self.append(entry, BatchStaged(transaction, producer_id, sequence, found))

@@ -6,10 +6,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
-
-import lmdb
 
 from minimq_broker.core.state import QueueKey
 from minimq_broker.store.lmdb_file import DAMAGE
@@ -19,6 +18,7 @@ from minimq_broker.store.upkeep.log_marks import DamageMarks
 from minimq_common.errors import CorruptEntry, SystemBusy
 
 T = TypeVar("T")
+_START_OF = attrgetter("start")
 
 
 class LogReader:
@@ -68,9 +68,12 @@ class LogReader:
 
     def begins_at(self, position: int) -> bool:
         """Return whether an entry begins at a log position, or the log ends there."""
-        starts = [segment.start for segment in self.segments]
-        index = bisect_right(starts, position) - 1
-        return index >= 0 and (self.segments[index].entry_at(position) is not None or position == self.end)
+        segment = self._segment_of(position)
+        return segment is not None and (segment.entry_at(position) is not None or position == self.end)
+
+    def _segment_of(self, position: int) -> Segment | None:
+        index = bisect_right(self.segments, position, key=_START_OF) - 1
+        return self.segments[index] if index >= 0 else None
 
     def next_position(self, position: int) -> int:
         """Return the first log position from one on at which an entry begins, if a rewriting has left out others."""
@@ -82,19 +85,19 @@ class LogReader:
 
     def entry_at(self, position: int) -> bytes:
         """Return the entry that begins at a log position. Raises `CorruptEntry` when none does that can be read."""
-        try:
-            with closing(self.entries(position)) as entries:
-                at, entry = next(entries, (-1, memoryview(b"")))
-                if at == position:
-                    return bytes(entry)
-        except (lmdb.CorruptedError, lmdb.PageNotFoundError) as error:
-            raise CorruptEntry(f"the entry at position {position} cannot be read: {error}") from error
+        segment = self._segment_of(position)
+        if segment is not None:
+            try:
+                if (entry := segment.entry_at(position)) is not None:
+                    return entry
+            except DAMAGE as error:
+                self.report_damage(segment.start, str(error))
+                raise CorruptEntry(f"the entry at position {position} cannot be read: {error}") from error
         raise CorruptEntry(f"no entry begins at position {position} of the log, which begins at {self.start}")
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on, over all segments."""
-        starts = [segment.start for segment in self.segments]
-        first = max(bisect_right(starts, position) - 1, 0)
+        first = max(bisect_right(self.segments, position, key=_START_OF) - 1, 0)
         for segment in self.segments[first:]:
             try:
                 yield from segment.entries(position)
@@ -112,9 +115,7 @@ class LogReader:
         for segment in self._segments_from(queue, offset):
             if left is None:
                 break
-            part = self._ask(
-                segment, partial(Segment.read, queue=queue, offset=offset, limits=left), ReadResult([], offset, 0)
-            )
+            part = self._ask(segment, partial(Segment.read, queue=queue, offset=offset, limits=left))
             if part.begins_at > offset and self._lacks(queue, offset):
                 if rows:
                     break
@@ -146,7 +147,7 @@ class LogReader:
         if self.complete_from == self.start:
             return False
         for segment in reversed(self.segments):
-            before = self._ask(segment, lambda segment: segment.row_before(queue, offset), None)
+            before = self._ask(segment, lambda segment: segment.row_before(queue, offset))
             if before is not None:
                 return before.position < self.complete_from
         return True
@@ -181,12 +182,12 @@ class LogReader:
 
     def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:
         for segment in segments:
-            found = self._ask(segment, question, None)
+            found = self._ask(segment, question)
             if found is not None:
                 return found
         return None
 
-    def _ask(self, segment: Segment, question: Callable[[Segment], T], without: T) -> T:
+    def _ask(self, segment: Segment, question: Callable[[Segment], T]) -> T:
         if self.damage.refuses(segment.start):
             raise SystemBusy(
                 f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master"

@@ -9,7 +9,7 @@ import pytest
 
 from minimq_broker.core.held import half_outcomes
 from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
-from minimq_broker.core.held.staging import StagingLimits
+from minimq_broker.core.held.staging import Staged, StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store.held import half_drafts
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
@@ -105,7 +105,7 @@ def test_a_topic_that_goes_takes_its_half_messages_along(store: OpenStore) -> No
     assert [*store.state.transactions.open_halves()] == [("@g", 1)]
     assert store.end_half("@g", 1, COMMITTED, batches=2) is EXPIRED  # all or none
     assert store.end_half("@g", 2, COMMITTED, batches=1) is EXPIRED
-    assert store.state.transactions.open.all == (0, 0, 0)
+    assert store.state.transactions.open.all == Staged()
 
 
 def test_they_share_the_room_with_all_that_is_staged(store: OpenStore) -> None:

@@ -371,7 +371,9 @@ class Brokers:
         sizes = sum(batch.size for batch in open_batches)
         assert of.open.all == Staged(len(open_batches), sizes, len(stages))
         for parties in (set("xyz"), {7, 8}):
-            assert sum(of.open.of(party).batches for party in parties) == len(open_batches)
+            assert sum(of.open.parties[party].batches for party in parties if party in of.open.parties) == len(
+                open_batches
+            )
         assert sum(of.of_name(name)[0] for name in "xyz") == of.count
         assert len({batch.position for batch in open_batches + waiting}) == of.count
         assert all(of.needed_from <= batch.position for batch in waiting)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
-
-from minimq_broker.core.held.staging import Staged
 
 
 class TransactionId(NamedTuple):
@@ -28,6 +27,11 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stored_ms: int
     producer_id: int
     sequence: int
+
+
+#: Bytes of the entry of a staged batch; and its number.
+size_of = attrgetter("size")
+_SEQUENCE_OF = attrgetter("sequence")
 
 
 class HalfOutcome(IntEnum):
@@ -67,14 +71,14 @@ class Stage(msgspec.Struct, array_like=True):
     prepared: bool = False
 
     @property
-    def staged(self) -> Staged:
-        """The size of it."""
-        return Staged(len(self.batches), sum(batch.size for batch in self.batches.values()), 1)
+    def size(self) -> int:
+        """Bytes of the entries."""
+        return sum(map(size_of, self.batches.values()))
 
     @property
     def in_order(self) -> list[StagedBatch]:
         """The batches, in the order in which they were sent. Any thread may ask."""
-        return [batch for _, batch in sorted(self.batches.copy().items())]
+        return sorted(self.batches.copy().values(), key=_SEQUENCE_OF)
 
     @property
     def began_ms(self) -> int:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+
+import msgspec
 
 from minimq_common.errors import SystemBusy
 
@@ -32,16 +33,12 @@ class StagingLimits:
     parts: int = 50_000
 
 
-class Staged(NamedTuple):
+class Staged(msgspec.Struct, gc=False):
     """An amount of what is staged; see `StagingLimits`."""
 
     batches: int = 0
     size: int = 0
     parts: int = 0
-
-    def plus(self, other: Staged) -> Staged:
-        """Return the sum."""
-        return Staged(self.batches + other.batches, self.size + other.size, self.parts + other.parts)
 
     def fullness(self, limits: StagingLimits) -> float:
         """Return how full the room is, from 0 to 1: by whatever is scarcest."""
@@ -49,61 +46,60 @@ class Staged(NamedTuple):
 
 
 _NOTHING = Staged()
+#: How an amount of each is called in errors.
+_UNITS = {"batches": "staged batches", "size": "bytes of staged batches", "parts": "open parts"}
 
 
 class StagedCount:
     """Counts what is staged: all of it, and what each name and each producer has."""
 
     def __init__(self) -> None:
-        self.all = _NOTHING
-        self._of: dict[str | int, Staged] = {}
+        #: None stands for all of them. Without those that have nothing.
+        self.parties: dict[str | int | None, Staged] = {}
 
-    def add(self, name: str, producer_id: int, more: Staged) -> None:
+    @property
+    def all(self) -> Staged:
+        """All that is staged."""
+        return self.parties.get(None, _NOTHING)
+
+    def add(self, name: str, producer_id: int, batches: int, size: int, parts: int = 0) -> None:
         """Count what comes, or goes when it is negative."""
-        self.all = self.all.plus(more)
-        for party in (name, producer_id):
-            now = self._of.get(party, _NOTHING).plus(more)
-            if any(now):
-                self._of[party] = now
-            else:
-                self._of.pop(party, None)
-
-    def of(self, party: str | int) -> Staged:
-        """Return what a name has, or a producer."""
-        return self._of.get(party, _NOTHING)
+        for party in (None, name, producer_id):
+            own = self.parties.setdefault(party, Staged())
+            own.batches += batches
+            own.size += size
+            own.parts += parts
+            if not own.batches and not own.parts:
+                del self.parties[party]
 
 
 def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, producer_id: int, more: Staged) -> None:
     """Raise `SystemBusy` when there is no room for more."""
-    of_all = of_name = of_producer = _NOTHING
-    for count in counts:
-        if count.all != _NOTHING:
-            of_all, of_name = of_all.plus(count.all), of_name.plus(count.of(name))
-            of_producer = of_producer.plus(count.of(producer_id))
-    for at, limit in enumerate((limits.batches, limits.size, limits.parts)):
-        wanted, free = more[at], limit - of_all[at]
+    for unit, words in _UNITS.items():
+        wanted, limit = getattr(more, unit), getattr(limits, unit)
         if not wanted:
             continue
+        free, of_name, of_producer = limit, 0, 0
+        for count in counts:
+            free -= getattr(count.parties.get(None, _NOTHING), unit)
+            of_name += getattr(count.parties.get(name, _NOTHING), unit)
+            of_producer += getattr(count.parties.get(producer_id, _NOTHING), unit)
         if wanted > free:
             raise SystemBusy(
                 "staged batches wait for the end of their transactions, and there is no room for more "
-                f"({_amount(at, limit)} at most): they go when these are committed, or expire, idle ones the "
+                f"({limit:,} {words} at most): they go when these are committed, or expire, idle ones the "
                 "sooner the less room there is; send larger batches, and commit or end open transactions",
                 limit="staged",
             )
-        if max(of_name[at], of_producer[at]) + wanted > free:
-            is_name = of_name[at] + wanted > free
-            words = f"transaction name {name!r}" if is_name else f"producer {producer_id:016x}"
-            own = of_name[at] if is_name else of_producer[at]
+        if max(of_name, of_producer) + wanted > free:
+            is_name = of_name + wanted > free
+            party = f"transaction name {name!r}" if is_name else f"producer {producer_id:016x}"
+            own = of_name if is_name else of_producer
             raise SystemBusy(
-                f"{words} has {_amount(at, own)} that wait for the end of their transaction, and not more than "
+                f"{party} has {own:,} {words} that wait for the end of their transaction, and not more than "
                 f"this is left for all others: commit or end open transactions, or send larger batches",
                 limit="staged",
             )
-
-
-def _amount(at: int, number: int) -> str:
-    return (f"{number:,} staged batches", f"{number:,} bytes of staged batches", f"{number:,} open parts")[at]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from copy import copy
 from heapq import nsmallest
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -35,8 +37,9 @@ from minimq_broker.core.held.staged_batches import (
     StagedBatch,
     StageKey,
     TransactionId,
+    size_of,
 )
-from minimq_broker.core.held.staging import IdleExpiry, Staged, StagedCount, StagingLimits
+from minimq_broker.core.held.staging import IdleExpiry, StagedCount, StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
@@ -45,6 +48,7 @@ from minimq_common.names import is_half_name
 MAX_NAMES = 100_000
 #: Bytes of decisions, each of which says all that its transaction has at any broker.
 MAX_DECISION_BYTES = 64 << 20
+_POSITION_OF = attrgetter("position")
 
 
 class TransactionTable:
@@ -112,7 +116,10 @@ class TransactionTable:
 
     def staged(self, transaction: TransactionId) -> list[StagedBatch]:
         """Return the batches of a transaction with half messages that has not ended, in their order."""
-        return [batch for stage in self.parts(transaction).values() for batch in stage.in_order]
+        found: list[StagedBatch] = []
+        for stage in self._stages.get(transaction, {}).values():
+            found += stage.in_order
+        return found
 
     def ending(self, name: str) -> Ending | None:
         """Return how the latest transaction of a name ended, None when none has."""
@@ -175,10 +182,10 @@ class TransactionTable:
     def of_name(self, name: str) -> tuple[int, int]:
         """Return how many batches of a name are staged and not published yet, and the bytes of their entries."""
         ending = self._endings.get(name)
-        sizes = [batch.size for batch in ending.waiting] if ending else []
+        sizes = [*map(size_of, ending.waiting)] if ending else []
         for number in self._numbers.get(name, ()):
             for stage in self._stages[TransactionId(name, number)].values():
-                sizes += (batch.size for batch in stage.batches.values())
+                sizes += map(size_of, stage.batches.values())
         return len(sizes), sum(sizes)
 
     def older(self, before_ms: int, most: int) -> tuple[TransactionId, ...]:
@@ -196,7 +203,7 @@ class TransactionTable:
 
     def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
         """Return the transactions that have been idle for too long for what room there is, the idlest first."""
-        there = self.open.all
+        there = copy(self.open.all)
         if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
             return ()
         newest = {
@@ -210,7 +217,9 @@ class TransactionTable:
                 break
             found.append(transaction)
             for stage in self._stages[transaction].values():
-                there = there.plus(Staged(*(-number for number in stage.staged)))
+                there.batches -= len(stage.batches)
+                there.size -= stage.size
+                there.parts -= 1
         return tuple(found)
 
     # ---- changing ----------------------------------------------------------------------------------
@@ -256,7 +265,7 @@ class TransactionTable:
     def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
         ending.batches += batches
         self._waiting_count += len(batches)
-        self._waiting_size += sum(batch.size for batch in batches)
+        self._waiting_size += sum(map(size_of, batches))
         self._changed.add(("ended", name))
         self._note(name, ending, at)
 
@@ -264,13 +273,13 @@ class TransactionTable:
         transaction, producer_id, sequence, batch = staged
         parts = self._parts_of(transaction)
         stage = parts.get(producer_id)
-        more = Staged(1, batch.size, int(stage is None))
+        is_new = stage is None
         if stage is None:
             stage = parts[producer_id] = Stage()
-        elif (former := stage.batches.get(sequence)) is not None:
-            more = more.plus(Staged(-1, -former.size))
+        former = stage.batches.get(sequence)
         stage.batches[sequence] = batch
-        self.open.add(transaction.name, producer_id, more)
+        gone = (0, 0) if former is None else (1, former.size)
+        self.open.add(transaction.name, producer_id, 1 - gone[0], batch.size - gone[1], int(is_new))
         self._changed.add(("staged", *transaction, producer_id))
 
     def _parts_of(self, transaction: TransactionId) -> dict[int, Stage]:
@@ -289,7 +298,7 @@ class TransactionTable:
             stage = self.parts(TransactionId(name, decided.number)).get(part.producer_id, Stage())
             found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]
             decided_on += found
-            self.open.add(name, part.producer_id, Staged(-len(found), -sum(batch.size for batch in found)))
+            self.open.add(name, part.producer_id, -len(found), -sum(map(size_of, found)))
         older = [number for number in self._numbers.get(name, ()) if number <= decided.number]
         self._drop_all(TransactionId(name, number) for number in older)
         self._decision_bytes += len(decided.decision) - len(ending.decision)
@@ -310,7 +319,7 @@ class TransactionTable:
             return
         batches = ending.batches[ending.published : ending.published + count]
         self._waiting_count -= len(batches)
-        self._waiting_size -= sum(batch.size for batch in batches)
+        self._waiting_size -= sum(map(size_of, batches))
         ending.published += len(batches)
         self._changed.add(("ended", name))
         if ending.published == len(ending.batches):
@@ -326,7 +335,7 @@ class TransactionTable:
             if len(kept) < len(waiting):
                 ending.batches, ending.published = kept, 0
                 self._waiting_count -= len(waiting) - len(kept)
-                self._waiting_size -= sum(batch.size for batch in waiting) - sum(batch.size for batch in kept)
+                self._waiting_size -= sum(map(size_of, waiting)) - sum(map(size_of, kept))
                 self._changed.add(("ended", name))
                 self._note(name, ending, at)
 
@@ -338,7 +347,7 @@ class TransactionTable:
                     self._drop(transaction, producer_id)
                 elif gone:
                     size = sum(stage.batches.pop(sequence).size for sequence in gone)
-                    self.open.add(transaction.name, producer_id, Staged(-len(gone), -size))
+                    self.open.add(transaction.name, producer_id, -len(gone), -size)
                     self._changed.add(("staged", *transaction, producer_id))
 
     def _drop_all(self, transactions: Iterable[TransactionId]) -> None:
@@ -348,8 +357,8 @@ class TransactionTable:
 
     def _drop(self, transaction: TransactionId, producer_id: int) -> None:
         parts = self._stages[transaction]
-        gone = parts.pop(producer_id).staged
-        self.open.add(transaction.name, producer_id, Staged(*(-number for number in gone)))
+        gone = parts.pop(producer_id)
+        self.open.add(transaction.name, producer_id, -len(gone.batches), -gone.size, -1)
         self._changed.add(("staged", *transaction, producer_id))
         if not parts:
             del self._stages[transaction]
@@ -362,7 +371,7 @@ class TransactionTable:
         pins = self.unpublished.copy()
         pin = pins.pop(name, NOTHING_NEEDED)
         if ending.published < len(ending.batches):
-            pins[name] = min((pin, *(batch.position for batch in ending.waiting)))
+            pins[name] = min((pin, *map(_POSITION_OF, ending.waiting)))
         else:
             ending.batches, ending.published = [], 0
             if is_half_name(name):  # there is nothing to remember of a name
@@ -406,14 +415,14 @@ class TransactionTable:
     def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:
         """Take such a row in; they may come in any order."""
         stage = self._parts_of(TransactionId(name, number))[producer_id] = msgspec.convert(row, Stage)
-        self.open.add(name, producer_id, stage.staged)
+        self.open.add(name, producer_id, len(stage.batches), stage.size, 1)
 
     def load_ending(self, row: Any, name: str) -> None:
         """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
         ending = self._endings[name] = msgspec.convert(row, Ending)
         waiting = list(ending.waiting)
         self._waiting_count += len(waiting)
-        self._waiting_size += sum(batch.size for batch in waiting)
+        self._waiting_size += sum(map(size_of, waiting))
         self._decision_bytes += len(ending.decision)
         self._note(name, ending, 0)
         self._ordered = False

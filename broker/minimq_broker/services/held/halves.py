@@ -95,7 +95,7 @@ class HalfService(PeriodicTask):
 
     def _ended(self, job: EndJob) -> None:
         if job.is_new:
-            self._engine.counters.halves_ended[str(job.stands)] += 1
+            self._engine.counters.halves_ended[job.stands] += 1
         if job.leaves_some:
             self._publish_rest()
 

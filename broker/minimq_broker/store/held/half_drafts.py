@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from minimq_broker.core.facts import HalfEnded
 from minimq_broker.core.held.half_outcomes import ended
-from minimq_broker.core.held.staged_batches import HalfOutcome, StagedBatch, TransactionId
+from minimq_broker.core.held.staged_batches import HalfOutcome, StagedBatch, TransactionId, size_of
 from minimq_broker.core.held.transactions import TransactionTable, check_producer
 from minimq_broker.store.jobs import Job
 from minimq_broker.store.log_reader import LogReader
@@ -43,13 +43,13 @@ class EndJob(Job):
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
         """End it, and publish what is committed along with that if it is not too much."""
-        if not group.halves.end(self):
+        staged = group.halves.end(self)
+        if not self.is_new:
             return
         assert self.stands is not None
         group.add(HalfEnded(*self.transaction, self.stands))
         if self.stands is not HalfOutcome.COMMITTED:
             return
-        staged = group.state.transactions.staged(self.transaction)
         if group.refusal is None and group.halves.may_publish(self.transaction, staged):
             if staged:
                 group.publish(self.transaction, staged, log)
@@ -79,18 +79,19 @@ class HalfDrafts:
                 raise ended(transaction, self._ended[transaction])
             check_producer(transaction, producer_id, self._staged.get(transaction, {}))
 
-    def end(self, job: EndJob) -> bool:
-        """Decide a job; return whether its outcome is new."""
+    def end(self, job: EndJob) -> Sequence[StagedBatch]:
+        """Decide a job; return what was staged for it before the group."""
         transaction = job.transaction
         job.stands = self._ended.get(transaction) or self._table.outcomes.of(transaction)
-        there = len(self._table.staged(transaction)) + sum(map(len, self._staged.get(transaction, {}).values()))
+        staged = self._table.staged(transaction)
+        there = len(staged) + sum(map(len, self._staged.get(transaction, {}).values()))
         if job.stands is not None or not (there or job.batches):
-            return False
+            return staged
         is_whole = there == (job.batches or there)
         job.stands = HalfOutcome.EXPIRED if job.wanted is HalfOutcome.COMMITTED and not is_whole else job.wanted
         job.is_new = True
         self._ended[transaction] = job.stands
-        return True
+        return staged
 
     def may_publish(self, transaction: TransactionId, batches: Sequence[StagedBatch]) -> bool:
         """Tell whether the group publishes what a commit has staged before, which counts for its bounds."""
@@ -98,7 +99,7 @@ class HalfDrafts:
             return False
         if self._staged.get(transaction):
             return False  # their entries cannot be read yet
-        number, size = self._published + len(batches), self._published_bytes + sum(batch.size for batch in batches)
+        number, size = self._published + len(batches), self._published_bytes + sum(map(size_of, batches))
         if number > MAX_PUBLISHED or size > MAX_PUBLISHED_BYTES:
             return False
         self._published, self._published_bytes = number, size
