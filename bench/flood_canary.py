@@ -92,7 +92,7 @@ class NameServerCanary:
         table = nameserver_pb2.RegisterRequest(
             cluster="default", broker_name="canary", address="canary:1", data_version=1, permission=6
         )
-        table.topics.add(topic="canary", read_queues=4, write_queues=4, permission=6)
+        table.groups.add(topics=["canary"], read_queues=4, write_queues=4, permission=6)
         self._tell = self._registered(self._channels[0], table)
         self._calm_tell = self._registered(self._channels[4], table)  # a stream that nothing refers to ends
         self._known: controller_pb2.ReplicaSet | None = None

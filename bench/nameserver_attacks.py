@@ -77,10 +77,7 @@ def _table(
         address=address or f"{name}:1",
         data_version=version,
         permission=6,
-        topics=[
-            nameserver_pb2.TopicConfig(topic=topic, read_queues=queues, write_queues=queues, permission=6)
-            for topic in topics
-        ],
+        groups=[nameserver_pb2.TopicGroup(topics=topics, read_queues=queues, write_queues=queues, permission=6)],
     )
 
 
@@ -154,8 +151,8 @@ async def unread_watches(address: str) -> None:
     async def change(number: int) -> None:
         table = tables[number]
         table.data_version += 1
-        for config in table.topics:
-            config.read_queues = 4 + table.data_version % 4
+        for group in table.groups:
+            group.read_queues = 4 + table.data_version % 4
         try:
             await brokers[number].tell(table)
         except (grpc.RpcError, asyncio.InvalidStateError):

@@ -96,9 +96,7 @@ class SimulatedBroker:
             address=f"10.0.0.{number}:10911",
             data_version=1,
             permission=6,
-            topics=[
-                nameserver_pb2.TopicConfig(topic=topic, read_queues=4, write_queues=4, permission=6) for topic in topics
-            ],
+            groups=[nameserver_pb2.TopicGroup(topics=topics, read_queues=4, write_queues=4, permission=6)],
         )
         self._turn = asyncio.Lock()
 
@@ -114,9 +112,12 @@ class SimulatedBroker:
 
     async def change(self, topic: str) -> None:
         """One topic gets a queue more; the whole table is told, as brokers do."""
-        config = self._table.topics[self.topics.index(topic)]
-        config.read_queues += 1
-        config.write_queues += 1
+        former = next(group for group in self._table.groups if topic in group.topics)
+        queues = former.read_queues + 1
+        former.topics.remove(topic)
+        alike = [group for group in self._table.groups if group.read_queues == queues]
+        group = alike[0] if alike else self._table.groups.add(read_queues=queues, write_queues=queues, permission=6)
+        group.topics.append(topic)
         self._table.data_version += 1
         await self._tell(self._table)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import defaultdict
 from contextlib import AsyncExitStack
 from dataclasses import fields
 from functools import partial
@@ -352,6 +353,9 @@ class Broker:
     def _describe(self) -> nameserver_pb2.RegisterRequest:
         assert self._engine is not None  # it is closed after the registration has ended
         data_version, state = self._engine.tables.data_version, self._engine.state
+        alike = defaultdict[tuple[int, ...], list[str]](list)
+        for topic in state.topics.copy().values():
+            alike[topic.read_queues, topic.write_queues, topic.permission, topic.key_queues].append(topic.name)
         return nameserver_pb2.RegisterRequest(
             cluster=self._options.cluster,
             broker_name=self._options.name,
@@ -359,15 +363,11 @@ class Broker:
             address=self._options.advertise or self._address,
             data_version=data_version,
             permission=state.permission,
-            topics=[
-                nameserver_pb2.TopicConfig(
-                    topic=topic.name,
-                    read_queues=topic.read_queues,
-                    write_queues=topic.write_queues,
-                    permission=topic.permission,
-                    key_queues=topic.key_queues,
+            groups=[
+                nameserver_pb2.TopicGroup(
+                    topics=names, read_queues=reads, write_queues=writes, permission=permission, key_queues=keys
                 )
-                for topic in state.topics.copy().values()
+                for (reads, writes, permission, keys), names in alike.items()
             ],
         )
 

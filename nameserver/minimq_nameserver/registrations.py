@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Container
 from dataclasses import dataclass
+from itertools import filterfalse
 from typing import Any
 
 import grpc.aio
@@ -19,6 +20,7 @@ from minimq_common.names import check_topic
 from minimq_common.serving.periodic import slices
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import permission_from_wire, queue_data
+from minimq_common.wire.protocol_bounds import MAX_TOPICS
 from minimq_nameserver.route_table import BrokerState, Change, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
@@ -155,15 +157,24 @@ class Registrations:
 
 
 async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
-    """Return what a broker tells; look-ups are answered between two slices of its topics."""
+    """Return what a broker tells; look-ups are answered between two slices of its topics.
+
+    Nearly all of its work on the names is done in C: a broker tells its whole table again when a topic changes.
+    """
     topics: dict[str, QueueData] = {}
-    async for part in slices(request.topics):
-        for config in part:
-            topic = sys.intern(config.topic)  # many brokers carry it, and each of them sends it again and again
-            if topic not in known_topics:
-                check_topic(topic)
-            counts = config.read_queues, config.write_queues
-            topics[topic] = _queue_data(request.broker_name, *counts, config.permission, config.key_queues)
+    async for part in slices(request.groups):
+        for group in part:
+            counts = group.read_queues, group.write_queues
+            data = _queue_data(request.broker_name, *counts, group.permission, group.key_queues)
+            async for names in slices(group.topics):
+                for name in filterfalse(known_topics.__contains__, names):
+                    check_topic(name)
+                # Interned: many brokers carry a topic, and each of them sends it again and again.
+                topics.update(dict.fromkeys(map(sys.intern, names), data))
+            if len(topics) > MAX_TOPICS:
+                raise InvalidArgument(
+                    f"broker {request.broker_name} has over {MAX_TOPICS:,} topics, which is the limit"
+                )
     return BrokerState(
         cluster=request.cluster,
         broker_name=request.broker_name,
@@ -175,6 +186,6 @@ async def read_registration(request: nameserver_pb2.RegisterRequest, known_topic
     )
 
 
-# Most topics of a broker look alike: one object for all of them, in this registration and the next, saves memory and
-# makes the comparison of two registrations quick.
+# One object for all topics that are alike, in this registration and the next, saves memory and makes the comparison of
+# two registrations quick.
 _queue_data = functools.lru_cache(maxsize=1 << 14)(queue_data)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
+from itertools import compress
+from operator import is_not
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
@@ -334,7 +336,8 @@ def _full(state: BrokerState, why: str) -> SystemBusy:
 
 
 def _changed_topics(before: Mapping[str, QueueData], after: Mapping[str, QueueData]) -> set[str]:
-    return {topic for topic, data in after.items() if (known := before.get(topic)) is not data and known != data}
+    others = compress(after, map(is_not, map(before.get, after), after.values()))  # nearly all are the same object
+    return {topic for topic in others if before.get(topic) != after[topic]}
 
 
 def _restrict(topics: Mapping[str, QueueData], allowed: Permission) -> Mapping[str, QueueData]:

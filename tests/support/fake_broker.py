@@ -68,9 +68,8 @@ class FakeBroker:
 
     def carry(self, *topics: str) -> None:
         """Replace the topics, and wait until the connected name servers show those of a master."""
-        del self.request.topics[:]
-        for topic in topics:
-            self.request.topics.add(topic=topic, read_queues=4, write_queues=4, permission=6)
+        del self.request.groups[:]
+        self.request.groups.add(topics=topics, read_queues=4, write_queues=4, permission=6)
         self.request.data_version += 1
         self._loop.call(self.registration.changed)
         if not self.request.broker_id:

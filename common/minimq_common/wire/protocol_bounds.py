@@ -55,7 +55,7 @@ MAX_REPLIES = _of(attend_pb2.InboxReplies, "count", options_pb2.max)
 MAX_CORRELATION_ID = int(options_pb2.CORRELATION_ID)
 
 #: Topics that one broker carries, whatever its options say; its own bound is `--max-topics`.
-MAX_TOPICS = _of(nameserver_pb2.RegisterRequest, "topics")
+MAX_TOPICS = _of(nameserver_pb2.TopicGroup, "topics")
 #: Topics that one client watches.
 MAX_WATCHED = _of(nameserver_pb2.WatchRoutesRequest, "topics")
 

@@ -148,34 +148,37 @@ class TopicRoute(google.protobuf.message.Message):
 global___TopicRoute = TopicRoute
 
 @typing.final
-class TopicConfig(google.protobuf.message.Message):
-    """One topic as a broker has it."""
+class TopicGroup(google.protobuf.message.Message):
+    """One topic as a broker has it.
+    Topics of a broker that are alike, as most are: so their names are all that a name server reads of each.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    TOPIC_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
     READ_QUEUES_FIELD_NUMBER: builtins.int
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     KEY_QUEUES_FIELD_NUMBER: builtins.int
-    topic: builtins.str
     read_queues: builtins.int
     write_queues: builtins.int
     permission: builtins.int
     key_queues: builtins.int
     """As in `QueueData`."""
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
-        topic: builtins.str = ...,
+        topics: collections.abc.Iterable[builtins.str] | None = ...,
         read_queues: builtins.int = ...,
         write_queues: builtins.int = ...,
         permission: builtins.int = ...,
         key_queues: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["key_queues", b"key_queues", "permission", b"permission", "read_queues", b"read_queues", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["key_queues", b"key_queues", "permission", b"permission", "read_queues", b"read_queues", "topics", b"topics", "write_queues", b"write_queues"]) -> None: ...
 
-global___TopicConfig = TopicConfig
+global___TopicGroup = TopicGroup
 
 @typing.final
 class RegisterRequest(google.protobuf.message.Message):
@@ -189,7 +192,7 @@ class RegisterRequest(google.protobuf.message.Message):
     ADDRESS_FIELD_NUMBER: builtins.int
     DATA_VERSION_FIELD_NUMBER: builtins.int
     HEARTBEAT_ONLY_FIELD_NUMBER: builtins.int
-    TOPICS_FIELD_NUMBER: builtins.int
+    GROUPS_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
     cluster: builtins.str
@@ -205,7 +208,7 @@ class RegisterRequest(google.protobuf.message.Message):
     leaving: builtins.bool
     """With the last heartbeat: the broker stops, and ends the stream. One that is lost does not say so."""
     @property
-    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicConfig]: ...
+    def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicGroup]: ...
     def __init__(
         self,
         *,
@@ -215,11 +218,11 @@ class RegisterRequest(google.protobuf.message.Message):
         address: builtins.str = ...,
         data_version: builtins.int = ...,
         heartbeat_only: builtins.bool = ...,
-        topics: collections.abc.Iterable[global___TopicConfig] | None = ...,
+        groups: collections.abc.Iterable[global___TopicGroup] | None = ...,
         permission: builtins.int = ...,
         leaving: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission"]) -> None: ...
 
 global___RegisterRequest = RegisterRequest
 

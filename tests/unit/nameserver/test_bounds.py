@@ -10,7 +10,6 @@ import pytest
 
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.model import Permission, QueueData
-from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
 from minimq_nameserver import away, route_table
 from minimq_nameserver.registrations import read_registration
@@ -88,8 +87,7 @@ def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:
     request = nameserver_pb2.RegisterRequest(
         cluster="default", broker_name="broker-a", address="h:1", data_version=7, permission=6
     )
-    for topic in topics:
-        request.topics.add(topic=topic, read_queues=8, write_queues=4, permission=6)
+    request.groups.add(topics=topics, read_queues=8, write_queues=4, permission=6)
     return request
 
 
@@ -100,6 +98,8 @@ def test_a_registration_is_read_whole(count: int) -> None:
 
 
 def test_a_broker_registers_no_more_topics_than_one_may_have() -> None:
-    check_bounds(registration(["t"] * MAX_TOPICS))
-    with pytest.raises(InvalidArgument, match=f"the limit is {MAX_TOPICS}"):
-        check_bounds(registration(["t"] * (MAX_TOPICS + 1)))
+    request = registration(many(MAX_TOPICS))
+    assert len(asyncio.run(read_registration(request, ())).topics) == MAX_TOPICS
+    request.groups.add(topics=["one-more"])
+    with pytest.raises(InvalidArgument, match="over 50,000 topics"):
+        asyncio.run(read_registration(request, ()))

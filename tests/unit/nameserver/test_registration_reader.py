@@ -21,10 +21,7 @@ def registration(
         broker_name=name,
         address=f"{name}:1",
         permission=6,
-        topics=[
-            nameserver_pb2.TopicConfig(topic=topic, read_queues=read_queues, write_queues=4, permission=6)
-            for topic in topics
-        ],
+        groups=[nameserver_pb2.TopicGroup(topics=topics, read_queues=read_queues, write_queues=4, permission=6)],
         **fields,  # type: ignore[arg-type]
     )
 
