@@ -77,13 +77,11 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
     """Raise `SystemBusy` when there is no room for more."""
     for unit, words in _UNITS.items():
         wanted, limit = getattr(more, unit), getattr(limits, unit)
-        if not wanted:
+        of_all = _amount(counts, None, unit)
+        free = limit - of_all
+        if not wanted or of_all + wanted <= free:  # as nobody has more than all
             continue
-        free, of_name, of_producer = limit, 0, 0
-        for count in counts:
-            free -= getattr(count.parties.get(None, _NOTHING), unit)
-            of_name += getattr(count.parties.get(name, _NOTHING), unit)
-            of_producer += getattr(count.parties.get(producer_id, _NOTHING), unit)
+        of_name, of_producer = _amount(counts, name, unit), _amount(counts, producer_id, unit)
         if wanted > free:
             raise SystemBusy(
                 "staged batches wait for the end of their transactions, and there is no room for more "
@@ -100,6 +98,13 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
                 f"this is left for all others: commit or end open transactions, or send larger batches",
                 limit="staged",
             )
+
+
+def _amount(counts: Sequence[StagedCount], party: str | int | None, unit: str) -> int:
+    amount = 0
+    for count in counts:
+        amount += getattr(count.parties.get(party, _NOTHING), unit)
+    return amount
 
 
 @dataclass(frozen=True, slots=True)
