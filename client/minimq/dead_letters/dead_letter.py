@@ -214,6 +214,8 @@ def choice_of(chosen: Chosen) -> Wants:
         )
     since_ms = 0 if since is None or since == "earliest" else start_ms(since, now, "since")
     until_ms = math.inf if until is None else timestamp_ms(until, now, "until")
+    if until_ms <= since_ms:
+        raise InvalidArgument("until is not after since: no letter is in between")
 
     def wants(letter: DeadLetter) -> bool:
         return (
