@@ -356,7 +356,8 @@ def test_a_large_body_and_a_topic_without_messages(cluster: LocalCluster, topic:
         producer.send_arrow(topic, pa.table({"body": [body]}))
         with pytest.raises((InvalidArgument, SendFailed), match="limit is"):
             producer.send_arrow(topic, pa.table({"body": [body + b"x"]}))
-    assert minimq.arrow.read_table(topic, cluster.nameserver)["body"].to_pylist() == [body]
+    stored = minimq.arrow.read_table(topic, cluster.nameserver)["body"].to_pylist()
+    assert set(stored) == {body}, "both brokers may have it if the first is slow to answer"
 
 
 @for_each(

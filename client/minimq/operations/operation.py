@@ -164,7 +164,7 @@ class Parameter:
         high = highest if self.about.high is None else self.about.high
         try:
             value: float = self.kind(text)
-            if math.isnan(value):
+            if self.kind is float and math.isnan(value):
                 raise ValueError
         except ValueError:
             wanted = "a whole number" if self.kind is int else "a number"
