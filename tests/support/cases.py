@@ -17,6 +17,8 @@ def for_each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[_Tes
     """
     arguments = [names] if isinstance(names, str) else names
     table = list(cases)
+    if not table:
+        raise ValueError("a test without cases proves nothing")
 
     def decorated(test: _Test) -> _Test:
         @functools.wraps(test)
