@@ -49,9 +49,10 @@ class MiniMQError(Exception):
         return f"{self.args[0]}{self._waited}"
 
     def with_message(self, message: str) -> Self:
-        """Return a copy of the error, with all its attributes, under another text."""
+        """Return a copy of the error, with all its attributes, under another text, which may contain its own one."""
         error = copy.copy(self)
-        error.args, error._waited = (message,), ""
+        own = message.replace(self._waited, "") if self._waited else message
+        error.args, error._waited = (own,), "" if own == message else self._waited
         return error
 
     def after_waiting(self, waited: str) -> Self:

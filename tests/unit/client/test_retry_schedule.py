@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from minimq.administration.masters import raise_failures
 from minimq.connection.at_master import with_retries
 from minimq.connection.retry_schedule import RetrySchedule, after_waiting, batch_pause_s, try_timeout_s
 from minimq_common import errors
@@ -69,6 +70,15 @@ def test_the_error_of_a_wait_within_another_one_says_how_long_the_other_one_took
     with pytest.raises(Unavailable, match=r"^nothing listens there \(waited 0 s, as readTimeout says\)$") as caught:
         with_retries(inner, 0.0, option="readTimeout")
     assert caught.value.__suppress_context__, "the traceback shows both"
+
+
+def test_one_error_for_many_brokers_tells_only_the_longest_wait() -> None:
+    failures = {"a": after_waiting(AWAY, 1.5), "b": after_waiting(AWAY, 1.5)}
+    with pytest.raises(Unavailable) as caught:
+        raise_failures("topic t was not made", failures, {"a": "h:1", "b": "h:2", "c": "h:3"}, "try again")
+    said = "topic t was not made on 2 of 3 brokers: a (h:1), b (h:2): nothing listens there; try again"
+    assert caught.value.message == f"{said} (waited 1.5 s)"
+    assert after_waiting(caught.value, 9.0).message == f"{said} (waited 9 s)"
 
 
 def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
