@@ -83,6 +83,10 @@ class NameServers:
         """Return the stub of one of them, for streams."""
         return self._channels.stub(address)
 
+    def has_new_key(self, address: str, stub: NameServerAsyncStub) -> bool:
+        """Return whether the credentials were replaced since `stub` was made."""
+        return self._channels.is_outdated(address, stub)
+
     # ---- Questions to any of them ---------------------------------------------------------------
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
+    NotAuthenticated,
     SystemBusy,
     TopicNotFound,
     TopicUnavailable,
@@ -30,6 +32,9 @@ from minimq_common.outage_log import OutageLog
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
+
+if TYPE_CHECKING:
+    from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 log = client_logger(__name__)
 
@@ -63,6 +68,7 @@ class RouteWatch:
         self._keep = keep
         self._poll_s = poll_s
         self._topics_changed = asyncio.Event()
+        self._stub: NameServerAsyncStub
         self._stream: _Stream | None = None
         self._watched = ""  # whose stream that is
         self._events = 0  # that it has brought
@@ -86,7 +92,7 @@ class RouteWatch:
     async def run(self) -> None:
         """Watch until this is cancelled."""
         self._sound_at = time.monotonic()
-        pause_s = 0.0
+        pause_s, refusals = 0.0, 0
         while True:
             nameserver = self._nameservers.preferred
             self._events = 0
@@ -100,6 +106,9 @@ class RouteWatch:
             except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             self._nameservers.avoid(nameserver)
+            refusals = refusals + 1 if least_s else 0
+            if refusals % len(self._nameservers.addresses):  # another one may serve this client
+                least_s = 0.0
             pause_s = longer(0.0 if self._events else pause_s)
             await asyncio.sleep(max(pause_s, least_s))
 
@@ -124,7 +133,11 @@ class RouteWatch:
             refusal = await self._nameservers.refusal(nameserver) if code is grpc.StatusCode.INTERNAL else None
             reason = rpc.why_unreached(details) if refusal is None else refusal.message
             self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
-            return (refusal or rpc.from_rpc_error(error, nameserver)).retry_after_s
+            refusal = refusal or rpc.from_rpc_error(error, nameserver)
+            has_new_key = isinstance(refusal, NotAuthenticated) and self._nameservers.has_new_key(
+                nameserver, self._stub
+            )
+            return 0.0 if has_new_key else refusal.retry_after_s
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
@@ -137,7 +150,8 @@ class RouteWatch:
         return 0.0
 
     def _open(self, nameserver: str) -> _Stream:
-        stream = self._nameservers.stub(nameserver).WatchRoutes(timeout=self._poll_s)
+        self._stub = self._nameservers.stub(nameserver)
+        stream = self._stub.WatchRoutes(timeout=self._poll_s)
         self._stream, self._watched = stream, nameserver
         self.leave_silent()  # it may have been found silent a moment ago
         return stream
