@@ -252,7 +252,7 @@ class BroadcastReader:
                     self._outage.worked("broadcasting: goes on")
                 except MiniMQError as error:
                     self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
-                    self._look_at = now + max(PAUSE_S, error.retry_after_s)
+                    self._look_at = min(self._look_at, now + max(PAUSE_S, error.retry_after_s))
             self._fetcher.tick()
             timer = loop.call_later(_TICK_S, self._changed.set)
             await self._changed.wait()

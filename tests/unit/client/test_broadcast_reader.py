@@ -1,0 +1,50 @@
+"""When a consumer that broadcasts looks at its topics."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from minimq.receiving.broadcasting import BroadcastReader
+from minimq_common.errors import AccessDenied
+
+
+class FakeRoutes:
+    """Refuses the first look, amid which a route changes."""
+
+    def __init__(self) -> None:
+        self.tell: Any = None
+        self.ticks = 0
+        self.looks_after: list[int] = []
+        self.has_looked = asyncio.Event()
+
+    def on_change(self, callback: Any) -> None:
+        self.tell = callback
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    async def find(self, topic: str) -> Any:
+        self.looks_after.append(self.ticks)
+        if len(self.looks_after) == 1:
+            self.tell(None)
+            raise AccessDenied("no right to read orders")
+        self.has_looked.set()
+        return SimpleNamespace(read_queues=list)
+
+
+def test_a_route_that_changes_amid_a_look_that_fails_is_looked_at_at_once() -> None:
+    async def run() -> list[int]:
+        routes = FakeRoutes()
+        client: Any = SimpleNamespace(routes=routes)
+        fetcher: Any = routes
+        offsets: Any = None
+        options: Any = SimpleNamespace(rebalance_interval_s=20.0)
+        reader = BroadcastReader(client, ["orders"], offsets, offsets, fetcher, options)
+        reader.start()
+        await routes.has_looked.wait()
+        await reader.leave()
+        return routes.looks_after
+
+    assert asyncio.run(run()) == [0, 1]
