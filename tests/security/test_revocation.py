@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster, PullConsumer
+from minimq import Admin, ConsumeResult, Credentials, LocalCluster, Message, Producer, PullConsumer, PushConsumer
 from minimq.errors import AccessDenied, NotAuthenticated
 from minimq_broker.options import BrokerOptions
 from minimq_common.wire import rpc
@@ -80,6 +80,38 @@ def test_a_consumer_without_a_right_is_told_and_reads_once_it_has_it(
         assert "`minimq user allow reader --group g-reader`" in str(text)
         admin.add_rules("reader", ["allow read group g-*"])
         wait_until(lambda: isinstance(found := polled(consumer), int) and found > 0, PATIENCE_S, what="it reads")
+
+
+def test_a_listener_goes_on_with_its_other_topics_while_one_is_refused(
+    secure: LocalCluster, admin: Admin, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic in ("allowed", "refused"):
+        admin.create_topic(topic, queues=1)
+    key = admin.add_user("listener", ["allow read topic *", "allow read group g-listener"])
+    heard: list[object] = []
+
+    def hear(message: object) -> ConsumeResult:
+        heard.append(message)
+        return ConsumeResult.SUCCESS
+
+    credentials = Credentials.from_text(mutual(secure, "listener", key))
+    with PushConsumer(
+        credentials=credentials, group="g-listener", balance="messages", start="earliest", threads=1, batch_size=1
+    ) as consumer:
+        for topic in ("allowed", "refused"):
+            consumer.subscribe(topic)
+        consumer.start(hear)
+        admin.add_rules("listener", ["deny read topic refused"])
+        wait_until(lambda: refusals(caplog), PATIENCE_S, what="a topic is refused")
+        with Producer(credentials=secure.credentials) as producer:
+            producer.send_many([Message("allowed", b"x")] * 40)
+        wait_until(lambda: len(heard) == 40, PATIENCE_S, what="all messages are there")
+    assert refusals(caplog) < 10, "there is more than one for four messages"
+
+
+def refusals(caplog: pytest.LogCaptureFixture) -> int:
+    """Return how often a listener's consumer was refused."""
+    return sum("cannot take" in record.getMessage() for record in caplog.records)
 
 
 def polled(consumer: PullConsumer) -> int | str:

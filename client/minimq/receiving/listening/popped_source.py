@@ -172,8 +172,6 @@ class PoppedSource(Source[PoppedDelivery]):
         self._ticked_at = self._stood_still_at = 0.0
         #: When everything in hand was extended after the process had stood still.
         self._woke_at = 0.0
-        #: A broker that has refused wants no request before.
-        self._refused_until = 0.0
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -212,7 +210,7 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def take(self, room: int) -> None:
         """Submit messages for so many calls."""
-        if (refused_s := self._refused_until - time.monotonic()) > 0:
+        if (refused_s := self._reader.refused_s()) > 0:
             await asyncio.sleep(refused_s)
         in_hand = sum(len(delivery.messages) for delivery in self.host.in_hand)
         most = min(room * self._batch_size, self._options.max_in_hand_messages - in_hand)
@@ -220,11 +218,7 @@ class PoppedSource(Source[PoppedDelivery]):
             await self.host.wait_changed()
             return
         asked_at, messages = time.monotonic(), Reception()
-        try:
-            await self._reader.receive(most, None, self._options.wait_s, messages)
-        except MiniMQError as error:
-            self._refused_until = time.monotonic() + error.retry_after_s
-            raise
+        await self._reader.receive(most, None, self._options.wait_s, messages)
         held: Sequence[PoppedMessage] = messages
         if messages and self._stood_still_since(asked_at):
             held = await self._still_held(messages)

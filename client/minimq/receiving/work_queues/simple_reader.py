@@ -146,7 +146,7 @@ class SimpleReader:
             # Ahead of the take: should its message kill the process, those that were acknowledged are not redelivered.
             await self.settler.send_acks_first()
             await self.settler.in_hand.turn(until)
-            taken, failure = await self._takes.first(self._filters, TakeRequest(most, duration_ms), until)
+            taken, failure = await self._takes.first(self._wanted(), TakeRequest(most, duration_ms), until)
             if taken.messages:
                 into += taken.messages
                 self._prefetch.received(taken, most)
@@ -157,6 +157,16 @@ class SimpleReader:
                 return
             if failure is not None:
                 await asyncio.sleep(min(PAUSE_S, max(0.0, until - loop.time())))
+
+    def refused_s(self) -> float:
+        """Return for how many seconds all topics are not to be asked for; at most 0 if one may be."""
+        return min(map(self._takes.places.refused_s, self._filters))
+
+    def _wanted(self) -> list[str]:
+        """Return the topics to ask for: whoever hears of no error gets messages of those that are not refused."""
+        refused_s = self._takes.places.refused_s
+        open_ones = [topic for topic in self._filters if self._before_take is None or refused_s(topic) <= 0]
+        return open_ones or [*self._filters]
 
     def receive_prefetched(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception
@@ -173,7 +183,7 @@ class SimpleReader:
         duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
         await self.settler.send_acks_first()
         now = asyncio.get_running_loop().time()
-        return (await self._takes.first(self._filters, TakeRequest(count, duration_ms, ahead=True), now))[0]
+        return (await self._takes.first(self._wanted(), TakeRequest(count, duration_ms, ahead=True), now))[0]
 
     def abandon(self, messages: Reception) -> None:
         """Return the messages of an interrupted `receive`, also those that come later. On any thread."""

@@ -40,6 +40,8 @@ class PopPlaces:
         self._slow_until: dict[str, float] = {}
         #: For how long a broker that was slow is asked alone.
         self._patience_s: dict[str, float] = {}
+        #: Until when a topic is refused, by the event loop.
+        self._refused_until: dict[str, float] = {}
 
     def in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
         """Return places in the order in which they are asked: each time another one first, and slow brokers last."""
@@ -68,6 +70,14 @@ class PopPlaces:
         if took_s < QUICK_S:
             self._patience_s.pop(place.address, None)
 
+    def refused(self, topic: str, error: MiniMQError) -> None:
+        """Note that a server refuses a topic: it wants to be asked no sooner than it says."""
+        self._refused_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
+
+    def refused_s(self, topic: str) -> float:
+        """Return for how many seconds a topic is not to be asked for; at most 0 if it may be."""
+        return self._refused_until.get(topic, 0.0) - asyncio.get_running_loop().time()
+
     async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
         """Return topics at their brokers, and why some may be missing. Raises `TopicNotFound`."""
         found, failure = list[PopPlace](), None
@@ -80,6 +90,7 @@ class PopPlaces:
                     route = await routes.route(topic, left_s)
                 except MiniMQError as error:
                     if not error.retriable:
+                        self.refused(topic, error)
                         raise
                     failure = error
                     continue
@@ -130,14 +141,14 @@ class TakesInTurn:
         run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
     ) -> None:
         self._routes = client.connection.routes
-        self._places = PopPlaces(client)
+        self.places = PopPlaces(client)
         self._take, self._give_back, self._run = take, give_back, run
 
     async def first(
         self, topics: Collection[str], wanted: TakeRequest, until: float
     ) -> tuple[TakeResult, MiniMQError | None]:
         """Return messages from the first broker that has some, and why there may be none."""
-        places, failure = await self._places.find(topics, until)
+        places, failure = await self.places.find(topics, until)
         loop = asyncio.get_running_loop()
         if len(places) == 1:
             try:
@@ -147,18 +158,18 @@ class TakesInTurn:
         taken = TakeResult([])
         answered = False
         silent = set[str]()  # a broker with many topics keeps others waiting once
-        for place in self._places.in_turn(places):
+        for place in self.places.in_turn(places):
             began = loop.time()
             try:
-                async with asyncio.timeout(QUICK_S if place.address in silent else self._places.patience_s(place)):
+                async with asyncio.timeout(QUICK_S if place.address in silent else self.places.patience_s(place)):
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
-                self._places.answered(place, loop.time() - began)
+                self.places.answered(place, loop.time() - began)
             except MiniMQError as error:
                 failure = self._tolerated(place, error)
             except TimeoutError:  # all are asked at once below
                 if place.address not in silent:
-                    self._places.comes_last(place)
+                    self.places.comes_last(place)
                 silent.add(place.address)
             if taken.messages:
                 return taken, None
@@ -210,5 +221,6 @@ class TakesInTurn:
         if error.refresh_route:
             self._routes.refresh_soon(place.topic)
         if not (error.retriable or isinstance(error, TopicNotFound)):
+            self.places.refused(place.topic, error)
             raise error
         return error
