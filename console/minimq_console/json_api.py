@@ -141,6 +141,8 @@ def _fault(sent: bytes, error: Exception) -> str:
         return f"the body is no JSON: {found}, near {found.doc[max(found.pos - _NEAR, 0) :][: 2 * _NEAR]!r}"
     except RecursionError:
         return "the body is nested too deeply"
+    except ValueError:  # a number of thousands of digits, behind what msgspec has found
+        pass
     return str(error)
 
 

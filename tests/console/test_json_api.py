@@ -204,6 +204,7 @@ def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVis
         (b'{"name": ' + b"[" * 500 + b"]" * 500 + b"}", "got `array` - at `$.name`"),
         (b'{"brokers": [{}], "name": "x"}', "Expected `str`, got `object` - at `$.brokers[0]`"),
         (b'{"name": NaN}', "invalid character (byte 9)"),
+        (b'{"name": NaN, "queues": ' + b"9" * 5_000 + b"}", "invalid character (byte 9)"),
         (b'{"name": "\xff"}', 'not UTF-8 at byte 10: b\'{"name": "\\xff"}\''),
         (b'{"name": "' + b"x" * 1_000 + b'", "queues": }', '(char 1023), near \'xxxxxxx", "queues": }\''),
         (b'{"name": "a\nb"}', 'Invalid control character at: line 1 column 12 (char 11), near \'{"name": "a\\nb"}\''),
