@@ -81,11 +81,9 @@ def local(
     if allow_changes and not console:
         raise InvalidArgument("--allow-changes is about the console: give --console as well")
     options = {"role": "sync-master"} if sync else {}
-    cluster = LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options)
-    _compare(cluster)
     with (
         stop_on_signal() as told,
-        cluster,
+        _compared(LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options)) as cluster,
         _console_of(cluster, console_port if console else None, allow_changes=allow_changes) as address,
     ):
         _introduce(cluster, address, is_kept=data_dir is not None)
@@ -93,8 +91,8 @@ def local(
         click.echo("stopping")
 
 
-def _compare(cluster: LocalCluster) -> None:
-    """Say which brokers are started without data beside others that have some. Raises `InvalidArgument`."""
+def _compared(cluster: LocalCluster) -> LocalCluster:
+    """Say which brokers will start without data beside others that have some. Raises `InvalidArgument`."""
     folders = (path for path in cluster.data_dir.glob("broker-*/") if any(path.iterdir()))
     found = {path.name: match for path in folders if (match := _BROKER.fullmatch(path.name))}
     started = [broker.name for broker in cluster.brokers]
@@ -108,6 +106,7 @@ def _compare(cluster: LocalCluster) -> None:
     if found and (added := [name for name in started if name not in found]):
         held = ", ".join(sorted(found))
         click.echo(f"{cluster.data_dir} holds data of {held}; added without data: {', '.join(added)}", err=True)
+    return cluster
 
 
 @contextmanager
