@@ -72,8 +72,9 @@ class LogReader:
         return segment is not None and (segment.entry_at(position) is not None or position == self.end)
 
     def _segment_of(self, position: int) -> Segment | None:
-        index = bisect_right(self.segments, position, key=_START_OF) - 1
-        return self.segments[index] if index >= 0 else None
+        segments = self.segments  # another thread may remove or join some meanwhile
+        index = bisect_right(segments, position, key=_START_OF) - 1
+        return segments[index] if index >= 0 else None
 
     def next_position(self, position: int) -> int:
         """Return the first log position from one on at which an entry begins, if a rewriting has left out others."""
@@ -97,8 +98,9 @@ class LogReader:
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
         """Yield (position, entry) from a log position on, over all segments."""
-        first = max(bisect_right(self.segments, position, key=_START_OF) - 1, 0)
-        for segment in self.segments[first:]:
+        segments = self.segments  # as in `_segment_of`
+        first = max(bisect_right(segments, position, key=_START_OF) - 1, 0)
+        for segment in segments[first:]:
             try:
                 yield from segment.entries(position)
             except DAMAGE as error:
