@@ -17,7 +17,7 @@ import grpc.aio
 from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
-from minimq_common.serving.periodic import slices
+from minimq_common.serving.periodic import SLICE, slices
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import permission_from_wire, queue_data
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
@@ -162,19 +162,21 @@ async def read_registration(request: nameserver_pb2.RegisterRequest, known_topic
     Nearly all of its work on the names is done in C: a broker tells its whole table again when a topic changes.
     """
     topics: dict[str, QueueData] = {}
-    async for part in slices(request.groups):
-        for group in part:
-            counts = group.read_queues, group.write_queues
-            data = _queue_data(request.broker_name, *counts, group.permission, group.key_queues)
-            async for names in slices(group.topics):
-                for name in filterfalse(known_topics.__contains__, names):
-                    check_topic(name)
-                # Interned: many brokers carry a topic, and each of them sends it again and again.
-                topics.update(dict.fromkeys(map(sys.intern, names), data))
-            if len(topics) > MAX_TOPICS:
-                raise InvalidArgument(
-                    f"broker {request.broker_name} has over {MAX_TOPICS:,} topics, which is the limit"
-                )
+    done = 0
+    for group in request.groups:
+        counts = group.read_queues, group.write_queues
+        data = _queue_data(request.broker_name, *counts, group.permission, group.key_queues)
+        async for names in slices(group.topics):
+            for name in filterfalse(known_topics.__contains__, names):
+                check_topic(name)
+            # Interned: many brokers carry a topic, and each of them sends it again and again.
+            topics.update(dict.fromkeys(map(sys.intern, names), data))
+        if len(topics) > MAX_TOPICS:
+            raise InvalidArgument(f"broker {request.broker_name} has over {MAX_TOPICS:,} topics, which is the limit")
+        done += 1 + len(group.topics)
+        if done >= SLICE:
+            await asyncio.sleep(0)
+            done = 0
     return BrokerState(
         cluster=request.cluster,
         broker_name=request.broker_name,

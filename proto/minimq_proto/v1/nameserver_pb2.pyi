@@ -149,9 +149,7 @@ global___TopicRoute = TopicRoute
 
 @typing.final
 class TopicGroup(google.protobuf.message.Message):
-    """One topic as a broker has it.
-    Topics of a broker that are alike, as most are: so their names are all that a name server reads of each.
-    """
+    """Topics of a broker that are alike, as most are: so their names are all that a name server reads of each."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -83,3 +83,21 @@ def test_other_work_goes_on_while_large_tables_are_read() -> None:
         return turns
 
     assert asyncio.run(count_turns()) >= 10_000 // 250
+
+
+def test_other_work_goes_on_while_a_table_of_many_groups_is_read() -> None:
+    request = registration([])
+    for number in range(200):
+        topics = [f"topic-{number}-{each}" for each in range(200)]
+        request.groups.add(topics=topics, read_queues=1 + number, write_queues=4, permission=6)
+
+    async def count_turns() -> int:
+        reading = asyncio.ensure_future(read_registration(request, ()))
+        turns = 0
+        while not reading.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert len(reading.result().topics) == 200 * 200
+        return turns
+
+    assert asyncio.run(count_turns()) > 90
