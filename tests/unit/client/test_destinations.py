@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from minimq import MessageQueue
 from minimq.sending.arrow.destinations import Destination, Destinations, key_hashes
+from minimq.sending.arrow.row_batch import to_batch
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -149,3 +151,46 @@ def test_what_is_not_utf_8_is_refused(name: str, large: bool) -> None:
     columns = {"queue_id": [0, 0], name: wrong} if name == "broker_name" else {name: wrong}
     text = refusal(None if name == "topic" else "orders", **columns)
     assert text == f"column '{name}' is no text in UTF-8 in a row, but b'a\\xff': repair it (in Spark: make_valid_utf8)"
+
+
+class Absent:
+    """Counts how often a module is looked for that is not there."""
+
+    times = 0
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "dateutil":
+            self.times += 1
+            raise ModuleNotFoundError(name)
+
+
+def test_no_row_makes_arrow_look_for_a_module_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does so for numbers without a type, and a Ctrl-C in such an import is lost."""
+    strings = pa.list_(pa.string())
+    content = {
+        "body": pa.array([b"x", None], pa.binary()),
+        "properties": pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string())),
+    }
+    spread = pa.RecordBatch.from_pydict(
+        content
+        | {
+            "queue_id": pa.array([1, None], pa.int32()),
+            "broker_name": pa.array(["broker-a", None], pa.string()),
+            "key": pa.array([b"a", b"b"], pa.binary()),
+        }
+    )
+    keyed = pa.RecordBatch.from_pydict(content | {"keys": pa.array([["a", "b"], ["c"]], strings)})
+    monkeypatch.setattr(sys, "meta_path", [absent := Absent(), *sys.meta_path])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "dateutil"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert pa.scalar(1).type == pa.int64()
+    assert absent.times
+    for destinations, rows in (
+        (Destinations("orders", queues), spread),
+        (Destinations("orders", queues, lambda topic: lambda _: queues(topic)[0]), keyed),
+    ):
+        absent.times = 0
+        for _, part in destinations.split(rows):
+            if not part["body"].null_count:
+                to_batch(part, 1 << 20)
+        assert absent.times == 0

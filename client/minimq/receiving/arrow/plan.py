@@ -112,6 +112,8 @@ def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[Mess
 
 #: Rows that have come since the last look at which are the newest; memory is that of so many, or of twice the table.
 _FEWEST_ROWS: Final = 1 << 20
+#: With a type: for a number without one Arrow looks for dateutil, each time if it is not there, and a Ctrl-C is lost.
+_NOTHING: Final = pa.scalar(0, pa.int32())
 
 
 def newest_of_each_key(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
@@ -124,15 +126,16 @@ def newest_of_each_key(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
             table = _newest(pa.concat_tables([table, pa.Table.from_batches(waiting)]))
             waiting, rows = [], 0
     table = _newest(pa.concat_tables([table, pa.Table.from_batches(waiting, schema)]))
-    return table.filter(pc.greater(pc.binary_length(table["body"]), 0))
+    return table.filter(pc.greater(pc.binary_length(table["body"]), _NOTHING))
 
 
 def _newest(table: pa.Table) -> pa.Table:
     if table.num_rows == 0:
         return table
-    keyed = pc.greater(pc.list_value_length(table["keys"]), 0)
+    keyed = pc.greater(pc.list_value_length(table["keys"]), _NOTHING)
     if not pc.all(keyed).as_py():  # a message that was sent before the topic was compacted
         table = table.filter(keyed)
-    numbered = pa.table({"key": pc.list_element(table["keys"], 0), "row": pa.array(range(table.num_rows), pa.int64())})
+    keys, rows = pc.list_element(table["keys"], _NOTHING), pa.array(range(table.num_rows), pa.int64())
+    numbered = pa.table({"key": keys, "row": rows})
     last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
     return table.take(last.take(pc.sort_indices(last)))

@@ -22,6 +22,7 @@ KeyQueue = Callable[[str], Callable[[str], MessageQueue] | None]
 #: Longer keys are hashed one by one.
 _LONGEST: Final = 64
 _THIRTY_ONE: Final = pa.scalar(31, pa.int32())
+#: With types: for a number without one Arrow looks for dateutil, each time if it is not there, and loses a Ctrl-C then.
 _NOTHING: Final = pa.scalar(0, pa.int32())
 
 #: What becomes part of a message.
@@ -113,12 +114,13 @@ def _by_key(
         )
     keys = content.column("keys") if "keys" in content.schema.names else pa.nulls(content.num_rows, pa.string())
     if pa.types.is_list(keys.type):
-        keys = pc.list_element(keys.filter(pc.greater(pc.list_value_length(keys), 0)), 0)
-    if keys.null_count or len(keys) < content.num_rows or pc.any(pc.equal(pc.binary_length(keys), 0)).as_py():
+        keys = keys.filter(pc.greater(pc.list_value_length(keys), _NOTHING))
+        keys = pc.list_element(keys, _NOTHING)
+    if keys.null_count or len(keys) < content.num_rows or pc.any(pc.equal(pc.binary_length(keys), _NOTHING)).as_py():
         raise refused("keys", f"has no key in a row, and topic {topic} is compacted by key: filter it out")
     place = content.schema.get_field_index("body")
     body = content.column(place)
-    if pc.any(pc.equal(pc.binary_length(body), 0)).as_py():
+    if pc.any(pc.equal(pc.binary_length(body), _NOTHING)).as_py():
         raise refused("body", f"is empty in a row for the compacted topic {topic}: null deletes the key")
     if body.null_count:
         empty = b"" if pa.types.is_binary(body.type) or pa.types.is_large_binary(body.type) else ""
@@ -150,7 +152,8 @@ def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQue
             check_broker(name)
         except InvalidArgument as error:
             raise refused("broker_name", f"names no broker in a row: {error.message}") from None
-    both = pc.add(pc.multiply(encoded.indices.cast(pa.int64()), 1 << 32), ids.cast(pa.int64())).dictionary_encode()
+    high = pc.multiply(encoded.indices.cast(pa.int64()), pa.scalar(1 << 32, pa.int64()))
+    both = pc.add(high, ids.cast(pa.int64())).dictionary_encode()
     found = []
     for pair in both.dictionary.to_pylist():
         key = names[pair >> 32], pair & 0xFFFF_FFFF
@@ -162,7 +165,8 @@ def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQue
     return pa.array(found, pa.int32()).take(both.indices)
 
 
-def _modulo(numbers: pa.Array, divisor: int) -> pa.Array:
+def _modulo(numbers: pa.Array, count: int) -> pa.Array:
+    divisor = pa.scalar(count, pa.int64())
     whole = pc.multiply(pc.divide(numbers, divisor), divisor)
     return pc.subtract(numbers, whole).cast(pa.int32())
 

@@ -101,8 +101,9 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         if len(keys) == 0:
             return
         _refuse_nul("keys", checked_text("keys", keys))
-        one_each = not column.null_count and pc.all(pc.equal(pc.list_value_length(column), 1)).as_py()
-        joined = keys if one_each else pc.binary_join(column, SEPARATOR)
+        one_each = pc.all(pc.equal(pc.list_value_length(column), pa.scalar(1, pa.int32())))
+        is_joined = not column.null_count and one_each.as_py()
+        joined = keys if is_joined else pc.binary_join(column, pa.scalar(SEPARATOR, pa.string()))
     else:
         _refuse_nul("keys", checked_text("keys", column))
     if joined.null_count == len(joined):

@@ -143,7 +143,8 @@ def _keys(column: pa.Array) -> pa.Array:
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
         return checked_text("key", column)
     column = with_small_offsets(column)
-    if pc.any(pc.equal(pc.binary_length(column), 0)).as_py() or (text := _plain_text(column)) is None:
+    has_empty = pc.any(pc.equal(pc.binary_length(column), pa.scalar(0, pa.int32()))).as_py()
+    if has_empty or (text := _plain_text(column)) is None:
         keys = column.to_pylist()
         return pa.array([None if key is None else text_of(key) or "base64:" for key in keys], pa.string())
     return text
@@ -193,7 +194,7 @@ def refuse_repeated(column: str, names: pa.Array, rows: pa.Array) -> None:
 def repeated(names: pa.Array, rows: pa.Array) -> str | None:
     """Return a name that a row has twice."""
     codes = names.dictionary_encode().indices.cast(pa.int64())
-    places = pc.add(pc.multiply(rows.cast(pa.int64()), len(names) + 1), codes)
+    places = pc.add(pc.multiply(rows.cast(pa.int64()), pa.scalar(len(names) + 1, pa.int64())), codes)
     counts = pc.value_counts(places)
     if len(counts) == len(places):
         return None
