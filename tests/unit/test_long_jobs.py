@@ -119,6 +119,10 @@ class Link:
     def check_open(self) -> None:
         """It is."""
 
+    @staticmethod
+    def refused_s() -> float:
+        return 0.0
+
     async def receive(self, room: int, invisible_s: None, wait_s: float, into: list[PoppedMessage]) -> None:
         into += await self._ask(partial(self._broker.take, self.client_id), loses=False)
         if not into:
