@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import grpc
 import grpc.aio
@@ -32,9 +31,6 @@ from minimq_common.outage_log import OutageLog
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
-
-if TYPE_CHECKING:
-    from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 log = client_logger(__name__)
 
@@ -68,7 +64,6 @@ class RouteWatch:
         self._keep = keep
         self._poll_s = poll_s
         self._topics_changed = asyncio.Event()
-        self._stub: NameServerAsyncStub
         self._stream: _Stream | None = None
         self._watched = ""  # whose stream that is
         self._events = 0  # that it has brought
@@ -114,6 +109,7 @@ class RouteWatch:
 
     async def _follow(self, nameserver: str) -> float | None:
         """Watch until the stream ends; return None if that was the poll, else the least wait before the next one."""
+        stub = self._nameservers.stub(nameserver)
         stream = self._open(nameserver)
         requests = asyncio.create_task(self._send_topics(stream))
         try:
@@ -134,10 +130,9 @@ class RouteWatch:
             reason = rpc.why_unreached(details) if refusal is None else refusal.message
             self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
             refusal = refusal or rpc.from_rpc_error(error, nameserver)
-            has_new_key = isinstance(refusal, NotAuthenticated) and self._nameservers.has_new_key(
-                nameserver, self._stub
-            )
-            return 0.0 if has_new_key else refusal.retry_after_s
+            if isinstance(refusal, NotAuthenticated) and self._nameservers.has_new_key(nameserver, stub):
+                return 0.0
+            return refusal.retry_after_s
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
@@ -150,8 +145,7 @@ class RouteWatch:
         return 0.0
 
     def _open(self, nameserver: str) -> _Stream:
-        self._stub = self._nameservers.stub(nameserver)
-        stream = self._stub.WatchRoutes(timeout=self._poll_s)
+        stream = self._nameservers.stub(nameserver).WatchRoutes(timeout=self._poll_s)
         self._stream, self._watched = stream, nameserver
         self.leave_silent()  # it may have been found silent a moment ago
         return stream
