@@ -67,11 +67,14 @@ class Action:
         given = self.given(visit.parameters)
         given.patience_s = _COUNTING * visit.left_s
         found = visit.ask(self.form.label, lambda: self._operation.planned(visit.admin, given)).required()
+        unshown = {
+            parameter.key: self._text(visit.parameters, name) for name, parameter in self._unshown(visit.parameters)
+        }
         return {
             "sentences": found.sentences,
             "warnings": found.warnings,
             "typed": getattr(given, self.form.typed) if self.form.typed else "",
-            "carried": found.carried,
+            "carried": {**unshown, **found.carried},
         }
 
     def run(self, changer: Admin, parameters: Parameters, progress: Callable[[str], None]) -> tuple[str, str]:
@@ -95,15 +98,19 @@ class Action:
         known = self._parameters  # the page may be about something else than a parameter
         return {name: known[name].read(name, text) if name in known else text for name, text in given.names.items()}
 
+    def _unshown(self, given: Parameters) -> list[tuple[str, Parameter]]:
+        """Return the parameters that an address gives though the form has no field for them."""
+        hidden = self._parameters.keys() - self.form.fields.keys() - given.names.keys()
+        return [(name, each) for name, each in self._parameters.items() if name in hidden and each.key in given.query]
+
     def _text(self, given: Parameters, name: str) -> str:
         return given.given(self._parameters[name].key) or ""
 
     def given(self, parameters: Parameters) -> Given:
         """Return the arguments that are filled in. Raises `InvalidArgument`."""
-        values = self._in_path(parameters)
+        values, unshown = self._in_path(parameters), dict(self._unshown(parameters))
         for name, parameter in self._parameters.items():
-            is_carried = parameter.key in parameters.query and name not in values
-            if name not in self.form.fields and not is_carried:
+            if name not in self.form.fields and name not in unshown:
                 continue
             label, is_long = self.form.fields.get(name, name), name in self.form.long
             text = self._text(parameters, name)

@@ -70,6 +70,19 @@ def test_a_topic_is_created(
     admin.delete_topic(name)
 
 
+def test_what_an_address_adds_to_a_form_is_confirmed_with_it(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
+    place = f"/topics/{topic}/delete"
+    described = visitor.get(f"{place}?broker=broker-a&step=check")
+    assert f"Deletes topic {topic} with 0 messages on broker-a." in described.text
+    confirmed = confirmation_of(described, topic)
+    without = {name: value for name, value in confirmed.items() if name != "broker"}
+    assert visitor.post(place, without).status != 303, "that is more than was described"
+    assert [each.broker_name for each in admin.describe_topic(topic).settings] == ["broker-a", "broker-b"]
+    described = visitor.get(f"{place}?broker=broker-a&step=check")
+    assert visitor.post(place, confirmation_of(described, topic)).status == 303
+    wait_until(lambda: [each.broker_name for each in admin.describe_topic(topic).settings] == ["broker-b"])
+
+
 def test_each_kind_of_topic_is_created_and_gets_its_messages(
     visitor: ConsoleVisitor, admin: Admin, new_name: Callable[[], str]
 ) -> None:
