@@ -19,6 +19,7 @@ from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
+from minimq_common.errors import Unavailable
 from minimq_common.model import Message, MessageQueue
 from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
@@ -103,6 +104,19 @@ def test_a_person_is_asked_before_a_topic_is_deleted(cluster: LocalCluster, admi
     status, said = delete(answer=b"y\n")
     assert (said.endswith("deleted\n"), status) == (True, 0)
     assert topic not in [route.topic for route in admin.routes()]
+
+
+def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
+    cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(*_: object) -> None:
+        raise Unavailable("the groups that read it are not known")
+
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    monkeypatch.setattr("minimq.operations.operation.Operation.planned", planned)
+    refused = CliRunner().invoke(main, ["-n", cluster.nameserver, "topic", "delete", topic], input="")
+    assert (refused.exit_code, refused.stderr) == (1, "error: the groups that read it are not known\n")
+    assert topic in admin.list_topics()
 
 
 def test_a_script_is_not_asked(minimq: Callable[..., Result], topic: str, admin: Admin) -> None:

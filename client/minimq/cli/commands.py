@@ -155,12 +155,7 @@ def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan
     """Tell what one may not want, and ask whether to go on."""
     if not operation.plans_first and not sys.stdin.isatty():
         return None
-    try:
-        plan = operation.planned(admin, given)
-    except MiniMQError:
-        if operation.plans_first:
-            raise
-        return None  # the operation itself says what is wrong
+    plan = operation.planned(admin, given)
     if plan.question and not yes and sys.stdin.isatty():
         tell(plan.sentences)
     if plan.question:
