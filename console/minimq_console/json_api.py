@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from minimq import Admin, __version__
 from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of
-from minimq.operations.views import json_text
+from minimq.operations.views import Plan, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
@@ -96,16 +96,18 @@ class JsonApi:
     def _read(self, operation: Operation, visitor: Visitor, given: Given) -> object:
         admin: Admin = visitor.observer.changer
         if operation.plan is None:
-            return _result(operation, admin, given)
+            return _result(operation, admin, given, None)
         check_rights(self._console, visitor, needs_of(operation, given))
         plan = operation.planned(admin, given)
         return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
 
     def _change(self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog) -> object:
         check_rights(self._console, visitor, needs_of(operation, given))
+        admin: Admin = visitor.observer.changer
+        plan = operation.planned(admin, given) if operation.plans_first else None
         log.has_begun = True
         try:
-            result = _result(operation, visitor.observer.changer, given)
+            result = _result(operation, admin, given, plan)
         except Exception as error:
             log.failed(error.message if isinstance(error, MiniMQError) else repr(error))
             raise
@@ -113,9 +115,9 @@ class JsonApi:
         return result
 
 
-def _result(operation: Operation, admin: Admin, given: Given) -> object:
+def _result(operation: Operation, admin: Admin, given: Given, plan: Plan | None) -> object:
     result = operation.run(admin, given)
-    view = operation.view(admin, given, result, None)
+    view = operation.view(admin, given, result, plan)
     return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
 
 

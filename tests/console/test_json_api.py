@@ -77,6 +77,18 @@ def test_a_topic_from_its_creation_to_its_end(
     assert call(visitor, "topic/describe", 404, name=name)["error"] == "TOPIC_NOT_FOUND"
 
 
+def test_a_reset_is_checked_as_the_command_checks_it(
+    visitor: ConsoleVisitor, admin: Admin, topic: str, group: str
+) -> None:
+    asked: dict[str, Any] = {"group": group, "topic": topic, "to": "earliest"}
+    assert call(visitor, "group/reset-offset", 404, **asked)["error"] == "GROUP_NOT_FOUND"
+    assert group not in admin.list_groups()
+    made = call(visitor, "group/reset-offset", new=True, **asked)["result"]
+    assert {each["before"] for each in made} == {None}
+    again = call(visitor, "group/reset-offset", **asked)["result"]
+    assert {(each["before"], each["after"]) for each in again} == {(0, 0)}
+
+
 @for_each(
     ("wrong", "said"),
     [
