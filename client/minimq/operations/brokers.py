@@ -204,12 +204,13 @@ def _plan_promotion(admin: Admin, given: Given) -> Plan:
         warnings.append(f"Replica {number} is not in sync{behind}: {fate}.")
     lost = f"Messages that replica {number} of {name} does not have will be lost. Continue?"
     question = lost if given.unclean else ""
-    before = [{"replica": each.replica_id, "term": each.term} for each in (master,) if each is not None]
-    return Plan(sentences=sentences, warnings=warnings, question=question, rows=before)
+    now = {"master": None, "term": None} if master is None else {"master": master.replica_id, "term": master.term}
+    rows = [{"changes": sentences, "warnings": warnings, **now}]
+    return Plan(sentences=sentences, warnings=warnings, question=question, rows=rows)
 
 
 def _view_promotion(_admin: Admin, given: Given, term: int, plan: Plan | None) -> View:
-    is_old = plan is not None and {"replica": given.replica_id, "term": term} in plan.rows
+    is_old = plan is not None and any((now["master"], now["term"]) == (given.replica_id, term) for now in plan.rows)
     name, number, already = given.broker_name, given.replica_id, " already" if is_old else ""
     said = f"broker {name}: replica {number} is the master{already}, term {term}"
     return View(json={"broker": name, "replica": number, "term": term}, lines=[said])

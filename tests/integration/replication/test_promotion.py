@@ -122,3 +122,6 @@ def test_what_cannot_be_promoted(tmp_path: Path) -> None:
             admin.promote("broker-a", 7)
         with pytest.raises(InvalidArgument, match="no broker 'broker-x': the name server knows broker-a"):
             admin.promote("broker-x", 0)
+        [planned] = Minimq(cluster.nameserver).json("cluster", "promote", "broker-a", "--to", "1", "--dry-run")
+        assert planned["changes"][0] == "Replica 1 becomes the master of broker-a, for a new term."
+        assert (planned["master"], planned["term"]) == (0, 1)
