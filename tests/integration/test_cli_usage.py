@@ -106,6 +106,18 @@ def test_a_person_is_asked_before_a_topic_is_deleted(cluster: LocalCluster, admi
     assert topic not in [route.topic for route in admin.routes()]
 
 
+def test_a_person_is_asked_before_messages_are_kept_for_less_long(
+    cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    update = partial(Minimq(cluster.nameserver).on_terminal, "topic", "update", topic)
+    status, said = update("--retention", "7d", answer=b"n\n")
+    assert (f"Change topic {topic}? [y/N]" in said, status) == (True, 1)
+    assert update("--retention", "7d", answer=b"y\n")[0] == 0
+    assert "[y/N]" not in update("--retention", "8d", answer=b"n\n")[1]
+    assert "[y/N]" in update("--retention", "6d", answer=b"n\n")[1]
+    assert {each.retention_s for each in admin.describe_topic(topic).settings} == {8 * 86_400.0}
+
+
 def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
     cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

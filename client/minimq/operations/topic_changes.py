@@ -71,7 +71,15 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
         ]
         warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
     warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
-    return Plan(sentences=sentences, warnings=warnings, question=f"Change topic {given.name}?" if hidden else "")
+    is_shorter = _is_less(given.retention_s, [each.retention_s for each in settings]) or _is_less(
+        given.retention_bytes, [each.retention_bytes for each in settings]
+    )
+    question = f"Change topic {given.name}?" if hidden or is_shorter else ""
+    return Plan(sentences=sentences, warnings=warnings, question=question)
+
+
+def _is_less(limit: float | None, now: Sequence[float | None]) -> bool:
+    return limit is not None and limit > 0 and any(not each or limit < each for each in now)
 
 
 def _changes(given: Given, *besides: str) -> bool:
