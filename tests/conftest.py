@@ -142,7 +142,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    gc.disable()  # imports and tests stay: to look for garbage among them takes as long as the rest
+    gc.disable()  # nothing that is collected goes away again: looking for garbage would double the time
     try:
         return (yield)
     finally:

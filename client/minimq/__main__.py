@@ -10,7 +10,7 @@ import sys
 def main() -> None:
     """Run the command as this process."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by whoever started us; no file or socket may get its number
+        if getattr(sys, name) is None:  # the parent closed it; no other file may get its descriptor
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     # Nothing needs to be cleaned up yet, and an exception amid imports could be printed, or swallowed, by any of them.
     former = signal.getsignal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Tests that are played for many cases, each of which costs less than what pytest spends on a test."""
+"""One test for a table of short cases, which costs less CPU than one test for each case."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     messages = sum(each.messages for each in found.queues if each.queue.broker_name in chosen)
     away = [each for each in found.away if given.cluster in (None, each.cluster) and not given.brokers]
     is_refused = bool(away) and not given.force
-    fate = "it is refused until that is back" if is_refused else "which brings the topic back"
+    fate = "so it is refused" if is_refused else "brings the topic back when it starts"
     return Plan(
         sentences=[
             f"Deletes topic {given.name} with {count_of(messages, 'message')} on {listing(chosen)}.",

@@ -32,8 +32,8 @@ _breaking_parent = 0
 _told = False
 #: A thread that runs as long as gRPC is in use, as Linux names it.
 _GRPC_THREAD = "grpc_global_tim"
-#: Time after the end of the last connection in which that thread ends, also on a busy machine, in seconds.
-_GRPC_ENDS_S = 2.0
+#: Time after the end of the last connection in which that thread ends, in seconds.
+_GRPC_ENDS_S = 1.0
 _closed_at = -_GRPC_ENDS_S
 #: Modules that the client waits with. If they are patched, a wait of the client stops the whole process.
 _WAITED_WITH = ("_thread", "queue", "select", "selectors", "socket", "thread", "threading")

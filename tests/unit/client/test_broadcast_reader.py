@@ -1,4 +1,4 @@
-"""When a consumer that broadcasts looks at its topics."""
+"""When a broadcasting consumer looks up the routes of its topics."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
         wanted, limit = getattr(more, unit), getattr(limits, unit)
         of_all = _amount(counts, None, unit)
         free = limit - of_all
-        if not wanted or of_all + wanted <= free:  # as nobody has more than all
+        if not wanted or of_all + wanted <= free:  # one party has no more than all together
             continue
         of_name, of_producer = _amount(counts, name, unit), _amount(counts, producer_id, unit)
         if wanted > free:

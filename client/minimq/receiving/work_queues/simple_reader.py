@@ -163,7 +163,7 @@ class SimpleReader:
         return min(map(self._takes.places.refused_s, self._filters))
 
     def _wanted(self) -> list[str]:
-        """Return the topics to ask for: whoever hears of no error gets messages of those that are not refused."""
+        """Return the topics to ask for: a listener, which sees no errors, goes on without refused ones."""
         refused_s = self._takes.places.refused_s
         open_ones = [topic for topic in self._filters if self._before_take is None or refused_s(topic) <= 0]
         return open_ones or [*self._filters]
