@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from minimq_broker.core.facts import TopicCompaction, TopicSet
 from minimq_broker.core.state import State
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.upkeep.compaction_file import load_record, save_record
 from minimq_broker.store.upkeep.compaction_round import CompactionRound
@@ -131,7 +132,9 @@ def _with_tombstones(messages: list[Message], number: int, compression: Compress
     return builder.build(NOW_MS, 7, number)
 
 
-def begin_round(store: OpenStore, *, most_keys: int = 1 << 20) -> CompactionRound:
+def begin_round(
+    store: OpenStore, *, most_keys: int = 1 << 20, lowest_needed: Callable[[], int] = lambda: NOTHING_NEEDED
+) -> CompactionRound:
     """Begin a round over all that is sealed and saved."""
     message_store = store.store
     topics = {topic.topic_id: topic.compaction for topic in message_store.state.topics.values() if topic.compaction}
@@ -140,6 +143,7 @@ def begin_round(store: OpenStore, *, most_keys: int = 1 << 20) -> CompactionRoun
         topics,
         load_record(message_store.log.path),
         limit=min(message_store.needed_from, message_store.confirmed),
+        lowest_needed=lowest_needed,
         now_ms=store.clock(),
         most_keys=most_keys,
         segment_bytes=store.options.segment_bytes,

@@ -147,9 +147,9 @@ class Snapshots:
         self._copies: list[_Copy] = []
 
     def lowest_needed(self) -> int:
-        """Return the log position from which running copies need entries."""
+        """Return the log position from which running copies need entries. Any thread may call this."""
         since = self._loop.time() - _STUCK_S
-        return min((copy.position for copy in self._copies if copy.moved_at > since), default=NOTHING_NEEDED)
+        return min((copy.position for copy in [*self._copies] if copy.moved_at > since), default=NOTHING_NEEDED)
 
     async def send(self, context: Any) -> None:
         """Send all that is confirmed now, from the oldest entry on."""
@@ -188,7 +188,7 @@ class Snapshots:
             copy.position = position + sum(map(len, entries))
 
     def _begin(self, copy: _Copy) -> tuple[Snapshot, int, int, State]:
-        with self._handle.reading() as store:
+        with self._handle.reading() as store, store.log.kept:
             snapshot = store.snapshot()
             copy.position = store.log.start
             end = max(store.confirmed, snapshot.position)

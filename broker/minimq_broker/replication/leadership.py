@@ -150,7 +150,7 @@ class Leadership:
         return None if self._ended else self.in_sync.common_end(self._store.end, self._loop.time())
 
     def lowest_needed(self) -> int:
-        """Return the log position from which on a slave needs entries that is in sync."""
+        """Return the log position from which on a slave needs entries that is in sync. Any thread may call this."""
         needed = [progress.position for slave, progress in self.progress().items() if slave in self.in_sync.members]
         return min(needed, default=NOTHING_NEEDED)
 

@@ -107,8 +107,9 @@ class RoleKeeper:
         return max(lease_clock() - self._silent_since, 0.0)
 
     def lowest_needed(self) -> int:
-        """Return the log position from which others need entries of this broker."""
-        return NOTHING_NEEDED if self.leadership is None else self.leadership.lowest_needed()
+        """Return the log position from which others need entries of this broker. Any thread may call this."""
+        leadership = self.leadership
+        return NOTHING_NEEDED if leadership is None else leadership.lowest_needed()
 
     async def leads(self, term: int) -> None:
         """Return when this broker leads a term, or a later one."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
 
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.upkeep.compactor import Compactor
@@ -164,6 +166,28 @@ def test_a_round_that_is_interrupted_loses_nothing(stores: Stores, store: OpenSt
     work.store = store = opened_again(stores, store)
     work.check()
     compact(store)
+    work.check()
+
+
+def test_a_round_gives_way_to_a_copy_that_has_begun_meanwhile(stores: Stores, store: OpenStore) -> None:
+    work = Workload(store, "state", 2, SEED)
+    work.send(300)
+    work.store = store = opened_again(stores, store)
+    needed = [NOTHING_NEEDED]
+    begun = begin_round(store, lowest_needed=lambda: needed[0])
+    segments = store.store.log.segments
+    is_done: list[bool] = []
+
+    def run() -> Generator[None, None, None]:
+        is_done.append((yield from begun.run(0.0)))
+
+    for _ in run():
+        needed[0] = 0
+    assert is_done == [False]
+    assert begun.rewritten == 0
+    assert store.store.log.segments == segments
+    compact(store)
+    assert store.store.log.segments != segments
     work.check()
 
 

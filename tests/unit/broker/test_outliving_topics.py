@@ -131,10 +131,10 @@ def test_the_disk_of_a_shorter_topic_comes_back(stores: Stores) -> None:
     world.verify("default", BROKER_AGE_MS, exact=True)
 
 
-def test_what_a_slave_comes_to_need_while_a_segment_is_rewritten_stays(
+def test_what_a_slave_comes_to_need_at_the_end_of_a_rewriting_stays(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, sleep = World(stores), asyncio.sleep
+    world, pause = World(stores), Retention._pause
     world.create("default")
     world.create("short", age_ms=1_000)
     for number in range(40):
@@ -142,11 +142,11 @@ def test_what_a_slave_comes_to_need_while_a_segment_is_rewritten_stays(
         world.send("default", number % 2, b"%d" % number + bytes(500))
         world.send("short", number % 2, b"%d" % number + bytes(6_000))
 
-    async def begin_copy(delay_s: float) -> None:
-        await sleep(delay_s)
+    async def begin_copy(retention: Retention, spent_s: float) -> None:
+        await pause(retention, spent_s)
         world.needed_from = 0
 
-    monkeypatch.setattr(asyncio, "sleep", begin_copy)
+    monkeypatch.setattr(Retention, "_pause", begin_copy)
     world.look()
     assert world.needed_from == 0
     assert world.counters.segments_rewritten == 0

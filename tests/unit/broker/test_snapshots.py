@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -89,6 +90,32 @@ def test_a_copy_ends_with_what_is_confirmed(tmp_path: Path) -> None:
         assert not waiting.done()
         store.confirm(store.end)
         await waiting
+
+    with_engine(tmp_path, test)
+
+
+def test_a_copy_begins_after_the_change_of_old_segments_that_has_not_seen_it(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        await make_topic(engine)
+        snapshots, reader = Snapshots(engine.handle, engine.unsent), Reader()
+        began, changes = threading.Event(), threading.Event()
+
+        def change() -> None:
+            with engine.store.log.kept:
+                changes.set()
+                assert began.wait(PATIENCE_S)
+
+        changing = asyncio.create_task(asyncio.to_thread(change))
+        await asyncio.to_thread(changes.wait, PATIENCE_S)
+        sending = asyncio.create_task(snapshots.send(cast("Any", reader)))
+        await asyncio.to_thread(wait_until, lambda: snapshots.lowest_needed() == 0, PATIENCE_S)
+        looked = await asyncio.gather(*(asyncio.to_thread(reader.waits.is_set) for _ in range(100)))
+        assert not any(looked)
+        began.set()
+        for _ in range(100):
+            reader.turn.release()
+        await asyncio.gather(changing, sending)
 
     with_engine(tmp_path, test)
 

@@ -81,6 +81,7 @@ class Compactor(PeriodicTask):
             topics,
             record,
             limit=limit,
+            lowest_needed=self._lowest_needed,
             now_ms=now,
             most_keys=self._most_keys,
             segment_bytes=store.options.segment_bytes,

@@ -74,8 +74,6 @@ class Retention(PeriodicTask):
             at_once=True,
         )
         self._lowest_needed = lowest_needed
-        #: The same as it was, on the event loop, ahead of the present step of a rewriting.
-        self._needed_from = 0
         self._clock_ms = clock_ms
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Size of the log after something was deleted early, which may go on with what it has grown since.
@@ -115,7 +113,7 @@ class Retention(PeriodicTask):
                 except StoreFull as error:  # there may be room for another one, which makes room for this one
                     no_room = no_room or error
                     continue
-            elif not await asyncio.to_thread(self._delete, item, self._lowest_needed()):
+            elif not await asyncio.to_thread(self._delete, item):
                 return
             self._count(item)
         if no_room is not None:
@@ -131,7 +129,6 @@ class Retention(PeriodicTask):
 
     async def _pause(self, spent_s: float) -> None:
         await asyncio.sleep(max(_PAUSE_S, spent_s))
-        self._needed_from = self._lowest_needed()  # of a copy that was begun meanwhile, too
 
     def _rewritten(self, start: int, reason: Reason | None, store: MessageStore) -> Generator[None, None, bool]:
         segments, kept_bytes = self._stretch(store, start, reason)
@@ -180,8 +177,9 @@ class Retention(PeriodicTask):
 
     def _put_in_place(self, store: MessageStore, made: Rewriting, reason: Reason | None) -> bool:
         before = store.log.disk_bytes
-        if not store.old.put_in_place(made, self._needed_from):
-            return False
+        with store.log.kept:  # no copy of the log begins between the look and the change
+            if not store.old.put_in_place(made, self._lowest_needed()):
+                return False
         self._counters.segments_rewritten += len(made.former)
         if made.lost:
             log.error("retention: lost is what cannot be read from=%d entries=%d", made.start, made.lost)
@@ -219,10 +217,11 @@ class Retention(PeriodicTask):
             store.old.look(self._clock_ms())
             self._knows = store.old.known_to >= 0
 
-    def _delete(self, item: Expired, needed_from: int) -> bool:
+    def _delete(self, item: Expired) -> bool:
         with self._handle.reading() as store:
-            is_oldest = store.log.segments[0].start == item.segment.start
-            is_deleted = is_oldest and store.remove_first(needed_from)
+            with store.log.kept:  # no copy of the log begins between the look and the change
+                is_oldest = store.log.segments[0].start == item.segment.start
+                is_deleted = is_oldest and store.remove_first(self._lowest_needed())
             if is_deleted:
                 log.log(
                     logging.WARNING if item.reason is Reason.DISK else logging.INFO,

@@ -7,7 +7,7 @@ up to there, the oldest first. So a tombstone outlives all that it deletes, what
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 
 from minimq_broker.core.facts import TopicCompaction
@@ -37,12 +37,13 @@ class CompactionRound:
         record: CompactionRecord,
         *,
         limit: int,
+        lowest_needed: Callable[[], int],
         now_ms: int,
         most_keys: int,
         segment_bytes: int,
         mark: DueKey,
     ) -> None:
-        self._mark = mark
+        self._mark, self._lowest_needed = mark, lowest_needed
         self._log, self._topics, self._record = log, topics, record
         self._now_ms, self._segment_bytes = now_ms, segment_bytes
         self._newest = NewestKeys(most_keys)
@@ -68,7 +69,8 @@ class CompactionRound:
     def run(self, budget_s: float) -> Generator[None, None, bool]:
         """Do it, in steps of about that time; return whether it was done. Raises what reading and writing raises.
 
-        It is not if a segment was removed or repaired meanwhile: the next round begins anew. What was rewritten stays.
+        It is not if a segment was removed or repaired meanwhile, or a copy of the log was begun: the next round begins
+        anew. What was rewritten stays.
         """
         self._until = time.perf_counter() + budget_s
         work = self._do()
@@ -145,8 +147,9 @@ class CompactionRound:
         with closing(made):
             while made.step(_STEP_BYTES, _STEP_ENTRIES):
                 yield
-            if not made.put_in_place():
-                return False
+            with self._log.kept:  # no copy of the log begins between the look and the change
+                if end > self._lowest_needed() or not made.put_in_place():
+                    return False
         self.rewritten += len(group)
         self.messages += choice.messages
         self.removed += choice.removed
