@@ -17,7 +17,7 @@ from minimq import LocalCluster, Message, Producer
 from support.command import COMMAND
 from support.process import process
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 VIEWERS = 500
 #: Viewers who come within a moment; a system refuses connections when more of them wait than its queue has.
@@ -47,7 +47,10 @@ class Viewer:
         self._host, self._port = parts.hostname, parts.port
 
     async def ask(self, opened: AsyncExitStack, path: str, accept: str, entering: asyncio.Semaphore) -> str:
-        """Send a request, again while a busy machine keeps the cluster from answering in time; return the status."""
+        """Send a request, again while a busy machine keeps the cluster from answering in time.
+
+        Returns the status, and with another one than 200 what was said.
+        """
         status = "504"
         while status == "504":
             async with entering:
@@ -56,7 +59,7 @@ class Viewer:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: {accept}\r\n\r\n".encode())
             head = await self._reader.readuntil(b"\r\n\r\n")
             status = head.split()[1].decode()
-        return status
+        return status if status == "200" else f"{status}: {(await self._reader.read(4096)).decode()}"
 
     async def read_until(self, text: str) -> None:
         """Read until the body has a text."""
@@ -106,8 +109,6 @@ BENCH = Path(__file__).parents[2] / "bench" / "console_pages.py"
 SMALL = ("--brokers", "3", "--topics", "60", "--groups", "12", "--rounds", "3", "--idle", "0")
 
 
-@pytest.mark.slow
-@pytest.mark.system
 def test_each_page_of_a_cluster_with_many_topics_is_whole() -> None:
     with process(sys.executable, str(BENCH), *SMALL) as running:
         printed, said = running.communicate(timeout=110)
