@@ -16,6 +16,7 @@ from support.console_actions import use
 from support.console_client import ConsoleClient
 from support.console_visitor import ConsoleVisitor
 from support.process import process
+from support.waiting import wait_until
 
 #: Runs the command as if the extra were not installed.
 WITHOUT_THE_EXTRA = """
@@ -35,7 +36,7 @@ def test_it_serves_until_a_signal_though_somebody_watches(cluster: LocalCluster,
         assert found is not None
         assert found[1] == cluster.nameserver
         console = ConsoleClient(found[2])
-        assert [row["broker"] for row in console.json("/")["replicas"]] == ["broker-a", "broker-b"]
+        wait_until(lambda: [row["broker"] for row in console.json("/")["replicas"]] == ["broker-a", "broker-b"])
         with console.events("/") as events:
             next(events)
             running.send_signal(number)
@@ -50,7 +51,9 @@ def test_each_action_is_a_line_of_the_command(cluster: LocalCluster, topic: str)
     with process(*command) as running:
         assert running.stdout is not None
         address = running.stdout.readline().split()[-1]
-        use(ConsoleVisitor(address), f"/topics/{topic}/resize", queues="5")
+        visitor = ConsoleVisitor(address)
+        wait_until(lambda: visitor.get(f"/topics/{topic}").status == 200)
+        use(visitor, f"/topics/{topic}/resize", queues="5")
         running.send_signal(signal.SIGTERM)
         assert running.wait(30) == 0
         assert running.stderr is not None
@@ -108,7 +111,7 @@ def test_a_local_cluster_has_a_console_beside_it() -> None:
             if line.startswith("console "):
                 break
         console = ConsoleClient(line.split()[1])
-        [row] = console.json("/")["replicas"]
+        [row] = wait_until(lambda: console.json("/")["replicas"])
         assert (row["broker"], row["state"]) == ("broker-a", "running")
         assert [each["action"] for each in row["actions"]] == ["pause-broker", "pause-broker"]
         running.send_signal(signal.SIGTERM)

@@ -33,9 +33,11 @@ def use(visitor: ConsoleVisitor, path: str, typed: str = "", **fields: str) -> s
     assert described.status == 200, described.text
     confirmed = visitor.post(path.partition("?")[0], confirmation_of(described, typed))
     assert confirmed.status == 303, confirmed.text
-    done = visitor.get(confirmed.headers["Location"])
-    assert 'data-state="done"' in done.text, done.text
-    return done.text
+    place = confirmed.headers["Location"]
+    wait_until(lambda: 'data-state="under-way"' not in visitor.get(place).text)
+    done = visitor.get(place).text
+    assert 'data-state="done"' in done, done
+    return done
 
 
 def make_dead_letters(
