@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgspec
@@ -29,6 +30,7 @@ from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, S
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy, TransactionEnded
+from minimq_common.names import half_name
 from support.states import transaction_rows
 
 SIZE = 10
@@ -121,6 +123,23 @@ def test_the_fuller_it_is_the_sooner_idle_transactions_expire() -> None:
     assert filled(10).idle(now, EXPIRY, TEN, 100) == tuple(TransactionId(f"x{n}", 0) for n in range(3))
     assert filled(10).idle(now, EXPIRY, TEN, 2) == tuple(TransactionId(f"x{n}", 0) for n in range(2))
     assert IdleExpiry(1_000, 5_000).idle_ms(1.0) == 1_000
+
+
+def test_no_thread_sees_a_half_message_as_older_than_it_is() -> None:
+    """One that did would have it expire at once."""
+    of, began = TransactionTable(set()), set[int]()
+
+    def look(*_: object) -> Any:
+        began.update(half.stage.began_ms for half in of.open_halves().values())
+        return look
+
+    former = sys.gettrace()
+    sys.settrace(look)
+    try:
+        of.apply(staged(50, half_name("shop")), 50)
+    finally:
+        sys.settrace(former)
+    assert began == {1_050}
 
 
 def test_a_transaction_for_which_something_is_staged_is_not_idle() -> None:

@@ -273,13 +273,13 @@ class TransactionTable:
         transaction, producer_id, sequence, batch = staged
         parts = self._parts_of(transaction)
         stage = parts.get(producer_id)
-        is_new = stage is None
-        if stage is None:
-            stage = parts[producer_id] = Stage()
-        former = stage.batches.get(sequence)
-        stage.batches[sequence] = batch
+        former = None if stage is None else stage.batches.get(sequence)
+        if stage is None:  # whole at once: to another thread, one without batches would seem to have begun in 1970
+            parts[producer_id] = Stage({sequence: batch})
+        else:
+            stage.batches[sequence] = batch
         gone = (0, 0) if former is None else (1, former.size)
-        self.open.add(transaction.name, producer_id, 1 - gone[0], batch.size - gone[1], int(is_new))
+        self.open.add(transaction.name, producer_id, 1 - gone[0], batch.size - gone[1], int(stage is None))
         self._changed.add(("staged", *transaction, producer_id))
 
     def _parts_of(self, transaction: TransactionId) -> dict[int, Stage]:
