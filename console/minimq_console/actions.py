@@ -70,6 +70,7 @@ class Action:
         unshown = {
             parameter.key: self._text(visit.parameters, name) for name, parameter in self._unshown(visit.parameters)
         }
+        assert found is not None  # what changes something has a plan
         return {
             "sentences": found.sentences,
             "warnings": found.warnings,

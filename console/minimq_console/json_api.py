@@ -85,26 +85,27 @@ class JsonApi:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
                 read = functools.partial(self._read, operation, visitor, given)
                 return await loop.run_in_executor(shared.gathering, read)
-        if operation.is_destructive and not yes:
-            raise InvalidArgument(
-                f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
-            )
         async with _place_of(self._changes, MOST_UNDER_WAY):
-            change = functools.partial(self._change, operation, visitor, given, log)
+            change = functools.partial(self._change, operation, visitor, given, log, yes=yes)
             return await loop.run_in_executor(shared.acting, change)
 
     def _read(self, operation: Operation, visitor: Visitor, given: Given) -> object:
         admin: Admin = visitor.observer.changer
-        if operation.plan is None:
-            return _result(operation, admin, given, None)
-        check_rights(self._console, visitor, needs_of(operation, given))
+        if operation.plan is not None:
+            check_rights(self._console, visitor, needs_of(operation, given))
         plan = operation.planned(admin, given)
+        if plan is None:
+            return _result(operation, admin, given, None)
         return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
 
-    def _change(self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog) -> object:
+    def _change(self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog, *, yes: bool) -> object:
         check_rights(self._console, visitor, needs_of(operation, given))
         admin: Admin = visitor.observer.changer
-        plan = operation.planned(admin, given) if operation.plans_first else None
+        plan = operation.planned(admin, given)
+        if operation.question(given, plan) and not yes:
+            raise InvalidArgument(
+                f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
+            )
         log.has_begun = True
         try:
             result = _result(operation, admin, given, plan)
@@ -189,7 +190,7 @@ def _path(operation: Operation) -> str:
 
 
 def _parameters(operation: Operation) -> list[Parameter]:
-    switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.is_destructive else ()))
+    switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.asks else ()))
     return [each for each in (*operation.shown, *switches) if not each.about.is_local]
 
 

@@ -263,7 +263,7 @@ def test_a_program_without_the_right_changes_nothing(
     }
     given |= {name: value for name, value in known.items() if name in given}
     given |= {"everything": True} if operation.name.startswith("dlq") else {}
-    sure = {"yes": True} if operation.is_destructive else {}
+    sure = {"yes": True} if operation.asks else {}
     path = operation.name.replace(" ", "/")
     for user, address in (("nobody", secured.address), ("owner", secured.reading)):
         visitor = secured.visitor(user, address)

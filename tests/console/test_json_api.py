@@ -78,7 +78,7 @@ def test_a_topic_from_its_creation_to_its_end(
 
 
 def test_a_reset_is_checked_as_the_command_checks_it(
-    visitor: ConsoleVisitor, admin: Admin, topic: str, group: str
+    visitor: ConsoleVisitor, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
     asked: dict[str, Any] = {"group": group, "topic": topic, "to": "earliest"}
     assert call(visitor, "group/reset-offset", 404, **asked)["error"] == "GROUP_NOT_FOUND"
@@ -87,6 +87,14 @@ def test_a_reset_is_checked_as_the_command_checks_it(
     assert {each["before"] for each in made} == {None}
     again = call(visitor, "group/reset-offset", **asked)["result"]
     assert {(each["before"], each["after"]) for each in again} == {(0, 0)}
+    for queue in admin.route(topic).read_queues():
+        producer.send(Message(topic, b"unread"), queue=queue)
+    ahead = {**asked, "to": "latest"}
+    assert "may lose data" in call(visitor, "group/reset-offset", 400, **ahead)["message"]
+    assert set(admin.committed_offsets(group, topic).values()) == {0}
+    skipped = call(visitor, "group/reset-offset", yes=True, **ahead)["result"]
+    assert {(each["before"], each["after"]) for each in skipped} == {(0, 1)}
+    assert call(visitor, "group/reset-offset", **asked)["complete"]
 
 
 @for_each(

@@ -118,6 +118,22 @@ def test_a_person_is_asked_before_messages_are_kept_for_less_long(
     assert {each.retention_s for each in admin.describe_topic(topic).settings} == {8 * 86_400.0}
 
 
+def test_a_person_is_asked_before_a_group_skips_messages(cluster: LocalCluster, admin: Admin, topic: str) -> None:
+    queue = admin.route(topic).read_queues()[0]
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"unread"), queue=queue)
+    admin.reset_offsets(topic, topic, "earliest")
+    reset = partial(Minimq(cluster.nameserver).on_terminal, "group", "reset-offset", topic, topic, "--to")
+    status, said = reset("latest", answer=b"n\n")
+    assert "1 message will be passed over without being delivered." in said
+    assert (f"Reset group {topic} in topic {topic}, and skip messages? [y/N]" in said, status) == (True, 1)
+    assert admin.committed_offsets(topic, topic)[queue] == 0
+    assert reset("latest", "--yes", answer=b"")[0] == 0
+    assert admin.committed_offsets(topic, topic)[queue] == 1
+    assert "[y/N]" not in reset("earliest", answer=b"n\n")[1]
+    assert admin.committed_offsets(topic, topic)[queue] == 0
+
+
 def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
     cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

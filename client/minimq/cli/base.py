@@ -69,13 +69,10 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def confirm(question: Callable[[], str], *, yes: bool) -> None:
-    """Ask for confirmation on a terminal, never in scripts; an empty question asks nothing. Raises `click.Abort`."""
-    if yes or not sys.stdin.isatty():
-        return
-    text = question()
-    if text:
-        click.confirm(text, abort=True)
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask for confirmation on a terminal, never in scripts. Raises `click.Abort`."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True)
 
 
 def tell(sentences: Iterable[str]) -> None:

@@ -93,7 +93,7 @@ def _params(operation: Operation) -> list[click.Parameter]:
             param.help = operation.with_flags(param.help or "")
     if operation.plan is not None:
         params.append(Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."))
-    if operation.is_destructive:
+    if operation.asks:
         params.append(Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
     if operation.can_watch:
         params.append(Option(["--watch"], is_flag=True, help="Refresh the output until Ctrl-C."))
@@ -115,13 +115,13 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
     try:
         given = operation.given(**{each.name: value for each, value in values_of(operation.shown, typed)})
         with _opened(nameserver, secrets) as admin:
-            plan = None
-            if dry_run:
-                plan = operation.planned(admin, given)
+            plan = operation.planned(admin, given)
+            if dry_run and plan is not None:
                 _show_plan(plan, output)
                 sys.exit(0 if plan.is_complete else 1)
-            if operation.plan is not None and (operation.plans_first or (operation.is_destructive and not yes)):
-                plan = _asked(operation, admin, given, yes=yes)
+            if plan is not None and (question := operation.question(given, plan)):
+                tell([*(plan.sentences if sys.stdin.isatty() and not yes else ()), *plan.warnings])
+                confirm(question, yes=yes)
             with _progress(operation) as progress:
                 vars(given).update(progress)
                 result = operation.run(admin, given)
@@ -149,19 +149,6 @@ def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
 
     is_given = click.get_current_context().meta.get("nameserver")
     yield AccessFolder(secrets, nameserver_addresses(nameserver) if is_given else ())
-
-
-def _asked(operation: Operation, admin: Admin, given: Any, *, yes: bool) -> Plan | None:
-    """Tell what one may not want, and ask whether to go on."""
-    if not operation.plans_first and not sys.stdin.isatty():
-        return None
-    plan = operation.planned(admin, given)
-    if plan.question and not yes and sys.stdin.isatty():
-        tell(plan.sentences)
-    if plan.question:
-        tell(plan.warnings)
-    confirm(lambda: plan.question, yes=yes)
-    return plan
 
 
 def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iterator[tuple[Parameter, Any]]:

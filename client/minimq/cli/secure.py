@@ -116,7 +116,7 @@ def _renew(
         steps = {"add": authority.add_successor, "use": authority.use_successor, "retire": authority.retire_former}
         if ca in _CUT_OFF and authority.is_next(ca):
             click.echo(f"warning: {_CUT_OFF[ca]}. {_not_changed(directory)}", err=True)
-            confirm(lambda: "Do all servers and users have the files of the step before?", yes=yes)
+            confirm("Do all servers and users have the files of the step before?", yes=yes)
         changed = steps[ca]()
         click.echo(f"{_STEPS[ca]}; copy the changed files to their servers and users:")
         for path in changed:

@@ -90,7 +90,8 @@ class AccessChange(Operation):
     has_folder: bool = True
     needs: Callable[[Given], Sequence[Need]] | None = _needs
     plan: Callable[[Admin, Given], Plan] | None = lambda *_: Plan(sentences=())
-    question: str = ""
+    #: Returns whether users lose a right or a key, if it `asks`.
+    loses: Callable[[Given], bool] = lambda _given: True
 
     def planned(self, admin: Admin, given: Given) -> Plan:
         """Return what it would change. Raises `MiniMQError`."""
@@ -100,7 +101,9 @@ class AccessChange(Operation):
         rehearsal: Any = Rehearsal(former)
         self.run(rehearsal, Given(**{**vars(given), "to": None}))
         told = [f"planned: {each}" for each in changes(former, rehearsal.access())]
-        return Plan(sentences=told or ["Nothing changes."], question=self.question.format(**vars(given)))
+        is_loss = bool(told and self.asks and self.loses(given))
+        told += ["Clients that lose a right or a key fail at once."] if is_loss else []
+        return Plan(sentences=told or ["Nothing changes."], is_harmless=not is_loss)
 
 
 def said(text: str) -> Callable[[Admin, Given, AccessDocument, Plan | None], View]:

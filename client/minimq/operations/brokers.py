@@ -117,20 +117,20 @@ def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan |
 
 
 def _master(admin: Admin, given: Given) -> BrokerReport:
-    for each in admin.broker_status():
-        if (each.broker_name, each.broker_id) == (given.broker_name, MASTER_ID) and each.report is not None:
+    for each in _statuses_of(admin, given.broker_name):
+        if each.broker_id == MASTER_ID and each.report is not None:
             return each.report
     raise InvalidArgument(
-        f"there is no broker {given.broker_name} with a master that answers: `minimq cluster status` shows them"
+        f"broker {given.broker_name!r} has no master that answers: `minimq cluster status` shows the brokers"
     )
 
 
 def _plan_permission(admin: Admin, given: Given) -> Plan:
     name = given.broker_name
-    if given.permission is _master(admin, given).permission:
-        raise InvalidArgument(f"that is so already on {name}: choose something else")
+    is_so = given.permission is _master(admin, given).permission
     return Plan(
         sentences=[
+            *([f"That is so already on {name}."] if is_so else []),
             *say_permission(given.permission, f"all topics on {name}", ", and send to other brokers of a topic"),
             "It holds until somebody changes it, also when the broker restarts.",
         ]
@@ -142,15 +142,18 @@ def _view_permission(_admin: Admin, given: Given, _result: None, _plan: Plan | N
     return View(json=row, lines=[f"broker {row['broker']}: permission {row['permission']}"])
 
 
-def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
-    """Return the replicas of a broker that answer, by their numbers. Raises `InvalidArgument`."""
+def _statuses_of(admin: BrokerOperations, name: str) -> list[BrokerStatus]:
     statuses = admin.broker_status()
     if name not in (names := sorted({each.broker_name for each in statuses})):
         raise InvalidArgument(f"there is no broker {name!r}: the name server knows {', '.join(names) or 'none'}")
-    own = [each for each in statuses if each.broker_name == name]
+    return [each for each in statuses if each.broker_name == name]
+
+
+def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
+    """Return the replicas of a broker that answer, by their numbers. Raises `InvalidArgument`."""
     found = {
         each.report.replication.replica_id: each
-        for each in own
+        for each in _statuses_of(admin, name)
         if each.report and each.report.replication.role != "alone"
     }
     if wanted is not None and wanted not in found:
@@ -202,11 +205,9 @@ def _plan_promotion(admin: Admin, given: Given) -> Plan:
         behind = "" if chosen.behind_bytes is None else f", {size_of(chosen.behind_bytes)} behind"
         fate = "messages that it lacks are lost" if given.unclean else "it will be refused, as messages would be lost"
         warnings.append(f"Replica {number} is not in sync{behind}: {fate}.")
-    lost = f"Messages that replica {number} of {name} does not have will be lost. Continue?"
-    question = lost if given.unclean else ""
     now = {"master": None, "term": None} if master is None else {"master": master.replica_id, "term": master.term}
     rows = [{"changes": sentences, "warnings": warnings, **now}]
-    return Plan(sentences=sentences, warnings=warnings, question=question, rows=rows)
+    return Plan(sentences=sentences, warnings=warnings, is_harmless=not given.unclean, rows=rows)
 
 
 def _view_promotion(_admin: Admin, given: Given, term: int, plan: Plan | None) -> View:
@@ -382,8 +383,7 @@ class BrokerOperations(Operations):
         needs=_MANAGE_CLUSTER,
         plan=_plan_promotion,
         view=_view_promotion,
-        is_destructive=True,
-        plans_first=True,
+        asks="Promote replica {replica_id} of {broker_name}, although messages that it does not have are lost?",
         forms=[
             Form(
                 "promote",

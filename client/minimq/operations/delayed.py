@@ -96,9 +96,8 @@ def _plan_recall(_admin: Admin, given: Given) -> Plan:
         sentences=[
             f"Recalls the message of topic {handle.topic} that waits on {handle.broker_name} and is due at "
             f"{instant_of(moment(handle.due_ms))}.",
-            "It is never delivered. If it is due before that, nothing happens.",
-        ],
-        warnings=["It cannot be taken back."],
+            "It is never delivered. If it is due before that, nothing happens. This cannot be taken back.",
+        ]
     )
 
 
@@ -212,6 +211,7 @@ class DelayedOperations(Operations):
         needs=_write_topic,
         plan=_plan_recall,
         view=_view_recall,
+        asks="Recall this message?",
         forms=[
             Form(
                 "recall",

@@ -107,6 +107,7 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
             "add --new to set its beginning in a new one"
         )
     after = admin.reset_offsets(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
+    is_ahead = any(offset > before.get(queue, offset) for queue, offset in after.items())
     sentences = [f"Group {group} goes on in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
     sentences += say_distances(after, before)
     warnings = []
@@ -122,6 +123,7 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
         warnings=warnings,
         rows=_reset_rows(after, before),
         table=_RESET,
+        is_harmless=not is_ahead,
         # A time such as -2h is another one later.
         carried={"to": f"{round(to.timestamp() * 1000)}ms"} if isinstance(to, datetime) else {},
     )
@@ -149,22 +151,26 @@ def _view_reset(admin: Admin, given: Given, after: Mapping[MessageQueue, int], p
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
     name = check_group(given.group)
-    group = admin.describe_group(name)
+    admin._to_delete_group(name, force=given.force)
+    try:
+        group = admin.describe_group(name)
+    except GroupNotFound:
+        if not given.dead_letters or dead_letter_topic(name) not in admin.list_topics():
+            raise
+        said = f"Deletes the dead letters of group {name}; the group itself is deleted already."
+        return Plan(sentences=[said, "This cannot be taken back."])
     letters = count_of(group.dead_letters, "dead letter")
     topics = count_of(len({queue.queue.topic for queue in group.queues}), "topic")
-    warnings = ["A group that uses the name later is a new one, and begins elsewhere. It cannot be taken back."]
-    if group.members:
-        fate = "they start over." if given.force else "it is refused until they have ended."
-        warnings.append(f"{count_of(len(group.members), 'member')} connected: {fate}")
+    connected = f"{count_of(len(group.members), 'member')} connected: they start over."
     return Plan(
         sentences=[
             f"Deletes group {name} with its offsets in {count_of(len(group.queues), 'queue')} of {topics}, and "
             f"{count_of(group.retrying, 'message')} that wait for a retry.",
             f"It has {count_of(group.lag, 'unread message')}, which stay in their topics.",
             f"Its {letters} go as well." if given.dead_letters else f"Its {letters} stay.",
+            "A group that uses the name later is a new one, and begins elsewhere. This cannot be taken back.",
         ],
-        warnings=warnings,
-        question=f"Delete group {name}?",
+        warnings=[connected] if group.members else [],
     )
 
 
@@ -187,7 +193,7 @@ class GroupChanges(Operations):
         needs=_reset_needs,
         plan=_plan_reset,
         view=_view_reset,
-        plans_first=True,
+        asks="Reset group {group} in topic {topic}, and skip messages?",
         flags=[flag("new", "Accept a group that does not exist yet, or has not read the topic so far.")],
         forms=[
             Form(
@@ -323,7 +329,7 @@ class GroupChanges(Operations):
         needs=_MANAGE_GROUP,
         plan=_plan_deletion,
         view=_view_deletion,
-        is_destructive=True,
+        asks="Delete group {group}?",
         forms=[
             Form(
                 "delete-group",
@@ -366,16 +372,21 @@ class GroupChanges(Operations):
             GroupConflict: members are connected, or queues are held for some; the text names them.
         """
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
-        masters = self._masters.find(need="all")
-        if not force:
-            remedy = "delete it on the others with force (--force)"
-            self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
-            _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
+        masters = self._to_delete_group(group, force=force)
         answers = self._masters.delete(f"group {group}", masters, lambda stub: stub.DeleteGroup, request, wait=wait)
         deleted = [broker for broker, answer in answers.items() if answer.deleted]
         if not deleted:
             raise group_not_found(group)
         return tuple(each for each in self._masters.away() if each.broker_name not in deleted)
+
+    def _to_delete_group(self, group: str, *, force: bool) -> dict[str, str]:
+        """Return the masters that forget a group. Raises as `delete_group`."""
+        masters = self._masters.find(need="all")
+        if not force:
+            remedy = "delete it on the others with force (--force)"
+            self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
+            _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
+        return masters
 
 
 def _ids_by_broker(topic: str, queues: Iterable[MessageQueue]) -> dict[str, list[int]]:

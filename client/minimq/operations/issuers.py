@@ -140,8 +140,7 @@ class IssuerOperations(AccessOperations):
         "access issuer remove",
         example="access issuer remove k8s",
         view=said("issuer {} removed"),
-        is_destructive=True,
-        question="Remove issuer {name} with the rules of its users?",
+        asks="Remove issuer {name} with the rules of its users?",
         short="Remove an issuer, and the rules of its users.",
     )
     def remove_issuer(self, name: Annotated[str, Param(help="name of the issuer")]) -> AccessDocument:
@@ -160,6 +159,7 @@ class IssuerOperations(AccessOperations):
         "access apply",
         example="access apply access.toml",
         view=_view_applied,
+        asks="Replace all users and rules?",
         short="Replace the document by that in FILE.",
     )
     def apply_access(self, document: Annotated[str, Param(metavar="FILE", is_file=True)]) -> AccessDocument:

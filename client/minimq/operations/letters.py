@@ -88,18 +88,13 @@ def chosen_of(given: Given) -> Chosen:
     return chosen
 
 
-def _check_some(given: Given) -> None:
-    if given.everything == any(chosen_of(given).values()):
-        reason = (
-            "excludes a choice" if given.everything else "is not given, and no choice: choose some, by key or by time"
-        )
-        raise InvalidArgument(f"everything {reason}")
-
-
 class _Found:
     """The open dead letters that are meant, as far as they could be counted in the time that a face has."""
 
     def __init__(self, admin: Admin, given: Given, done: str) -> None:
+        if given.everything == any(chosen_of(given).values()):
+            missing_choice = "is not given, and no choice: choose some, by key or by time"
+            raise InvalidArgument(f"everything {'excludes a choice' if given.everything else missing_choice}")
         #: Their number by the topic that they were sent to; "" for those that do not tell.
         self.topics = Counter[str]()
         self.is_cut = False
@@ -137,7 +132,7 @@ class _Found:
 
 def _nothing(given: Given, found: _Found) -> Plan:
     said = f"Group {given.group} has no such open dead letters: they were settled, or others are meant."
-    return Plan(sentences=[said], warnings=found.missing, is_complete=not found.missing)
+    return Plan(sentences=[said], warnings=found.missing, is_complete=not found.missing, is_harmless=True)
 
 
 def _plan_resend(admin: Admin, given: Given) -> Plan:
@@ -166,11 +161,10 @@ def _plan_drop(admin: Admin, given: Given) -> Plan:
     return Plan(
         sentences=[
             f"Drops {found.total} of group {given.group}.",
-            "They are shown and resent no more; brokers keep their bytes for a while.",
+            "They are shown and resent no more; brokers keep their bytes for a while. This cannot be taken back.",
         ],
-        warnings=["It cannot be taken back.", *found.missing],
+        warnings=found.missing,
         is_complete=not found.missing,
-        question=f"Drop {found.total} of group {given.group}?",
         carried=found.carried,
     )
 
@@ -306,7 +300,6 @@ class LetterOperations(Operations):
         needs=_resend_needs,
         plan=_plan_resend,
         view=_view_settled("resent"),
-        check=_check_some,
         abouts=CHOICE,
         flags=[_ALL],
         forms=[
@@ -368,10 +361,9 @@ class LetterOperations(Operations):
         needs=_READ_GROUP,
         plan=_plan_drop,
         view=_view_settled("dropped"),
-        check=_check_some,
+        asks="Drop these dead letters of group {group}?",
         abouts=CHOICE,
         flags=[_ALL],
-        is_destructive=True,
         forms=[
             Form(
                 "drop-letters",

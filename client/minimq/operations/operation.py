@@ -281,17 +281,14 @@ class Operation:
     #: A command without `minimq`, if it is more than the name.
     example: str = ""
     needs: Callable[[Given], Sequence[Need]] | None = None
-    #: Returns what would change; every operation that changes something has one. Faces call `planned`.
+    #: Returns what would change, or raises what makes it impossible. Every operation that changes something has one;
+    #: every face calls `planned` before it runs.
     plan: Callable[[Admin, Given], Plan] | None = None
-    #: A command asks before it does it.
-    is_destructive: bool = False
-    #: A command always plans first, and prints the warnings.
-    plans_first: bool = False
+    #: The question before what may lose or expose something, with parameters in braces: "Delete topic {name}?"
+    asks: str = ""
     forms: Sequence[Form] = ()
     #: Options for the plan and the view alone; see `flag`.
     flags: Sequence[Parameter] = ()
-    #: Raises `InvalidArgument` for arguments that do not go together.
-    check: Callable[[Given], None] = lambda _given: None
     #: Facts about the keyword arguments of a `TypedDict`.
     abouts: Mapping[str, Param] = field(default_factory=dict)
     #: Arguments that it always has: a method may be several operations.
@@ -359,15 +356,16 @@ class Operation:
         defaults = {each.name: each.default for each in (*self.parameters, *self.flags)}
         return Given(**{**defaults, **values, **self.fixed})
 
-    def planned(self, admin: Admin, given: Given) -> Plan:
-        """Return what it would change. Raises `MiniMQError`."""
-        assert self.plan is not None
-        self.check(given)
-        return self.plan(admin, given)
+    def planned(self, admin: Admin, given: Given) -> Plan | None:
+        """Return what it would change; None if it changes nothing. Raises what makes it impossible."""
+        return None if self.plan is None else self.plan(admin, given)
+
+    def question(self, given: Given, plan: Plan | None) -> str:
+        """Return what is asked before it is done; empty if nobody is asked."""
+        return "" if plan is None or plan.is_harmless else self.asks.format_map(vars(given))
 
     def run(self, admin: Admin, given: Given) -> Any:
         """Do it. Raises `MiniMQError`."""
-        self.check(given)
         given.collected = []
         for each in self.parameters:
             if each.about.is_collected and getattr(given, each.name) is None:

@@ -35,14 +35,15 @@ from minimq.operations.topic_creation import (
 #: The fields of a request that change something.
 _CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
 
-_NOTHING = "nothing to change: give queues, read_queues, write_queues, permission, retention_s or retention_bytes"
+_SETTINGS: Final = ("queues", "read_queues", "write_queues", "permission", "retention_s", "retention_bytes")
+_NOTHING = f"nothing to change: give {', '.join(_SETTINGS[:-1])} or {_SETTINGS[-1]}"
 
 _PAGE: Final = "/topics/{name}"
 
 
 def _plan_update(admin: Admin, given: Given) -> Plan:
     """Plan a resize, another permission, another retention, or several of them."""
-    if not _changes(given):
+    if all(getattr(given, name) is None for name in _SETTINGS):
         raise InvalidArgument(_NOTHING)
     described = admin.describe_topic(check_topic(given.name))
     settings = [each for each in described.settings if not given.brokers or each.broker_name in given.brokers]
@@ -56,9 +57,8 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
     elif given.write_queues is not None:
         sentences.append(f"Producers use {count_of(given.write_queues, 'queue')} on each broker.")
     if given.permission is not None:
-        if all(each.permission is given.permission for each in settings) and not _changes(given, "permission"):
-            raise InvalidArgument(f"that is so already on {listing([each.broker_name for each in settings])}: choose "
-                                  "something else")  # fmt: skip
+        if all(each.permission is given.permission for each in settings):
+            sentences.append(f"That is so already on {listing([each.broker_name for each in settings])}.")
         sentences += say_permission(given.permission, f"topic {given.name}", ": their sends fail after all tries")
         if not given.permission & Permission.READ:
             sentences.append(say_readers(admin, given.name))
@@ -69,22 +69,17 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
             f"{size_of(each.retention_bytes) if each.retention_bytes else 'no limit of its own'}."
             for each in settings
         ]
-        warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
-    warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
     is_shorter = _is_less(given.retention_s, [each.retention_s for each in settings]) or _is_less(
         given.retention_bytes, [each.retention_bytes for each in settings]
     )
-    question = f"Change topic {given.name}?" if hidden or is_shorter else ""
-    return Plan(sentences=sentences, warnings=warnings, question=question)
+    if is_shorter:
+        warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
+    warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
+    return Plan(sentences=sentences, warnings=warnings, is_harmless=not (hidden or is_shorter))
 
 
 def _is_less(limit: float | None, now: Sequence[float | None]) -> bool:
     return limit is not None and limit > 0 and any(not each or limit < each for each in now)
-
-
-def _changes(given: Given, *besides: str) -> bool:
-    names = {"queues", "read_queues", "write_queues", "permission", "retention_s", "retention_bytes"}
-    return any(getattr(given, name) is not None for name in names - set(besides))
 
 
 def _say_queues(described: TopicDescription, given: Given) -> list[str]:
@@ -154,8 +149,7 @@ class TopicChanges(TopicCreation):
         needs=right("manage topic name"),
         plan=_plan_update,
         view=_view_update,
-        is_destructive=True,
-        plans_first=True,
+        asks="Change topic {name}?",
         forms=[
             Form(
                 "resize-topic",

@@ -128,32 +128,18 @@ def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | N
 
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
-    try:
-        found = admin.describe_topic(check_topic(given.name))
-    except (TopicNotFound, TopicUnavailable):
-        if not given.if_exists:
-            raise
-        return Plan(sentences=[f"There is no topic {given.name} to delete."])
-    inside = {each.broker_name for each in admin.cluster() if given.cluster in (None, each.cluster)}
-    chosen = [
-        each.broker_name
-        for each in found.settings
-        if each.broker_name in inside and (not given.brokers or each.broker_name in given.brokers)
-    ]
-    messages = sum(each.messages for each in found.queues if each.queue.broker_name in chosen)
-    away = [each for each in found.away if given.cluster in (None, each.cluster) and not given.brokers]
-    is_refused = bool(away) and not given.force
-    fate = "so it is refused" if is_refused else "brings the topic back when it starts"
+    name, cluster, brokers = given.name, given.cluster, given.brokers
+    chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
+    if not chosen:
+        return Plan(sentences=[f"There is no topic {name} to delete."], is_harmless=True)
+    messages = sum(each.messages for each in admin.describe_topic(name).queues if each.queue.broker_name in chosen)
     return Plan(
         sentences=[
-            f"Deletes topic {given.name} with {count_of(messages, 'message')} on {listing(chosen)}.",
-            say_readers(admin, given.name),
+            f"Deletes topic {name} with {count_of(messages, 'message')} on {listing(sorted(chosen))}.",
+            say_readers(admin, name),
+            "Its messages are lost, also those that were not read. This cannot be taken back.",
         ],
-        warnings=[
-            "Its messages are lost, also those that were not read. It cannot be taken back.",
-            *left_out(away, fate),
-        ],
-        question="" if is_refused or not chosen else f"Delete topic {given.name}?",
+        warnings=left_out(admin._left_out(name, cluster, brokers, chosen), "brings the topic back when it starts"),
     )
 
 
@@ -277,7 +263,7 @@ class TopicOperations(TopicChanges):
         needs=right("manage topic name"),
         plan=_plan_deletion,
         view=lambda _admin, given, away, _plan: deletion_view("topic", given.name, away),
-        is_destructive=True,
+        asks="Delete topic {name}?",
         forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
         short="Delete a topic with all its messages.",
     )
@@ -311,20 +297,26 @@ class TopicOperations(TopicChanges):
             TopicNotFound: no master carries it, or not all of `brokers` do.
             Unavailable: a broker that carries it is away; the text says since when.
         """
-        check_topic(name)
+        carriers = self._to_delete(name, cluster, brokers, if_exists=if_exists, force=force)
         request = broker_pb2.DeleteTopicRequest(topic=name)
+        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request, wait=wait)
+        return self._left_out(name, cluster, brokers, done)
+
+    def _to_delete(
+        self, name: str, cluster: str | None, brokers: Sequence[str], *, if_exists: bool, force: bool
+    ) -> dict[str, str]:
+        """Return the masters that carry a topic which is deleted there. Raises as `delete_topic`."""
+        check_topic(name)
         if not force and not brokers:
             remedy = "delete it on the others with force (--force) or by name (--broker)"
             self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
         try:
-            carriers = self._carriers(name, cluster, brokers)
+            return self._carriers(name, cluster, brokers)
         except (TopicNotFound, TopicUnavailable):
-            if not if_exists:
-                where = f" on {', '.join(brokers)}" if brokers else ""
-                raise TopicNotFound(
-                    f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
-                    "broker that is away can be deleted when the broker is back"
-                ) from None
-            carriers = {}
-        done = self._masters.delete(f"topic {name}", carriers, lambda stub: stub.DeleteTopic, request, wait=wait)
-        return self._left_out(name, cluster, brokers, done)
+            if if_exists:
+                return {}
+            where = f" on {', '.join(brokers)}" if brokers else ""
+            raise TopicNotFound(
+                f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
+                "broker that is away can be deleted when the broker is back"
+            ) from None

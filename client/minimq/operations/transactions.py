@@ -87,26 +87,25 @@ def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Pl
 
 
 def _plan_end(admin: Admin, given: Given) -> Plan:
-    group, number = check_producer_group(given.group), given.number
-    found = next((each for each in admin.list_transactions(group).transactions if each.number == number), None)
-    if found is None:
-        raise InvalidArgument(
-            f"transaction {number} of producer group {group} is not open: it has ended, or never began"
-        )
+    group, number, is_commit = given.group, given.number, given.resolution is COMMIT
+    broker, answer = admin._ask_for_one(group, number)
+    if not answer.halves:
+        _resolution_of(group, number, given.resolution, answer.outcome)
+        done = "committed" if is_commit else "rolled back"
+        said = f"Transaction {number} of producer group {group} was {done} before: nothing changes."
+        return Plan(sentences=[said], is_harmless=True)
+    found = _listed(broker, answer.halves[0])
     what = f"{count_of(found.batches, 'batch', 'batches')} of messages for {listing(found.topics)}"
-    said = f"transaction {number} of producer group {group} on {found.broker_name}, with {what}"
-    warnings = ["It cannot be taken back."]
-    if not found.is_undecided:
-        warnings.append("Members of the producer group are still asked how it ends: they may know better.")
-    is_commit = given.resolution is COMMIT
+    said = f"transaction {number} of producer group {group} on {broker}, with {what}"
+    asked = "Members of the producer group are still asked how it ends: they may know better."
     return Plan(
         sentences=[
             f"Commits {said}: they become visible to all groups."
             if is_commit
             else f"Rolls back {said}: they are never delivered.",
-            f"It began {duration_of(found.age_s)} ago.",
+            f"It began {duration_of(found.age_s)} ago. This cannot be taken back.",
         ],
-        warnings=warnings,
+        warnings=[] if found.is_undecided else [asked],
     )
 
 
@@ -123,6 +122,7 @@ def _ending(verb: str, resolution: TransactionResolution, short: str) -> Operati
         needs=right("write transaction group"),
         plan=_plan_end,
         view=_view_end,
+        asks=f"{label} transaction {{number}} of producer group {{group}}?",
         fixed={"resolution": resolution},
         forms=[
             Form(
@@ -196,15 +196,20 @@ class TransactionOperations(Operations):
         """
         if resolution not in OUTCOMES or resolution is UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
+        broker, _ = self._ask_for_one(group, number)
+        end = halves_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
+        outcome = self._masters.at(broker, partial(self._end_half, end))
+        return _resolution_of(group, number, resolution, outcome)
+
+    def _ask_for_one(self, group: str, number: int) -> tuple[str, halves_pb2.ListHalvesResponse]:
+        """Return the broker that knows a transaction, and what it knows. Raises `TransactionExpired`."""
         answers = self._ask_for_halves(check_producer_group(group), number, 1)
-        named = f"transaction {number} of producer group {group!r}"
-        for name, answer in answers.items():
+        for broker, answer in answers.items():
             if answer.halves or answer.outcome:
-                end = halves_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
-                return _resolution_of(named, resolution, self._masters.at(name, partial(self._end_half, end)))
+                return broker, answer
         raise TransactionExpired(
-            f"no broker knows {named}: it ended so long ago that its outcome is forgotten, or it never began: see "
-            "`minimq transaction list`"
+            f"no broker knows transaction {number} of producer group {group!r}: it ended so long ago that its outcome "
+            "is forgotten, or it never began: see `minimq transaction list`"
         )
 
     def _ask_for_halves(
@@ -232,8 +237,9 @@ class TransactionOperations(Operations):
 
 
 def _resolution_of(
-    named: str, wanted: TransactionResolution, outcome: halves_pb2.HalfOutcome.ValueType
+    group: str, number: int, wanted: TransactionResolution, outcome: halves_pb2.HalfOutcome.ValueType
 ) -> TransactionResolution:
+    named = f"transaction {number} of producer group {group!r}"
     stands = _RESOLUTIONS.get(outcome)
     if stands is None:
         raise TransactionExpired(f"{named} has expired: nobody has decided on it in time, or a part of it was lost")

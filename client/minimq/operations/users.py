@@ -230,6 +230,8 @@ class UserOperations(IssuerOperations):
         "user rotate",
         example="user rotate alice --to alice.minimq",
         view=_view_credentials,
+        asks="Revoke the former keys of user {name}?",
+        loses=lambda given: given.drop_old,
         short="Make a new key for a user.",
     )
     def rotate_key(
@@ -267,7 +269,12 @@ class UserOperations(IssuerOperations):
 
         return self._issue(name, edit, lifetime_s, to, on_late, replaces=True)
 
-    @AccessChange("user drop-old-keys", example="user drop-old-keys alice", view=said("former keys of user {} revoked"))
+    @AccessChange(
+        "user drop-old-keys",
+        example="user drop-old-keys alice",
+        view=said("former keys of user {} revoked"),
+        asks="Revoke the former keys of user {name}?",
+    )
     def drop_old_keys(self, name: UserName) -> AccessDocument:
         """Revoke all keys of a user except the latest. Raises as `change_access`."""
 
@@ -331,8 +338,7 @@ class UserOperations(IssuerOperations):
         "user remove",
         example="user remove alice",
         view=said("user {} removed"),
-        is_destructive=True,
-        question="Remove user {name} with its keys and rules?",
+        asks="Remove user {name} with its keys and rules?",
     )
     def remove_user(self, name: UserName) -> AccessDocument:
         """Remove a user with its keys and rules. Raises as `change_access`."""

@@ -45,8 +45,8 @@ class Plan:
 
     sentences: Sequence[str]
     warnings: Sequence[str] = ()
-    #: A command asks it on a terminal.
-    question: str = ""
+    #: It loses and exposes nothing: nobody is asked.
+    is_harmless: bool = False
     #: For `--dry-run --output json`; shown to people as well if there is a table.
     rows: Sequence[Mapping[str, object]] = ()
     table: Table | None = None

@@ -119,4 +119,4 @@ def test_each_operation_of_admin_is_documented_and_plans_what_it_changes() -> No
         assert each.summary.endswith("."), each.name
         assert [parameter.name for parameter in each.shown if not parameter.help] == [], each.name
         assert (each.example or each.name).startswith(each.name), each.name
-        assert each.plan is not None or not (each.needs or each.is_destructive or each.forms), each.name
+        assert each.plan is not None or not (each.needs or each.asks or each.forms), each.name
