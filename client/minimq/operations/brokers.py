@@ -14,7 +14,7 @@ from minimq.operations.activity import in_short, masters_of, replication_of, say
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
 from minimq.operations.texts import duration_of, say_permission, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument
+from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, Unavailable
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2
@@ -117,12 +117,12 @@ def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan |
 
 
 def _master(admin: Admin, given: Given) -> BrokerReport:
-    for each in _statuses_of(admin, given.broker_name):
-        if each.broker_id == MASTER_ID and each.report is not None:
+    name = given.broker_name
+    for each in admin.broker_status():
+        if (each.broker_name, each.broker_id) == (name, MASTER_ID) and each.report is not None:
             return each.report
-    raise InvalidArgument(
-        f"broker {given.broker_name!r} has no master that answers: `minimq cluster status` shows the brokers"
-    )
+    admin._masters.find(names=[name], need="all")  # there is no such broker, or it is away
+    raise Unavailable(f"the master of broker {name} does not answer: `minimq cluster status` shows the brokers")
 
 
 def _plan_permission(admin: Admin, given: Given) -> Plan:
@@ -142,18 +142,15 @@ def _view_permission(_admin: Admin, given: Given, _result: None, _plan: Plan | N
     return View(json=row, lines=[f"broker {row['broker']}: permission {row['permission']}"])
 
 
-def _statuses_of(admin: BrokerOperations, name: str) -> list[BrokerStatus]:
+def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
+    """Return the replicas of a broker that answer, by their numbers. Raises `InvalidArgument`."""
     statuses = admin.broker_status()
     if name not in (names := sorted({each.broker_name for each in statuses})):
         raise InvalidArgument(f"there is no broker {name!r}: the name server knows {', '.join(names) or 'none'}")
-    return [each for each in statuses if each.broker_name == name]
-
-
-def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
-    """Return the replicas of a broker that answer, by their numbers. Raises `InvalidArgument`."""
+    own = [each for each in statuses if each.broker_name == name]
     found = {
         each.report.replication.replica_id: each
-        for each in _statuses_of(admin, name)
+        for each in own
         if each.report and each.report.replication.role != "alone"
     }
     if wanted is not None and wanted not in found:
