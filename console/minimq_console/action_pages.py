@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_console import answers
-from minimq_console.action_runs import ActionRun, ActionRuns, MistypedName, digest_of
+from minimq_console.action_runs import NOT_DESCRIBED, ActionRun, ActionRuns, MistypedName
 from minimq_console.actions import ACTIONS, Action, ActionLog, check_rights
 from minimq_console.console import Console
 from minimq_console.faces import Faces
@@ -39,7 +39,7 @@ _RUN_PATH = "/actions/{run}"
 _STEP, _STEPS = "step", ("fill", "check", "do")
 #: Fields of a confirmation that are not part of what is confirmed.
 _CONFIRMED, _TYPED = "confirm", "typed"
-_ABOUT_THE_FORM = (answers.TOKEN, _STEP, _CONFIRMED, _TYPED)
+_ABOUT_THE_FORM = {answers.TOKEN, _STEP, _CONFIRMED, _TYPED}
 #: Characters of a name that is typed.
 _MOST_TYPED = 255
 
@@ -82,15 +82,20 @@ class ActionPages:
     async def _answer(self, action: Action, request: Request) -> Response:
         if request.method != "POST":
             try:
-                return await self._show(action, request, answers.parameters_of(request))
+                parameters = answers.parameters_of(request)
+                return await self._show(action, request, parameters, parameters.choice(_STEP, _STEPS, "fill"))
             except MiniMQError as error:
                 return self._refusal(action, request, error)
         log = ActionLog(action.form.action, request, action.form.long)
         try:
             form = await answers.form_of(request)
-            if form.choice(_STEP, _STEPS, "fill") != "do":
-                return await self._show(action, request, form)
-            return await self._do(action, request, form, log)
+            step = form.choice(_STEP, _STEPS, "fill")
+            run = self._runs.find(form.text(_CONFIRMED), request.state.browser, time.monotonic())
+            is_known = run is not None and run.form == address(action.form.path, form.names)
+            described = run.parameters if run is not None and is_known and step != "check" else form
+            if step != "do":
+                return await self._show(action, request, described, step)
+            return await self._do(action, request, form, described, log)
         except MiniMQError as error:
             log.refused(error.message)
             return self._refusal(action, request, error)
@@ -104,14 +109,14 @@ class ActionPages:
     # ---- Describing -----------------------------------------------------------------------------
 
     async def _show(
-        self, action: Action, request: Request, given: Parameters, step: str = "", error: MiniMQError | None = None
+        self, action: Action, request: Request, given: Parameters, step: str, error: MiniMQError | None = None
     ) -> Response:
-        wants_plan = (step or given.choice(_STEP, _STEPS, "fill")) == "check"
-        page, problem = await self._in_thread(self._describe, action, request.state.visitor, given, wants_plan)
+        described = functools.partial(self._describe, action, request, given, wants_plan=step == "check")
+        page, run, problem = await self._in_thread(described)
         problem = error or problem
         page |= {"token": request.state.form_token, "problem": None if problem is None else problem.message}
-        if page["plan"] is not None:
-            page["confirm"] = self._remember(page, request.state.browser, address(action.form.path, given.names))
+        if run is not None:
+            self._runs.describe(run, time.monotonic())
         status = 200 if problem is None else answers.failure_of(problem).status
         if answers.is_json(request):
             return answers.json_answer(page, status)
@@ -120,61 +125,60 @@ class ActionPages:
         )
 
     def _describe(
-        self, action: Action, visitor: Visitor, given: Parameters, wants_plan: bool
-    ) -> tuple[Data, MiniMQError | None]:
-        check_rights(self._console, visitor, action.needs(given))
-        visit = Visit(visitor, given, self._console)
-        fields, plan, problem = action.fields(visit), None, None
+        self, action: Action, request: Request, parameters: Parameters, *, wants_plan: bool
+    ) -> tuple[Data, ActionRun | None, MiniMQError | None]:
+        form, visitor = action.form, request.state.visitor
+        check_rights(self._console, visitor, action.needs(parameters))
+        visit = Visit(visitor, parameters, self._console)
+        fields, run, problem, shown = action.fields(visit), None, None, None
+        title, path = form.title.format_map(parameters.names), address(form.path, parameters.names)
         if wants_plan or not fields:
             try:
-                plan = action.plan(visit)
+                given, plan = action.plan(visit)
+                typed = getattr(given, form.typed) if form.typed else ""
+                shown = {"sentences": plan.sentences, "warnings": plan.warnings, "typed": typed}
+                browser, now_s = request.state.browser, time.monotonic()
+                run = ActionRun(new_id(), browser, given, plan, parameters, typed, title, path, now_s)
             except MiniMQError as error:
                 if not fields:
                     raise
                 problem = error
         page = {
-            "action": action.form.action,
-            "title": action.form.title.format_map(given.names),
-            "label": action.form.label,
-            "back": address(action.form.page, given.names),
+            "action": form.action,
+            "title": title,
+            "label": form.label,
+            "back": address(form.page, parameters.names),
             "fields": fields,
-            "plan": plan,
-            "confirm": "",
+            "plan": shown,
+            "confirm": "" if run is None else run.number,
         }
-        return page, problem
-
-    def _remember(self, page: Data, browser: str, path: str) -> str:
-        values, plan, now_s = (
-            {field["name"]: field["value"] for field in page["fields"]},
-            page["plan"],
-            time.monotonic(),
-        )
-        digest = digest_of(path, {**values, **plan["carried"]})
-        run = ActionRun(new_id(), browser, digest, plan["typed"], page["title"], path, now_s)
-        self._runs.describe(run, now_s)
-        return run.number
+        return page, run, problem
 
     # ---- Doing ----------------------------------------------------------------------------------
 
-    async def _do(self, action: Action, request: Request, form: Parameters, log: ActionLog) -> Response:
+    async def _do(
+        self, action: Action, request: Request, form: Parameters, described: Parameters, log: ActionLog
+    ) -> Response:
         visitor, browser = request.state.visitor, request.state.browser
-        log.given = {name: form.given(name) or "" for name in form.query if name not in _ABOUT_THE_FORM}
-        await self._in_thread(check_rights, self._console, visitor, action.needs(form))
+        log.given = {name: described.given(name) or "" for name in described.query if name not in _ABOUT_THE_FORM}
+        await self._in_thread(check_rights, self._console, visitor, action.needs(described))
+        if any(form.given(name) != described.given(name) for name in form.query.keys() - _ABOUT_THE_FORM):
+            raise InvalidArgument(NOT_DESCRIBED)
         number, typed = form.text(_CONFIRMED), form.text(_TYPED, most=_MOST_TYPED)
-        digest = digest_of(address(action.form.path, form.names), log.given)
+        path = address(action.form.path, form.names)
         try:
-            run, is_first = self._runs.confirm(number, browser, digest, typed, time.monotonic())
+            run, is_first = self._runs.confirm(number, browser, path, typed, time.monotonic())
         except MistypedName as error:
             log.refused(error.message)
-            return await self._show_again(action, request, form, "check", error)
+            return await self._show_again(action, request, described, "check", error)
         if is_first:
             loop = asyncio.get_running_loop()
-            run.task = loop.run_in_executor(self._console.acting, self._run, action, run, visitor, form, log)
+            run.task = loop.run_in_executor(self._console.acting, self._run, action, run, visitor, log)
         assert run.task is not None
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(run.task), _PATIENCE_S)
         if isinstance(run.error, MiniMQError):
-            return await self._show_again(action, request, form, "fill", run.error)
+            return await self._show_again(action, request, described, "fill", run.error)
         place = address(_RUN_PATH, {"run": run.number})
         if answers.is_json(request):
             status = 500 if run.error is not None else 202 if run.state == "under way" else 200
@@ -189,12 +193,12 @@ class ActionPages:
         except MiniMQError:
             return answers.failure_answer(self._console, request, answers.failure_of(error))
 
-    def _run(self, action: Action, run: ActionRun, visitor: Visitor, form: Parameters, log: ActionLog) -> None:
+    def _run(self, action: Action, run: ActionRun, visitor: Visitor, log: ActionLog) -> None:
         def tell(sentence: str) -> None:
             run.said = sentence
 
         try:
-            said, to = action.run(visitor.observer.changer, form, tell)
+            said, to = action.run(visitor.observer.changer, run.given, run.plan, tell)
         except MiniMQError as error:
             log.failed(error.message)
             run.end(time.monotonic(), error.message, error=error)

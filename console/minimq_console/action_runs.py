@@ -5,17 +5,21 @@ Bounded in number and time, and in memory alone.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from hmac import compare_digest
-
-import msgspec
+from types import SimpleNamespace
+from typing import Any
 
 from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_console.parameters import Parameters
 
-#: What is remembered of all browsers, and of one: the oldest that is not under way goes.
-MOST_RUNS, MOST_OF_A_BROWSER = 1_000, 30
+#: What is remembered of all browsers, and of one: the oldest that is not under way goes; and characters filled in.
+MOST_RUNS, MOST_OF_A_BROWSER, MOST_CHARACTERS = 1_000, 30, 16 << 20
+NOT_DESCRIBED = (
+    "this confirmation is not of what was described to you, or that was too long ago: nothing was done; "
+    "open the form again"
+)
 #: Seconds in which something may be confirmed, and for which its end is remembered.
 CONFIRM_S, REMEMBERED_S = 900.0, 3_600.0
 #: Actions that are under way at once.
@@ -32,10 +36,14 @@ class ActionRun:
 
     number: str
     browser: str = field(repr=False)
-    digest: bytes = field(repr=False)
+    #: The arguments and the plan that were described, and what was filled in for them.
+    given: SimpleNamespace = field(repr=False)
+    plan: Any = field(repr=False)
+    parameters: Parameters = field(repr=False)
     #: The name that is typed to confirm it; empty if none is.
     typed: str
     title: str
+    #: Address of its form.
     form: str
     #: When it was described, or ended.
     seen_s: float
@@ -53,6 +61,11 @@ class ActionRun:
         """Take note of its end."""
         self.said, self.to, self.error, self.seen_s = said, to, error, now_s
         self.state = "done" if error is None else "failed"
+
+    @property
+    def size(self) -> int:
+        """The number of characters that were filled in."""
+        return sum(map(len, self.parameters.query.values()))
 
     def is_over(self, now_s: float) -> bool:
         """Return whether it is forgotten."""
@@ -78,6 +91,11 @@ class ActionRuns:
             ended = [each for each in group if each.state != "under way"]
             if len(group) >= most and ended:
                 self._runs.pop(min(ended, key=lambda each: each.seen_s).number, None)
+        ended = sorted(
+            (each for each in self._runs.values() if each.state != "under way"), key=lambda each: each.seen_s
+        )
+        while ended and run.size + sum(each.size for each in self._runs.values()) > MOST_CHARACTERS:
+            del self._runs[ended.pop(0).number]
         self._runs[run.number] = run
 
     def find(self, number: str, browser: str, now_s: float) -> ActionRun | None:
@@ -86,14 +104,11 @@ class ActionRuns:
         is_known = run is not None and compare_digest(run.browser.encode(), browser.encode()) and not run.is_over(now_s)
         return run if is_known else None
 
-    def confirm(self, number: str, browser: str, digest: bytes, typed: str, now_s: float) -> tuple[ActionRun, bool]:
+    def confirm(self, number: str, browser: str, form: str, typed: str, now_s: float) -> tuple[ActionRun, bool]:
         """Return what is confirmed, and whether it is to be begun now: that is so once."""
         run = self.find(number, browser, now_s)
-        if run is None or not compare_digest(run.digest, digest):
-            raise InvalidArgument(
-                "this confirmation is not of what was described to you, or that was too long ago: nothing was done; "
-                "open the form again"
-            )
+        if run is None or run.form != form:
+            raise InvalidArgument(NOT_DESCRIBED)
         if run.state != "waiting":
             return run, False
         if run.typed != typed:
@@ -102,8 +117,3 @@ class ActionRuns:
             raise SystemBusy(f"{MOST_UNDER_WAY} actions are under way: wait for one of them, and confirm again")
         run.state = "under way"
         return run, True
-
-
-def digest_of(address: str, values: Mapping[str, str]) -> bytes:
-    """Return the digest of what was filled in."""
-    return hashlib.sha256(msgspec.json.encode([address, sorted(values.items())])).digest()

@@ -9,7 +9,8 @@ from typing import Any
 from starlette.requests import Request
 
 from minimq import Admin
-from minimq.operations.operation import Form, Given, Operation, Parameter, operations_of
+from minimq.operations.operation import Form, Given, Operation, Parameter, operations_of, read
+from minimq.operations.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.security.access_rule import Need
@@ -54,7 +55,7 @@ class Action:
 
     def fields(self, visit: Visit) -> list[Data]:
         """Return the fields, with what was filled in, or what they hold at first."""
-        names = self._operation.given(**self._in_path(visit.parameters))
+        names = self._operation.given(**self._values({}, visit.parameters))
         defaults, choices = self._asked(visit, self.form.defaults, names), self._asked(visit, self.form.choices, names)
         return [
             self._field(visit.parameters, name, defaults.get(name), choices.get(name))
@@ -62,32 +63,23 @@ class Action:
             if defaults.get(name, "") is not None
         ]
 
-    def plan(self, visit: Visit) -> Data:
-        """Return what it will do; "typed" is the name that confirms it, empty if none does."""
+    def plan(self, visit: Visit) -> tuple[Given, Plan]:
+        """Return what was filled in, and what it will do."""
         given = self.given(visit.parameters)
         given.patience_s = _COUNTING * visit.left_s
         found = visit.ask(self.form.label, lambda: self._operation.planned(visit.admin, given)).required()
-        unshown = {
-            parameter.key: self._text(visit.parameters, name) for name, parameter in self._unshown(visit.parameters)
-        }
         assert found is not None  # what changes something has a plan
-        return {
-            "sentences": found.sentences,
-            "warnings": found.warnings,
-            "typed": getattr(given, self.form.typed) if self.form.typed else "",
-            "carried": {**unshown, **found.carried},
-        }
+        return given, found
 
-    def run(self, changer: Admin, parameters: Parameters, progress: Callable[[str], None]) -> tuple[str, str]:
-        """Do it; return what was done, and the address of the page that shows the effect."""
-        given = self.given(parameters)
+    def run(self, changer: Admin, given: Given, plan: Plan, progress: Callable[[str], None]) -> tuple[str, str]:
+        """Do what was planned; return what was done, and the address of the page that shows the effect."""
         for each in self._operation.parameters:
             if each.about.progress == "line":
                 setattr(given, each.name, progress)
             elif each.about.progress == "bar":
                 setattr(given, each.name, lambda seen, total: progress(f"{seen:,} of {total:,} were looked at."))
         result = self._operation.run(changer, given)
-        view = self._operation.view(changer, given, result, None)
+        view = self._operation.view(changer, given, result, plan)
         said = [line.strip() for line in view.lines if isinstance(line, str)]
         names = {name: value for name, value in vars(given).items() if isinstance(value, str)}
         return ". ".join((*said, *view.notes)), view.to or address(self.form.to or self.form.page, names)
@@ -95,36 +87,30 @@ class Action:
     def _asked(self, visit: Visit, ask: Callable[[Admin, Given], Mapping[str, Any]] | None, names: Given) -> Any:
         return visit.ask(self.form.label, lambda: ask(visit.admin, names)).required() if ask else {}
 
-    def _in_path(self, given: Parameters) -> dict[str, Any]:
-        known = self._parameters  # the page may be about something else than a parameter
-        return {name: known[name].read(name, text) if name in known else text for name, text in given.names.items()}
-
-    def _unshown(self, given: Parameters) -> list[tuple[str, Parameter]]:
-        """Return the parameters that an address gives though the form has no field for them."""
-        hidden = self._parameters.keys() - self.form.fields.keys() - given.names.keys()
-        return [(name, each) for name, each in self._parameters.items() if name in hidden and each.key in given.query]
+    def _values(self, source: Mapping[str, Any], given: Parameters) -> dict[str, Any]:
+        labels, names = self.form.fields, given.names  # the page may be about something else than a parameter
+        found = read(self._parameters.values(), {**source, **names}, lambda each: labels.get(each.name, each.name))
+        return {**names, **found}
 
     def _text(self, given: Parameters, name: str) -> str:
         return given.given(self._parameters[name].key) or ""
 
     def given(self, parameters: Parameters) -> Given:
         """Return the arguments that are filled in. Raises `InvalidArgument`."""
-        values, unshown = self._in_path(parameters), dict(self._unshown(parameters))
+        source: dict[str, Any] = {}
         for name, parameter in self._parameters.items():
-            if name not in self.form.fields and name not in unshown:
+            # An address may give more than the form has fields for.
+            if name not in self.form.fields and parameter.key not in parameters.query:
                 continue
             label, is_long = self.form.fields.get(name, name), name in self.form.long
             text = self._text(parameters, name)
             text = text if is_long else text.strip()
             _check(text, parameter, label, self._most(name))
-            if parameter.kind is bool:
-                values[name] = text == "1"
-            elif parameter.parts:
-                values[name] = parameter.kind() if text == "1" else None
-            elif parameter.is_many and text:
-                values[name] = tuple(parameter.read(label, each) for each in text.replace(",", " ").split())
+            if _is_switch(parameter):
+                source[name] = text == "1"
             elif text:
-                values[name] = parameter.read(label, text)
+                source[name] = text.replace(",", " ").split() if parameter.is_many else text
+        values = self._values(source, parameters)
         if self.form.otherwise:
             chosen = [name for name, each in self._parameters.items() if each.is_keyword]
             values[self.form.otherwise] = not any(values.get(name) for name in chosen)

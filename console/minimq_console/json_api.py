@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from minimq import Admin, __version__
-from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of
+from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of, read
 from minimq.operations.views import Plan, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
@@ -76,15 +76,15 @@ class JsonApi:
 
     async def _answered(self, operation: Operation, request: Request, log: ActionLog) -> object:
         body = await _body_of(operation, request, log)
-        log.given = {name: json.dumps(value) for name, value in msgspec.to_builtins(body).items()}
-        values = _values(_parameters(operation), body)
+        log.given = {name: json.dumps(value) for name, value in body.items()}
+        values = read(_parameters(operation), body, lambda each: each.name)
         dry_run, yes = values.pop(_DRY_RUN.name, False), values.pop(_YES.name, False)
         visitor, given = request.state.visitor, operation.given(**values)
         loop, shared = asyncio.get_running_loop(), self._console
         if operation.plan is None or dry_run:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
-                read = functools.partial(self._read, operation, visitor, given)
-                return await loop.run_in_executor(shared.gathering, read)
+                looking = functools.partial(self._read, operation, visitor, given)
+                return await loop.run_in_executor(shared.gathering, looking)
         async with _place_of(self._changes, MOST_UNDER_WAY):
             change = functools.partial(self._change, operation, visitor, given, log, yes=yes)
             return await loop.run_in_executor(shared.acting, change)
@@ -122,15 +122,16 @@ def _result(operation: Operation, admin: Admin, given: Given, plan: Plan | None)
     return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
 
 
-async def _body_of(operation: Operation, request: Request, log: ActionLog) -> msgspec.Struct:
+async def _body_of(operation: Operation, request: Request, log: ActionLog) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise InvalidArgument("send the parameters as JSON, with Content-Type: application/json")
     sent = await body_of(request)
     log.given = {"body": sent[:_MOST_SAID].decode(errors="backslashreplace")}  # until its parts are known
     try:
-        return msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name])
+        body: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name]))
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"{operation.name}: {_fault(sent, error)[:_MOST_SAID]}") from None
+    return body
 
 
 def _fault(sent: bytes, error: Exception) -> str:
@@ -147,27 +148,6 @@ def _fault(sent: bytes, error: Exception) -> str:
     except ValueError:  # a number of thousands of digits, behind what msgspec has found
         pass
     return str(error)
-
-
-def _values(parameters: Iterable[Parameter], body: msgspec.Struct) -> dict[str, Any]:
-    found = {each.name: (each, getattr(body, each.name)) for each in parameters}
-    return {name: _value(each, given) for name, (each, given) in found.items() if given not in (msgspec.UNSET, None)}
-
-
-def _value(parameter: Parameter, given: Any) -> Any:
-    if isinstance(given, list):
-        return tuple(_read(parameter, each) for each in given)
-    if isinstance(given, msgspec.Struct):
-        return parameter.kind(**_values(parameter.parts, given))
-    if parameter.parts:
-        return parameter.kind() if given else None
-    return _read(parameter, given)
-
-
-def _read(parameter: Parameter, given: Any) -> Any:
-    # A number is one of the unit in the name, or it stands for a text that is read.
-    is_text = isinstance(given, str) or (parameter.about.read is not None and parameter.kind not in (int, float))
-    return parameter.read(parameter.name, str(given)) if is_text else given
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from minimq.cli.base import Option, confirm, show_json, show_table, tell
-from minimq.operations.operation import Operation, Param, Parameter, operations_of
+from minimq.operations.operation import Operation, Param, Parameter, operations_of, read
 from minimq.operations.views import Plan, Rows, View, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
@@ -74,8 +74,7 @@ def declared(name: str, short: str, **about: Any) -> Callable[[Callable[..., Non
 
         @click.pass_obj
         def run(nameserver: str, /, **typed: Any) -> None:
-            values = {each.name: value for each, value in values_of(declared.shown, typed)}
-            given = vars(declared.given(**values))
+            given = vars(declared.given(**values_of(declared.shown, typed)))
             absent = [each.name for each in declared.parameters if each.is_keyword and given[each.name] is None]
             function(nameserver, **{name: value for name, value in given.items() if name not in absent})
 
@@ -113,7 +112,7 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
     secrets = typed.pop("secrets", None)
     try:
-        given = operation.given(**{each.name: value for each, value in values_of(operation.shown, typed)})
+        given = operation.given(**values_of(operation.shown, typed))
         with _opened(nameserver, secrets) as admin:
             plan = operation.planned(admin, given)
             if dry_run and plan is not None:
@@ -151,30 +150,20 @@ def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
     yield AccessFolder(secrets, nameserver_addresses(nameserver) if is_given else ())
 
 
-def values_of(parameters: Iterable[Parameter], typed: Mapping[str, Any]) -> Iterator[tuple[Parameter, Any]]:
-    """Yield the parameters that were given, or have a default in commands, with their values."""
+def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the parameters that were typed, or have a default in commands, by name."""
+    source: dict[str, Any] = {}
     for each in parameters:
-        text = typed.get(each.key)
+        given = typed.get(each.key)
         if each.about.made is not None:
-            given = {part.name: part.default for part in each.parts}
-            given |= {part.name: value for part, value in values_of(each.parts, typed)}
-            yield each, each.about.made(**given)
+            defaults = {part.name: part.default for part in each.parts}
+            given = each.about.made(**{**defaults, **values_of(each.parts, typed)})
         elif each.about.is_file:
-            yield each, _content(Path(typed[each.key]))
+            given = _content(Path(typed[each.key]))
         elif each.parts:
-            parts = {part.name: part.read(part.flag, typed[part.key]) for part in each.parts}
-            try:
-                yield each, each.kind(**parts) if text else None
-            except InvalidArgument as error:
-                for part in each.parts:
-                    error = error.with_message(error.message.replace(part.name, part.flag))
-                raise error from None
-        elif each.kind is bool:
-            yield each, text
-        elif each.is_many and text:
-            yield each, tuple(each.read(each.flag, one) for one in text)
-        elif not each.is_many and text is not None:
-            yield each, each.read(each.flag if not each.is_argument else each.name.upper(), text)
+            given = {part.name: typed[part.key] for part in each.parts} if given else None
+        source[each.name] = given or None if each.is_many else given
+    return read(parameters, source, lambda each: each.name.upper() if each.is_argument else each.flag)
 
 
 def _content(path: Path) -> str:
@@ -189,7 +178,8 @@ def _content(path: Path) -> str:
 
 def _with_flags(operation: Operation, message: str) -> str:
     """Return an error that names options instead of parameters."""
-    flags = {each.name: each.flag for each in operation.shown if not (each.is_argument or each.about.made)}
+    own = [each for each in operation.shown if not (each.is_argument or each.about.made)]
+    flags = {each.name: each.flag for each in (*own, *(part for each in own for part in each.parts))}
     lists_options = message.startswith("nothing to change: ")
 
     def shown(match: re.Match[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 from minimq.administration.masters import raise_failures
@@ -119,13 +118,7 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
     for each in () if described is None else described.away:
         warnings.append(f"Broker {each.broker_name} is away: its queues do not move.")
     return Plan(
-        sentences=sentences,
-        warnings=warnings,
-        rows=_reset_rows(after, before),
-        table=_RESET,
-        is_harmless=not is_ahead,
-        # A time such as -2h is another one later.
-        carried={"to": f"{round(to.timestamp() * 1000)}ms"} if isinstance(to, datetime) else {},
+        sentences=sentences, warnings=warnings, rows=_reset_rows(after, before), table=_RESET, is_harmless=not is_ahead
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
@@ -98,20 +98,20 @@ class _Found:
         #: Their number by the topic that they were sent to; "" for those that do not tell.
         self.topics = Counter[str]()
         self.is_cut = False
-        #: One that dies after the plan is not meant.
-        self.until_ms = 0
         damages: list[DamagedMessages] = []
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
-        wants = choice_of(chosen_of(given))
+        until_ms, wants = 0, choice_of(chosen_of(given))
         for letter in admin.dead_letters(given.group, on_damage=damages.append):
             if wants(letter):
                 self.topics[letter.topic or ""] += 1
-                self.until_ms = max(self.until_ms, letter.died_ms + 1)
+                until_ms = max(until_ms, letter.died_ms + 1)
             if patience_s is not None and time.monotonic() - began >= patience_s:
                 self.is_cut = True
                 break
         if not self.topics and not self.is_cut:
             check_known(admin, given.group)
+        elif not self.is_cut:  # one that dies after the plan is not meant
+            given.until = moment(until_ms)
         away = away_with_letters(admin, given.group)
         #: What cannot be looked at.
         self.missing = [*damage_notes(damages, f"not {done}"), *missing(away, {}, f"not {done}")]
@@ -124,10 +124,6 @@ class _Found:
     def total(self) -> str:
         said = count_of(self.topics.total(), "dead letter")
         return f"{said}, and others that could not be counted in time," if self.is_cut else said
-
-    @property
-    def carried(self) -> Mapping[str, str]:
-        return {} if self.is_cut else {"until": f"{self.until_ms}ms"}
 
 
 def _nothing(given: Given, found: _Found) -> Plan:
@@ -151,7 +147,7 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     if given.only_group:
         readers = f"Group {given.group} alone gets them."
     sentences.append(f"Each is resent once, and then open no more. {readers}")
-    return Plan(sentences=sentences, warnings=found.missing, carried=found.carried, is_complete=not found.missing)
+    return Plan(sentences=sentences, warnings=found.missing, is_complete=not found.missing)
 
 
 def _plan_drop(admin: Admin, given: Given) -> Plan:
@@ -165,7 +161,6 @@ def _plan_drop(admin: Admin, given: Given) -> Plan:
         ],
         warnings=found.missing,
         is_complete=not found.missing,
-        carried=found.carried,
     )
 
 

@@ -145,9 +145,12 @@ class Parameter:
             for name, about in self.about.parts.items()
         ]
 
-    def read(self, what: str, text: str) -> Any:
-        """Return the value of a text from a command or form. Raises `InvalidArgument`."""
+    def read(self, what: str, given: Any) -> Any:
+        """Return the value of a text; numbers and switches are values already. Raises `InvalidArgument`."""
         about = self.about
+        if not isinstance(given, str) and (about.read is None or self.kind in (int, float)):
+            return given
+        text = str(given)
         if about.read is not None:
             return about.read(what, text)
         if about.choices:
@@ -175,6 +178,29 @@ class Parameter:
                 bounds = f"at least {low}" if value < low else f"at most {high}"
             raise InvalidArgument(f"{what} is {text.strip()[:60]}: it must be {bounds}")
         return value
+
+
+def read(
+    parameters: Iterable[Parameter], source: Mapping[str, Any], called: Callable[[Parameter], str]
+) -> dict[str, Any]:
+    """Return the values of the parameters that a face was given, by name. Raises `InvalidArgument`.
+
+    Args:
+        parameters: those that the face has.
+        source: what was given by name: texts, numbers and switches, lists of them, or mappings for parts.
+        called: returns the name of a parameter in errors.
+    """
+
+    def value(parameter: Parameter, given: Any) -> Any:
+        if isinstance(given, list | tuple):
+            return tuple(parameter.read(called(parameter), each) for each in given)
+        if parameter.parts and isinstance(given, Mapping):
+            return parameter.kind(**read(parameter.parts, given, called))
+        if parameter.parts and isinstance(given, bool):
+            return parameter.kind() if given else None
+        return parameter.read(called(parameter), given)
+
+    return {each.name: value(each, given) for each in parameters if (given := source.get(each.name)) is not None}
 
 
 @dataclass(frozen=True)

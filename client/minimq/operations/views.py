@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any
@@ -52,8 +52,6 @@ class Plan:
     table: Table | None = None
     #: False if a part could not be looked at: a dry run ends with status 1.
     is_complete: bool = True
-    #: Values that a form carries from the plan to the end, by `Parameter.key`.
-    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

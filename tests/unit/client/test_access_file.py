@@ -240,7 +240,7 @@ def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path)
     for name, to, reason in (
         ("bob", file, "does not hold a valid key of user bob"),
         ("bob", tmp_path / "notes", "is no credentials file"),
-        ("nobody", file, "does not hold a valid key of user nobody"),
+        ("nobody", file, "there is no user nobody"),
     ):
         assert reason in run("user", "rotate", name, "--to", to, "--secrets", folder, status=2).stderr
     assert file.read_bytes() == before

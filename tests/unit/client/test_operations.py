@@ -10,7 +10,7 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.cli.commands import command_of
-from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of
+from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of, read
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -92,6 +92,26 @@ def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() 
 def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--times is "):
         OPEN.shown[1].read("--times", text)
+
+
+@for_each(
+    ("source", "values"),
+    [
+        ({"name": "a", "times": "2", "rooms": ["hall"]}, {"name": "a", "times": 2, "rooms": ("hall",)}),
+        ({"name": None, "times": 2, "shut": False}, {"times": 2, "shut": False}),
+        ({"rules": True}, {"rules": Rules()}),
+        ({"rules": False}, {"rules": None}),
+        ({"rules": {"width_cm": "90"}}, {"rules": Rules(90.0)}),
+        ({"rules": {}, "more": "1"}, {"rules": Rules()}),
+    ],
+)
+def test_all_faces_read_what_they_were_given_in_one_way(source: dict[str, Any], values: dict[str, Any]) -> None:
+    assert read(OPEN.shown, source, lambda each: each.name) == values
+
+
+def test_a_part_out_of_bounds_is_refused_by_its_name() -> None:
+    with pytest.raises(InvalidArgument, match=r"^--width is 9"):
+        read(OPEN.shown, {"rules": {"width_cm": "9"}}, lambda each: each.flag)
 
 
 def test_a_time_may_be_without_an_end_and_a_count_may_not() -> None:

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import pytest
 
-from minimq.operations.operation import Form, Operation, Param, operations_of
-from minimq.operations.views import View
+from minimq.operations.operation import Form, Given, Operation, Param, operations_of
+from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,
+    MOST_CHARACTERS,
     MOST_OF_A_BROWSER,
     MOST_RUNS,
     MOST_UNDER_WAY,
@@ -19,63 +20,62 @@ from minimq_console.action_runs import (
     ActionRun,
     ActionRuns,
     MistypedName,
-    digest_of,
 )
 from minimq_console.actions import Action
 from minimq_console.parameters import Parameters
 from support.cases import for_each
 
-DIGEST = digest_of("/a", {"queues": "4"})
+FORM, PLAN = "/a", Plan(sentences=())
 
 
-def run(number: str, browser: str = "b", now_s: float = 0.0) -> ActionRun:
-    return ActionRun(number, browser, DIGEST, "", "Resize", "/a", now_s)
+def run(number: str, browser: str = "b", now_s: float = 0.0, *, typed: str = "", filled_in: str = "4") -> ActionRun:
+    parameters = Parameters([("queues", filled_in)])
+    return ActionRun(number, browser, Given(queues=4), PLAN, parameters, typed, "Resize", FORM, now_s)
 
 
 def test_it_is_begun_once_and_its_end_is_remembered() -> None:
     runs, described = ActionRuns(), run("1")
     runs.describe(described, 0.0)
-    assert runs.confirm("1", "b", DIGEST, "", CONFIRM_S - 1) == (described, True)
-    assert runs.confirm("1", "b", DIGEST, "", CONFIRM_S + REMEMBERED_S) == (described, False)  # it takes that long
+    assert runs.confirm("1", "b", FORM, "", CONFIRM_S - 1) == (described, True)
+    assert runs.confirm("1", "b", FORM, "", CONFIRM_S + REMEMBERED_S) == (described, False)  # it takes that long
     described.end(5_000.0, "done")
-    assert runs.confirm("1", "b", DIGEST, "", 5_000.0 + REMEMBERED_S - 1) == (described, False)
+    assert runs.confirm("1", "b", FORM, "", 5_000.0 + REMEMBERED_S - 1) == (described, False)
     with pytest.raises(InvalidArgument, match="nothing was done"):
-        runs.confirm("1", "b", DIGEST, "", 5_000.0 + REMEMBERED_S)
+        runs.confirm("1", "b", FORM, "", 5_000.0 + REMEMBERED_S)
 
 
 @for_each(
-    ("number", "browser", "digest", "now_s"),
+    ("number", "browser", "form", "now_s"),
     [
-        ("2", "b", DIGEST, 0.0),
-        ("1", "other", DIGEST, 0.0),
-        ("1", "\N{SNOWMAN}", DIGEST, 0.0),
-        ("1", "b", digest_of("/a", {"queues": "5"}), 0.0),
-        ("1", "b", digest_of("/b", {"queues": "4"}), 0.0),
-        ("1", "b", DIGEST, CONFIRM_S),
+        ("2", "b", FORM, 0.0),
+        ("1", "other", FORM, 0.0),
+        ("1", "\N{SNOWMAN}", FORM, 0.0),
+        ("1", "b", "/b", 0.0),
+        ("1", "b", FORM, CONFIRM_S),
     ],
 )
-def test_only_what_was_described_is_begun(number: str, browser: str, digest: bytes, now_s: float) -> None:
+def test_only_what_was_described_is_begun(number: str, browser: str, form: str, now_s: float) -> None:
     runs = ActionRuns()
     runs.describe(run("1"), 0.0)
     with pytest.raises(InvalidArgument):
-        runs.confirm(number, browser, digest, "", now_s)
+        runs.confirm(number, browser, form, "", now_s)
 
 
 def test_a_mistyped_name_begins_nothing_and_may_be_typed_again() -> None:
-    runs, described = ActionRuns(), ActionRun("1", "b", DIGEST, "orders", "Delete", "/a", 0.0)
+    runs, described = ActionRuns(), run("1", typed="orders")
     runs.describe(described, 0.0)
     for typed in ("", "order", "orders "):
         with pytest.raises(MistypedName, match="to confirm it, type orders"):
-            runs.confirm("1", "b", DIGEST, typed, 1.0)
-    assert runs.confirm("1", "b", DIGEST, "orders", 1.0) == (described, True)
-    assert runs.confirm("1", "b", DIGEST, "", 1.0) == (described, False)  # the same form sent twice
+            runs.confirm("1", "b", FORM, typed, 1.0)
+    assert runs.confirm("1", "b", FORM, "orders", 1.0) == (described, True)
+    assert runs.confirm("1", "b", FORM, "", 1.0) == (described, False)  # the same form sent twice
 
 
 def test_they_are_bounded_of_one_browser_and_of_all() -> None:
     runs = ActionRuns()
     first = run("under way", "a")
     runs.describe(first, 0.0)
-    runs.confirm("under way", "a", DIGEST, "", 0.0)
+    runs.confirm("under way", "a", FORM, "", 0.0)
     for number in range(MOST_OF_A_BROWSER + 5):
         runs.describe(run(f"a{number}", "a", number), number)
     assert len(runs) == MOST_OF_A_BROWSER
@@ -87,15 +87,22 @@ def test_they_are_bounded_of_one_browser_and_of_all() -> None:
     assert runs.find("under way", "a", 50.0) is first
 
 
+def test_what_is_filled_in_is_bounded() -> None:
+    runs = ActionRuns()
+    for number in range(4):
+        runs.describe(run(str(number), str(number), number, filled_in="x" * (MOST_CHARACTERS // 3)), number)
+    assert [runs.find(str(number), str(number), 4.0) is not None for number in range(4)] == [False, True, True, True]
+
+
 def test_so_many_are_under_way_at_once() -> None:
     runs = ActionRuns()
     for number in range(MOST_UNDER_WAY + 1):
         runs.describe(run(str(number)), 0.0)
-    begun = [runs.confirm(str(number), "b", DIGEST, "", 0.0)[0] for number in range(MOST_UNDER_WAY)]
+    begun = [runs.confirm(str(number), "b", FORM, "", 0.0)[0] for number in range(MOST_UNDER_WAY)]
     with pytest.raises(SystemBusy):
-        runs.confirm(str(MOST_UNDER_WAY), "b", DIGEST, "", 0.0)
+        runs.confirm(str(MOST_UNDER_WAY), "b", FORM, "", 0.0)
     begun[0].end(1.0, "done")
-    assert runs.confirm(str(MOST_UNDER_WAY), "b", DIGEST, "", 1.0)[1]
+    assert runs.confirm(str(MOST_UNDER_WAY), "b", FORM, "", 1.0)[1]
 
 
 class Owner:
