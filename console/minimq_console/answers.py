@@ -37,6 +37,7 @@ _WHOLE_S = 10.0
 #: The status of each class of errors; the first that fits counts.
 _STATUS: dict[type[errors.MiniMQError], int] = {
     errors.InvalidArgument: 400,
+    errors.HandleExpired: 404,
     errors.NotAuthenticated: 401,
     errors.AccessDenied: 403,
     errors.TopicNotFound: 404,
@@ -47,6 +48,7 @@ _STATUS: dict[type[errors.MiniMQError], int] = {
     errors.TransportError: 503,
     errors.SystemBusy: 503,
     errors.Closed: 503,
+    errors.UsageError: 400,
 }
 _HEADINGS = {
     400: "This address cannot be shown",

@@ -208,6 +208,10 @@ def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
     assert audit() == ["refused", "failed", "failed"]
 
 
+def test_what_was_not_done_is_an_error(visitor: ConsoleVisitor) -> None:
+    assert "no name server remembers" in call(visitor, "cluster/forget", 400, broker_name="broker-x")["message"]
+
+
 def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVisitor) -> None:
     assert call(visitor, "topic/nothing", 404)["message"]
     for path, status in (("/api/topic/create", 405), ("/api/nothing", 404)):

@@ -14,7 +14,7 @@ from minimq.operations.activity import in_short, masters_of, replication_of, say
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
 from minimq.operations.texts import duration_of, say_permission, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, Unavailable
+from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, Unavailable, UsageError
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2
@@ -107,13 +107,10 @@ def _view_conflicts(_admin: Admin, _given: Given, found: list[ConflictReport], _
 
 def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan | None) -> View:
     name = given.broker_name
-    text = f"error: no name server remembers a broker {name} as away: `minimq cluster status` lists those that are"
-    return View(
-        json={"broker": name, "forgotten": remembered},
-        lines=[f"broker {name}: forgotten"] if remembered else [],
-        notes=[] if remembered else [text],
-        is_complete=remembered,
-    )
+    if not remembered:
+        text = f"no name server remembers a broker {name} as away: `minimq cluster status` lists those that are"
+        raise UsageError(text)
+    return View(json={"broker": name, "forgotten": True}, lines=[f"broker {name}: forgotten"])
 
 
 def _master(admin: Admin, given: Given) -> BrokerReport:

@@ -16,7 +16,7 @@ from minimq.operations import values
 from minimq.operations.operation import Form, Given, Operation, Operations, Param, iterating, method, right
 from minimq.operations.texts import duration_of, instant_of, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
@@ -102,9 +102,9 @@ def _plan_recall(_admin: Admin, given: Given) -> Plan:
 
 
 def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan | None) -> View:
-    too_late = [] if result else ["error: too late: the message was due, and is in its queue"]
-    row = {"topic": _handle(given).topic, "result": result.value}
-    return View(json=row, lines=[result.value] if result else [], notes=too_late, is_complete=bool(result))
+    if not result:
+        raise HandleExpired("too late: the message was due, and is in its queue")
+    return View(json={"topic": _handle(given).topic, "result": result.value}, lines=[result.value])
 
 
 class DelayedOperations(Operations):

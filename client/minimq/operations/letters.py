@@ -71,8 +71,8 @@ _FIELDS: Final = {
     "reason": "Only those with this reason",
     "key": "Only those with this key",
 }
-#: Topics that a plan names.
-_MOST_TOPICS = 20
+#: Topics that a plan names, and rights that are looked up at once; brokers check all.
+_MOST_TOPICS, _MOST_RIGHTS = 20, 1_000
 
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
 
@@ -136,7 +136,8 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     if found.is_none:
         return _nothing(given, found)
     if not given.only_group:
-        needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in found.topics if topic and not given.to}
+        topics = [topic for topic in found.topics if topic and not given.to][:_MOST_RIGHTS]
+        needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in topics}
         if lacking := sorted(need.name for need in needs - admin.own_rights(needs)[1]):
             raise AccessDenied(f"you may not send to {listing(lacking)}: give another topic, to which you may")
     sentences = [f"Resends {found.total} of group {given.group}."]

@@ -85,7 +85,7 @@ def _view_credentials(_admin: Admin, given: Given, text: str, _plan: Plan | None
     return View(
         json={"user": given.name, **({"file": given.to} if given.to else {"credentials": text})},
         lines=own if given.to else [text.removesuffix("\n")],
-        notes=[f"error: {late.message}" for late in given.collected],
+        notes=[late.message for late in given.collected],
         is_complete=not given.collected,
     )
 
