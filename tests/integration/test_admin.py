@@ -78,7 +78,7 @@ def test_a_service_still_starts_after_an_operator_has_changed_its_topic(
 ) -> None:
     plain, compacted = new_name(), new_name()
     admin.create_topic(plain, queues=2)
-    admin.resize_topic(plain, 3)
+    admin.update_topic(plain, queues=3)
     admin.update_topic(plain, retention_s=60)
     admin.create_topic(compacted, queues=2, compaction=Compaction())
     before = {name: admin.describe_topic(name).settings for name in (plain, compacted)}
@@ -190,7 +190,7 @@ def test_a_broker_that_is_not_there_is_refused_with_the_list(admin: Admin, topic
     calls: list[Callable[[], object]] = [
         lambda: admin.create_topic("x", brokers=["broker-a", "broker-z"]),
         lambda: admin.update_topic(topic, write_queues=1, brokers=["broker-z"]),
-        lambda: admin.resize_topic(topic, 1, brokers=["broker-z"]),
+        lambda: admin.update_topic(topic, queues=1, brokers=["broker-z"]),
         lambda: admin.delete_topic(topic, brokers=["broker-z"], if_exists=True),
         lambda: admin.set_broker_permission("broker-z", Permission.READ),
     ]
@@ -376,7 +376,7 @@ def test_a_resize_on_a_broker_without_the_topic_says_how_to_create_it_there(admi
     admin.create_topic(f"{topic}-half", queues=2, brokers=["broker-a"])
     remedy = f"is not on broker-b: create it there with `minimq topic create {topic}-half --queues 5 --broker broker-b`"
     with pytest.raises(TopicNotFound, match=remedy):
-        admin.resize_topic(f"{topic}-half", 5, brokers=["broker-b"])
+        admin.update_topic(f"{topic}-half", queues=5, brokers=["broker-b"])
     with pytest.raises(TopicNotFound, match="is not on broker-b: create it there with"):
         admin.update_topic(f"{topic}-half", read_queues=2, brokers=["broker-b"])
     assert admin.create_topic(f"{topic}-half", queues=5, brokers=["broker-b"])

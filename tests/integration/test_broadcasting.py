@@ -105,7 +105,7 @@ def test_queues_that_are_added_are_read_from_their_first_message(
     with new_consumer("one", start="latest", **told.options) as consumer:
         consumer.subscribe(topic)
         wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
-        admin.resize_topic(topic, 5)
+        admin.update_topic(topic, queues=5)
         wait_until(lambda: len(admin.route(topic).write_queues()) == 10, PATIENCE_S)
         added = [queue for queue in admin.route(topic).write_queues() if queue.queue_id == 4]
         with Producer(cluster.nameserver) as producer:

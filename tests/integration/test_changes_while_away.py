@@ -95,8 +95,8 @@ def test_the_deletion_of_a_group_is_refused(admin: Admin, minimq: Minimq) -> Non
 def test_what_was_not_changed_is_reported(admin: Admin, minimq: Minimq) -> None:
     [left_out] = admin.update_topic("changed", permission=Permission.READ)
     assert (left_out.broker_name, left_out.stopped) == ("broker-b", True)
-    assert [each.broker_name for each in admin.resize_topic("resized", 2)] == ["broker-b"]
-    assert admin.resize_topic("resized", 3, brokers=["broker-a"]) == ()
+    assert [each.broker_name for each in admin.update_topic("resized", queues=2)] == ["broker-b"]
+    assert admin.update_topic("resized", queues=3, brokers=["broker-a"]) == ()
     for change in (("--permission", "read-write"), ("--queues", "2"), ("--queues", "2", "--permission", "read")):
         said = minimq("topic", "update", "changed", *change, status=1)
         assert "broker-b: away since" in said

@@ -90,7 +90,7 @@ def test_what_could_not_be_compacted_is_refused(cluster: LocalCluster, topic: st
         with pytest.raises(InvalidArgument, match="decides the queue of each key"):
             admin.update_topic(topic, write_queues=1)
         with pytest.raises(MiniMQError, match="decides the queue of each key"):
-            admin.resize_topic(topic, 4)
+            admin.update_topic(topic, queues=4)
         with pytest.raises(TopicExists, match="compacted with 4 queues on all"):
             admin.create_topic(topic, queues=2, compaction=Compaction(tombstone_s=10))
         with pytest.raises(InvalidArgument, match="a FIFO topic cannot be compacted"):

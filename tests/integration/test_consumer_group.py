@@ -137,7 +137,7 @@ def test_queues_that_are_added_are_read_from_their_first_message(
     log = Log()
     with Member(cluster.nameserver, group, topic, log, start="latest") as member:
         wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
-        admin.resize_topic(topic, 6)
+        admin.update_topic(topic, queues=6)
         added = MessageQueue(topic, "broker-b", 5)
         wait_until(lambda: added in admin.route(topic).write_queues(), PATIENCE_S)
         receipt = wait_until(lambda: _try_to_send(producer, added), PATIENCE_S)

@@ -108,11 +108,11 @@ def test_a_deleted_group_does_not_hold_up_a_resize_and_leaves_its_dead_letters(
         ends = {item.queue: item.max_offset for item in admin.describe_topic(topic).queues}
         consumer.commit({queue: ends[queue] for queue in last})
     with pytest.raises(NotDrained, match=f"group {group} has not read"):
-        admin.resize_topic(topic, 3, timeout_s=1.5)
+        admin.update_topic(topic, queues=3, timeout_s=1.5)
 
     said = minimq("group", "delete", group)
     assert said == f"group {group} deleted; its dead letters are kept in topic {dead_letter_topic(group)}\n"
-    admin.resize_topic(topic, 3)
+    admin.update_topic(topic, queues=3)
     topics = admin.list_topics()
     assert retry_topic(group) not in topics
     assert dead_letter_topic(group) in topics

@@ -128,7 +128,7 @@ def test_a_queue_that_comes_is_granted_to_those_who_asked_before(
         assert "granted" not in member.hears_before_heartbeat()
         admin.create_topic(topic, queues=2)
         assert member.granted().queue_id == 0
-        admin.resize_topic(topic, 3)
+        admin.update_topic(topic, queues=3)
         assert member.granted().queue_id == 2
 
 

@@ -153,7 +153,7 @@ def test_topics_that_come_later_have_it_too(pair: LocalCluster) -> None:
         admin.set_broker_permission("broker-a", Permission.READ)
         admin.create_topic("later", 1)
         admin.update_topic("later", write_queues=1, read_queues=2)
-        admin.resize_topic("later", 3)
+        admin.update_topic("later", queues=3)
         permissions = {data.broker_name: data.permission for data in admin.route("later").queues}
         assert permissions == {"broker-a": Permission.READ, "broker-b": Permission.READ_WRITE}
         assert [item.permission for item in admin.describe_topic("later").settings] == [Permission.READ_WRITE] * 2

@@ -101,11 +101,11 @@ def test_growing_and_shrinking_leaves_no_message_unread(shared: LocalCluster) ->
         sender = Sender(shared.nameserver, topic)
         with Member(shared.nameserver, "g", topic, log), sender.running():
             wait_until(lambda: len(sender.queues()) == 4, PATIENCE_S)
-            admin.resize_topic(topic, 5)
+            admin.update_topic(topic, queues=5)
             assert counts(admin, topic) == {"broker-a": (5, 5), "broker-b": (5, 5)}
             wait_until(lambda: len(sender.queues()) == 10, PATIENCE_S, what="the producer sends to the new queues")
             wait_until(lambda: not log.missing(sender.sent.copy()), PATIENCE_S, what="the group reads them")
-            admin.resize_topic(topic, 1)
+            admin.update_topic(topic, queues=1)
             assert counts(admin, topic) == {"broker-a": (1, 1), "broker-b": (1, 1)}
             before = len(sender.sent)
             wait_until(lambda: len(sender.sent) > before + 50, PATIENCE_S, what="sending goes on")
@@ -127,7 +127,7 @@ def test_a_lagging_group_is_named_and_when_it_has_read_the_repeat_passes(shared:
         commit(shared.nameserver, "billing", topic, "broker-b", 4, messages=0)
         said: list[str] = []
         with pytest.raises(NotDrained) as refused:
-            admin.resize_topic(topic, 4, timeout_s=2.5, progress=said.append)
+            admin.update_topic(topic, queues=4, timeout_s=2.5, progress=said.append)
         text = str(refused.value)
         assert "after 2.5 s: broker-b: group billing has not read 12 messages of queues 4-7." in text
         assert "Consumers and producers see now: broker-a 4 and 4, broker-b 8 and 4." in text
@@ -140,7 +140,7 @@ def test_a_lagging_group_is_named_and_when_it_has_read_the_repeat_passes(shared:
         ]
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (8, 4)}
         commit(shared.nameserver, "billing", topic, "broker-b", 4, 5, 6, 7)
-        admin.resize_topic(topic, 4)
+        admin.update_topic(topic, queues=4)
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (4, 4)}
 
 
@@ -157,7 +157,7 @@ def test_a_resize_that_waits_goes_on_as_soon_as_the_group_has_read(shared: Local
             if sentence.startswith("waiting"):
                 waiting.set()
 
-        resizing = threading.Thread(target=lambda: admin.resize_topic(topic, 1, progress=progress))
+        resizing = threading.Thread(target=lambda: admin.update_topic(topic, queues=1, progress=progress))
         resizing.start()
         assert waiting.wait(PATIENCE_S)
         assert said[-1] == f"waiting: broker-a: no group has read 3 messages of queue 1; {REMEDY}"
@@ -173,8 +173,8 @@ def test_a_shrink_can_be_undone(shared: LocalCluster) -> None:
         admin.create_topic(topic, 3)
         fill(shared.nameserver, topic, "broker-a", 2)
         with pytest.raises(NotDrained):
-            admin.resize_topic(topic, 1, timeout_s=1.0)
-        admin.resize_topic(topic, 3)
+            admin.update_topic(topic, queues=1, timeout_s=1.0)
+        admin.update_topic(topic, queues=3)
         assert counts(admin, topic) == {"broker-a": (3, 3), "broker-b": (3, 3)}
         fill(shared.nameserver, topic, "broker-b", 2)
 
@@ -189,15 +189,15 @@ def test_a_dead_group_can_be_left_out_and_force_asks_nobody(shared: LocalCluster
         with pytest.raises(NotDrained, match="group dead has not read 5 messages of queues 2-3"):
             admin.update_topic(topic, read_queues=2, write_queues=2)
         with pytest.raises(NotDrained, match="group dead has not read 5"):
-            admin.resize_topic(topic, 2, timeout_s=1.0, ignore_groups=["audit"])
-        admin.resize_topic(topic, 2, timeout_s=PATIENCE_S, ignore_groups=["dead"])
+            admin.update_topic(topic, queues=2, timeout_s=1.0, ignore_groups=["audit"])
+        admin.update_topic(topic, queues=2, timeout_s=PATIENCE_S, ignore_groups=["dead"])
         assert counts(admin, topic) == {"broker-a": (2, 2)}
         fill(shared.nameserver, topic, "broker-a", 1)
         with pytest.raises(NotDrained, match="group audit has not read 3 messages of queue 1"):
-            admin.resize_topic(topic, 1, timeout_s=1.0, ignore_groups=["dead"])
-        admin.resize_topic(topic, 1, timeout_s=PATIENCE_S, force=True)
+            admin.update_topic(topic, queues=1, timeout_s=1.0, ignore_groups=["dead"])
+        admin.update_topic(topic, queues=1, timeout_s=PATIENCE_S, force=True)
         assert counts(admin, topic) == {"broker-a": (1, 1)}
-        admin.resize_topic(topic, 4)
+        admin.update_topic(topic, queues=4)
         assert admin.describe_topic(topic).messages == 9  # nothing is lost by it
 
 
@@ -211,11 +211,11 @@ def test_growing_may_be_a_shrink_on_one_of_the_brokers(shared: LocalCluster) -> 
         admin.create_topic(topic, 6, brokers=["broker-b"])
         fill(shared.nameserver, topic, "broker-b", 5)
         with pytest.raises(NotDrained) as refused:
-            admin.resize_topic(topic, 4, timeout_s=2.0)
+            admin.update_topic(topic, queues=4, timeout_s=2.0)
         assert "no group has read 3 messages of queue 5" in str(refused.value)
         assert f"`minimq topic update {topic} --queues 2 --broker broker-a` and `" in str(refused.value)
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (6, 4)}
-        admin.resize_topic(topic, 6, brokers=["broker-b"])
+        admin.update_topic(topic, queues=6, brokers=["broker-b"])
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (6, 6)}
 
 
@@ -238,10 +238,10 @@ def test_a_broker_that_is_killed_between_the_steps_is_waited_for(own: LocalClust
 
     with Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
-        admin.resize_topic("orders", 4, progress=kill_once)
+        admin.update_topic("orders", queues=4, progress=kill_once)
         assert counts(admin, "orders") == {"broker-a": (4, 4), "broker-b": (4, 4)}
         steps = 0
-        admin.resize_topic("orders", 1, progress=kill_once)
+        admin.update_topic("orders", queues=1, progress=kill_once)
         assert counts(admin, "orders") == {"broker-a": (1, 1), "broker-b": (1, 1)}
 
 
@@ -256,10 +256,10 @@ def test_a_resize_that_a_dead_broker_stopped_is_completed_by_repeating_it(own: L
     with Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
         with pytest.raises(MiniMQError, match=r"broker-b: broker .* is not reached.*Repeat the command to go on"):
-            admin.resize_topic("orders", 4, timeout_s=1.0, progress=kill)
+            admin.update_topic("orders", queues=4, timeout_s=1.0, progress=kill)
         broker.start()
         assert counts(admin, "orders") == {"broker-a": (4, 4), "broker-b": (4, 2)}
-        admin.resize_topic("orders", 4)
+        admin.update_topic("orders", queues=4)
         assert counts(admin, "orders") == {"broker-a": (4, 4), "broker-b": (4, 4)}
 
 
@@ -271,13 +271,13 @@ def test_bad_input_is_refused_before_anything_is_changed(shared: LocalCluster) -
         admin.create_topic("bad", 2)
         for queues in (0, -1, 1025):
             with pytest.raises(InvalidArgument, match="1 to 1024"):
-                admin.resize_topic("bad", queues)
+                admin.update_topic("bad", queues=queues)
         with pytest.raises(InvalidArgument, match="timeout_s is 0"):
-            admin.resize_topic("bad", 3, timeout_s=0)
+            admin.update_topic("bad", queues=3, timeout_s=0)
         with pytest.raises(InvalidArgument, match="illegal group name"):
-            admin.resize_topic("bad", 3, ignore_groups=["a b"])
+            admin.update_topic("bad", queues=3, ignore_groups=["a b"])
         with pytest.raises(TopicNotFound, match="on no broker"):
-            admin.resize_topic("no-such-topic", 3)
+            admin.update_topic("no-such-topic", queues=3)
         assert counts(admin, "bad") == {"broker-a": (2, 2), "broker-b": (2, 2)}
 
 

@@ -256,7 +256,7 @@ def test_new_queues_and_topics_are_found_while_it_runs(
     wait_until(lambda: 0 in sink.batches, 100)
 
     admin.create_topic(first, queues=1, brokers=["broker-b"])
-    admin.resize_topic(first, 2)
+    admin.update_topic(first, queues=2)
     admin.create_topic(later, queues=1)
     queues = [
         MessageQueue(first, "broker-a", 1),

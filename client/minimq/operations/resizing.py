@@ -92,7 +92,7 @@ class Resize:
     _now: dict[str, Counts] = field(default_factory=dict)
 
     def run(self, timeout_s: float) -> None:
-        """Return when it is done. Raises as `TopicAdmin.resize_topic` does."""
+        """Return when it is done. Raises as `update_topic` does."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:

@@ -11,7 +11,7 @@ from minimq.arguments import check_permission
 from minimq.connection.away import check_route
 from minimq.operations import values
 from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, method, right
+from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, right
 from minimq.operations.texts import duration_of, left_out, listing, say_permission, size_of
 from minimq.operations.views import Plan, View, away_rows
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
@@ -270,41 +270,6 @@ class TopicChanges(TopicCreation):
             ignored = tuple(request.ignored_groups)
             Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
         return self._left_out(name, cluster, brokers, carriers)
-
-    @method
-    def resize_topic(
-        self,
-        name: str,
-        queues: int,
-        *,
-        cluster: str | None = None,
-        brokers: Sequence[str] = (),
-        ignore_groups: Sequence[str] = (),
-        force: bool = False,
-        timeout_s: float = 60.0,
-        progress: Callable[[str], None] | None = None,
-    ) -> tuple[AwayBroker, ...]:
-        """Give a topic another number of queues, as `update_topic` does.
-
-        Each broker is led there from the counts it has, in durable steps: repeat the call to go on after a failure.
-        `TopicDescription.hidden_by` tells how many messages fewer queues hide.
-
-        Args and returns: as `update_topic`.
-
-        Raises:
-            NotDrained: a group had not read the queues in time. The text names groups and queues, the counts as they
-                are now, and how to go on or back.
-        """
-        return self.update_topic(
-            name,
-            queues=queues,
-            cluster=cluster,
-            brokers=brokers,
-            ignore_groups=ignore_groups,
-            force=force,
-            timeout_s=timeout_s,
-            progress=progress,
-        )
 
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None

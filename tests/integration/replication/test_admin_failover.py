@@ -86,12 +86,12 @@ def repeatable_calls(number: int, handle: str) -> dict[str, Callable[[Admin], ob
 
     def resize(admin: Admin) -> None:
         for queues in (3, 2):
-            admin.resize_topic("sized", queues, force=True)
+            admin.update_topic("sized", queues=queues, force=True)
 
     return {
         "create_topic": create_and_delete,
         "update_topic": lambda admin: admin.update_topic("t", permission=Permission.READ_WRITE),
-        "resize_topic": resize,
+        "update_topic, queues": resize,
         "describe_topic": lambda admin: admin.describe_topic("t").queues[1],
         "list_groups": lambda admin: admin.list_groups().index("g"),
         "describe_group": lambda admin: admin.describe_group("g").queues[1],
