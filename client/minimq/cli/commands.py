@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,13 +119,16 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
             if dry_run and plan is not None:
                 _show_plan(plan, output)
                 sys.exit(0 if plan.is_complete else 1)
+            warnings: Sequence[str] = ()
             if plan is not None and (question := operation.question(given, plan)):
-                tell([*(plan.sentences if sys.stdin.isatty() and not yes else ()), *plan.warnings])
+                warnings = plan.warnings
+                tell([*(plan.sentences if sys.stdin.isatty() and not yes else ()), *warnings])
                 confirm(question, yes=yes)
             with _progress(operation) as progress:
                 vars(given).update(progress)
                 result = operation.run(admin, given)
             view = operation.view(admin, given, result, plan)
+            view = replace(view, notes=[each for each in view.notes if each not in warnings])
             if clears:
                 click.clear()
             show(view, output, notes_first=operation.plan is None)

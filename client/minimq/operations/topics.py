@@ -139,7 +139,10 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
             say_readers(admin, name),
             "Its messages are lost, also those that were not read. This cannot be taken back.",
         ],
-        warnings=left_out(admin._left_out(name, cluster, brokers, chosen), "brings the topic back when it starts"),
+        warnings=left_out(
+            admin._left_out(name, cluster, brokers, chosen),
+            "brings the topic back when it starts: then delete it again",
+        ),
     )
 
 
