@@ -391,14 +391,20 @@ def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
     plain: str, admin: Admin, topic: str, audit: Callable[[], list[str]]
 ) -> None:
     visitor = ConsoleVisitor(plain)
-    described = fill_in(visitor, "/create-topic", name=topic, queues="7")
+    exists = fill_in(visitor, "/create-topic", name=topic, queues="7")
+    assert f"topic {topic} exists" in exists.text
+    assert 'value="7"' in exists.text
+    name = f"{topic}-made"
+    described = fill_in(visitor, "/create-topic", name=name, queues="7")
+    admin.create_topic(name, queues=4)
     failed = visitor.post("/create-topic", confirmation_of(described))
     assert failed.status >= 400
     assert 'id="problem"' in failed.text
-    assert topic in failed.text
+    assert name in failed.text
     assert 'value="7"' in failed.text
     assert audit() == ["failed"]
-    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [4, 4]
+    assert [each.read_queues for each in admin.describe_topic(name).settings] == [4, 4]
+    admin.delete_topic(name)
 
     deleted = confirmation_of(visitor.get(f"/topics/{topic}/delete"), topic)
     admin.delete_topic(topic)

@@ -43,6 +43,7 @@ SCRIPT = """
 topic list
 topic create orders --queues 2
 topic create orders --queues 2
+topic create orders --queues 2 --dry-run
 topic create orders --queues 3 --if-not-exists
 topic create orders --queues 3 --if-not-exists --same-settings
 topic create a/b
@@ -73,6 +74,7 @@ topic update orders --queues 1 --timeout 0.3
 topic update orders --read-queues 1
 topic update nothing --queues 4
 topic update fifo --broker broker-b --queues 2
+topic update fifo --broker broker-b --queues 2 --dry-run
 topic describe orders
 route orders
 route orders --output json

@@ -35,18 +35,17 @@ from minimq.operations.topic_creation import (
 #: The fields of a request that change something.
 _CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
 
-_SETTINGS: Final = ("queues", "read_queues", "write_queues", "permission", "retention_s", "retention_bytes")
-_NOTHING = f"nothing to change: give {', '.join(_SETTINGS[:-1])} or {_SETTINGS[-1]}"
+_NOTHING = "nothing to change: give queues, read_queues, write_queues, permission, retention_s or retention_bytes"
 
 _PAGE: Final = "/topics/{name}"
 
 
 def _plan_update(admin: Admin, given: Given) -> Plan:
     """Plan a resize, another permission, another retention, or several of them."""
-    if all(getattr(given, name) is None for name in _SETTINGS):
-        raise InvalidArgument(_NOTHING)
-    described = admin.describe_topic(check_topic(given.name))
-    settings = [each for each in described.settings if not given.brokers or each.broker_name in given.brokers]
+    _update_request(given)
+    carriers = admin._carriers(given.name, given.cluster, given.brokers, given.queues)
+    described = admin.describe_topic(given.name)
+    settings = [each for each in described.settings if each.broker_name in carriers]
     sentences: list[str] = []
     warnings: list[str] = []
     hidden = 0
@@ -233,29 +232,8 @@ class TopicChanges(TopicCreation):
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
             InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
         """
-        check_topic(name)
-        check_queue_counts(read_queues=read_queues, write_queues=write_queues)
-        if permission is not None:
-            check_permission(permission)
-        request = broker_pb2.UpdateTopicRequest(
-            topic=name,
-            read_queues=read_queues,
-            write_queues=write_queues,
-            permission=None if permission is None else int(permission),
-            retention_ms=None if retention_s is None else retention_to_wire(retention_s),
-            retention_bytes=None if retention_bytes is None else check_retention_bytes(retention_bytes),
-            force=force,
-            ignored_groups=[check_group(group) for group in ignore_groups],
-        )
+        request = _update_request(Given(**locals()))
         has_steps = any(request.HasField(field) for field in _CHANGED)
-        if queues is None and not has_steps:
-            raise InvalidArgument(_NOTHING)
-        if queues is not None:
-            if (read_queues, write_queues) != (None, None):
-                raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
-            check_queue_counts(queues=queues)
-            if timeout_s <= 0:
-                raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         carriers = self._carriers(name, cluster, brokers, queues)
         changed = carriers if has_steps else {}
         answers, failures = self._masters.call_all(changed, lambda stub: stub.UpdateTopic, request)
@@ -291,6 +269,32 @@ class TopicChanges(TopicCreation):
     ) -> tuple[AwayBroker, ...]:
         away = () if brokers else self._masters.away(cluster, topic)
         return tuple(each for each in away if each.broker_name not in done)
+
+
+def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
+    """Return the request for a change. Raises `InvalidArgument`."""
+    check_queue_counts(read_queues=given.read_queues, write_queues=given.write_queues)
+    if given.permission is not None:
+        check_permission(given.permission)
+    request = broker_pb2.UpdateTopicRequest(
+        topic=check_topic(given.name),
+        read_queues=given.read_queues,
+        write_queues=given.write_queues,
+        permission=None if given.permission is None else int(given.permission),
+        retention_ms=None if given.retention_s is None else retention_to_wire(given.retention_s),
+        retention_bytes=None if given.retention_bytes is None else check_retention_bytes(given.retention_bytes),
+        force=given.force,
+        ignored_groups=[check_group(group) for group in given.ignore_groups],
+    )
+    if given.queues is None and not any(request.HasField(field) for field in _CHANGED):
+        raise InvalidArgument(_NOTHING)
+    if given.queues is not None:
+        if (given.read_queues, given.write_queues) != (None, None):
+            raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
+        check_queue_counts(queues=given.queues)
+        if given.timeout_s <= 0:
+            raise InvalidArgument(f"timeout_s is {given.timeout_s}: it must be above 0")
+    return request
 
 
 def _with_remedy(error: MiniMQError) -> MiniMQError:

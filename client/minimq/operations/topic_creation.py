@@ -61,13 +61,14 @@ def settings_lines(admin: Admin, name: str) -> list[str]:
 
 
 def _plan_creation(admin: Admin, given: Given) -> Plan:
-    cluster = [each for each in admin.cluster() if given.cluster in (None, each.cluster) and each.master]
-    names = sorted({each.broker_name for each in cluster if not given.brokers or each.broker_name in given.brokers})
+    names = sorted(admin._to_create(given)[2])
+    if not names:
+        return Plan(sentences=[f"Topic {given.name} exists already: nothing changes."])
     kind = "FIFO " if given.fifo else "compacted " if given.compaction else ""
     away = [] if given.brokers else admin.away_brokers()
     return Plan(
         sentences=(
-            f"Creates the {kind}topic {check_topic(given.name)} with {count_of(given.queues, 'queue')} on "
+            f"Creates the {kind}topic {given.name} with {count_of(given.queues, 'queue')} on "
             f"{listing(names)}, {count_of(given.queues * len(names), 'queue')} in all.",
             *say_retention(given.retention_s or None, given.retention_bytes or None),
         ),
@@ -172,45 +173,52 @@ class TopicCreation(Operations):
                 Not raised with `if_not_exists`, unless `same_settings` is given too.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
         """
-        check_topic(name)
-        check_queue_counts(queues=queues, read_queues=read_queues, write_queues=write_queues)
-        check_permission(permission)
-        check_compaction(compaction)
-        if not permission:
-            raise InvalidArgument("a new topic must be readable or writable: permission is none")
-        if same_settings and not if_not_exists:
-            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always refused")
-        wanted = broker_pb2.Topic(
-            topic=name,
-            read_queues=queues if read_queues is None else read_queues,
-            write_queues=queues if write_queues is None else write_queues,
-            permission=int(permission),
-            fifo=fifo,
-            retention_ms=retention_to_wire(retention_s),
-            retention_bytes=check_retention_bytes(retention_bytes),
-        )
-        masters = self._masters.find(cluster, brokers, need="all")
-        if compaction is not None:
-            wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
+        wanted, present, absent = self._to_create(Given(**locals()))
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
-        present = self._masters.describe(name, masters)
-        absent = {broker: address for broker, address in masters.items() if broker not in present}
-        others = _unlike(wanted, present)
-        if others and if_not_exists and not same_settings:
-            absent = {}
-        elif others or not (absent or if_not_exists):
-            raise TopicExists(say_exists(name, others or _unlike(None, present)))
-        if absent and compaction is not None and not brokers:
-            remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
-            self._masters.refuse_if_away(f"topic {name} was not created", remedy, cluster=cluster)
         answers, failures = self._masters.call_all(absent, lambda stub: stub.CreateTopic, request)
-        raise_failures(f"topic {name} was not created", failures, masters, "repeat the call to complete it")
+        asked = {**dict.fromkeys(present, ""), **absent}
+        raise_failures(f"topic {name} was not created", failures, asked, "repeat the call to complete it")
         raced = _unlike(wanted, answers)
         if raced and (same_settings or not if_not_exists):
             raise TopicExists(say_exists(name, raced))
         if wait:
             self._masters.wait_until_shown({**present, **answers})
         return bool(absent)
+
+    def _to_create(
+        self, given: Given
+    ) -> tuple[broker_pb2.Topic, dict[str, broker_pb2.DescribeTopicResponse], dict[str, str]]:
+        """Return a topic, the brokers that have it, and the masters that lack it. Raises as `create_topic`."""
+        check_queue_counts(queues=given.queues, read_queues=given.read_queues, write_queues=given.write_queues)
+        check_permission(given.permission)
+        check_compaction(given.compaction)
+        if not given.permission:
+            raise InvalidArgument("a new topic must be readable or writable: permission is none")
+        if given.same_settings and not given.if_not_exists:
+            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always refused")
+        wanted = broker_pb2.Topic(
+            topic=check_topic(given.name),
+            read_queues=given.queues if given.read_queues is None else given.read_queues,
+            write_queues=given.queues if given.write_queues is None else given.write_queues,
+            permission=int(given.permission),
+            fifo=given.fifo,
+            retention_ms=retention_to_wire(given.retention_s),
+            retention_bytes=check_retention_bytes(given.retention_bytes),
+        )
+        masters = self._masters.find(given.cluster, given.brokers, need="all")
+        if given.compaction is not None:
+            wanted.compaction.CopyFrom(compaction_to_wire(given.compaction, wanted.write_queues * len(masters)))
+        present = self._masters.describe(given.name, masters)
+        absent = {broker: address for broker, address in masters.items() if broker not in present}
+        others = _unlike(wanted, present)
+        if others and given.if_not_exists and not given.same_settings:
+            absent = {}
+        elif others or not (absent or given.if_not_exists):
+            raise TopicExists(say_exists(given.name, others or _unlike(None, present)))
+        if absent and given.compaction is not None and not given.brokers:
+            remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
+            self._masters.refuse_if_away(f"topic {given.name} was not created", remedy, cluster=given.cluster)
+        return wanted, present, absent
 
 
 def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) -> dict[str, broker_pb2.Topic]:
