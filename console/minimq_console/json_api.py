@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from minimq import Admin, __version__
 from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of, read
-from minimq.operations.views import Plan, json_text
+from minimq.operations.views import json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
@@ -81,45 +81,36 @@ class JsonApi:
         dry_run, yes = values.pop(_DRY_RUN.name, False), values.pop(_YES.name, False)
         visitor, given = request.state.visitor, operation.given(**values)
         loop, shared = asyncio.get_running_loop(), self._console
+        answer = functools.partial(self._answer_now, operation, visitor, given, log, dry_run=dry_run, yes=yes)
         if operation.plan is None or dry_run:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
-                looking = functools.partial(self._read, operation, visitor, given)
-                return await loop.run_in_executor(shared.gathering, looking)
+                return await loop.run_in_executor(shared.gathering, answer)
         async with _place_of(self._changes, MOST_UNDER_WAY):
-            change = functools.partial(self._change, operation, visitor, given, log, yes=yes)
-            return await loop.run_in_executor(shared.acting, change)
+            return await loop.run_in_executor(shared.acting, answer)
 
-    def _read(self, operation: Operation, visitor: Visitor, given: Given) -> object:
-        admin: Admin = visitor.observer.changer
+    def _answer_now(
+        self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog, *, dry_run: bool, yes: bool
+    ) -> object:
         if operation.plan is not None:
             check_rights(self._console, visitor, needs_of(operation, given))
-        plan = operation.planned(admin, given)
-        if plan is None:
-            return _result(operation, admin, given, None)
-        return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
-
-    def _change(self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog, *, yes: bool) -> object:
-        check_rights(self._console, visitor, needs_of(operation, given))
         admin: Admin = visitor.observer.changer
         plan = operation.planned(admin, given)
+        if plan is not None and dry_run:
+            return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
         if operation.question(given, plan) and not yes:
             raise InvalidArgument(
                 f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
             )
-        log.has_begun = True
+        log.has_begun = plan is not None
         try:
-            result = _result(operation, admin, given, plan)
+            view = operation.view(admin, given, operation.run(admin, given), plan)
         except Exception as error:
-            log.failed(error.message if isinstance(error, MiniMQError) else repr(error))
+            if log.has_begun:
+                log.failed(error.message if isinstance(error, MiniMQError) else repr(error))
             raise
-        log.done(operation.name)
-        return result
-
-
-def _result(operation: Operation, admin: Admin, given: Given, plan: Plan | None) -> object:
-    result = operation.run(admin, given)
-    view = operation.view(admin, given, result, plan)
-    return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
+        if log.has_begun:
+            log.done(operation.name)
+        return {"result": view.json, "notes": list(view.notes), "complete": view.is_complete}
 
 
 async def _body_of(operation: Operation, request: Request, log: ActionLog) -> dict[str, Any]:

@@ -75,9 +75,7 @@ def declared(name: str, short: str, **about: Any) -> Callable[[Callable[..., Non
 
         @click.pass_obj
         def run(nameserver: str, /, **typed: Any) -> None:
-            given = vars(declared.given(**values_of(declared.shown, typed)))
-            absent = [each.name for each in declared.parameters if each.is_keyword and given[each.name] is None]
-            function(nameserver, **{name: value for name, value in given.items() if name not in absent})
+            function(nameserver, **declared.arguments(declared.given(**values_of(declared.shown, typed))))
 
         return click.Command(
             name, callback=run, params=options_of(declared.shown), help=declared.help, short_help=short

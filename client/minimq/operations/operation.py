@@ -396,11 +396,13 @@ class Operation:
         for each in self.parameters:
             if each.about.is_collected and getattr(given, each.name) is None:
                 setattr(given, each.name, given.collected.append)
-        values = {each.name: getattr(given, each.name) for each in self.parameters}
-        absent = [each.name for each in self.parameters if each.is_keyword and values[each.name] is None]
-        return getattr(admin, self.function.__name__)(
-            **{name: value for name, value in values.items() if name not in absent}
-        )
+        return getattr(admin, self.function.__name__)(**self.arguments(given))
+
+    def arguments(self, given: Given) -> dict[str, Any]:
+        """Return those of the method; a field of a `TypedDict` that is None is left out."""
+        values = vars(given)
+        kept = [each.name for each in self.parameters if not each.is_keyword or values[each.name] is not None]
+        return {name: values[name] for name in kept}
 
 
 def right(text: str) -> Callable[[Given], Sequence[Need]]:
