@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from minimq.operations.texts import duration_of, size_of
+from minimq.operations.views import json_text
 from minimq_common import errors
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_console.bodies import visible
@@ -175,8 +177,8 @@ def failure(status: int, message: str) -> Failure:
 
 
 def json_answer(value: object, status: int = 200) -> Response:
-    """Return a value as JSON: times in ISO 8601, bytes in base 64."""
-    return Response(msgspec.json.encode(value, enc_hook=str), status, HEADERS, "application/json")
+    """Return a value as commands print it with `--output json`."""
+    return Response(json.dumps(value, default=json_text), status, HEADERS, "application/json")
 
 
 def html_answer(

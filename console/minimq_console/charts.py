@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
-
-import msgspec
 
 #: Seconds of one slot, and how many slots there are: an hour.
 SLOT_S, SLOTS = 10, 360
@@ -53,14 +52,16 @@ class History:
         return [None if math.isnan(value) else value for value in found]
 
 
-class ChartLine(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ChartLine:
     """A line without a gap."""
 
     points: str
     area: str
 
 
-class Chart(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Chart:
     """A figure over the last hour."""
 
     title: str

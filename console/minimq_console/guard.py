@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import secrets
 from collections.abc import Collection
@@ -17,7 +16,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import MiniMQError, NotAuthenticated
-from minimq_console.answers import Failure, address_of, failure_of, path_of
+from minimq_console.answers import Failure, address_of, failure_of, json_answer, path_of
 from minimq_console.console_options import host_of, is_of_this_site
 from minimq_console.visitors import Visitors
 
@@ -185,5 +184,7 @@ def _ask_to_sign_in(request: Request) -> Response:
 
 
 def _failed(failure: Failure) -> Response:
-    headers = {"WWW-Authenticate": "Bearer"} if failure.status == 401 else {}
-    return Response(json.dumps(failure.as_json()), failure.status, headers, "application/json")
+    answer = json_answer(failure.as_json(), failure.status)
+    if failure.status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
+    return answer

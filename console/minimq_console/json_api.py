@@ -21,11 +21,10 @@ from starlette.routing import Route
 
 from minimq import Admin, __version__
 from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of, read
-from minimq.operations.views import json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
-from minimq_console.answers import HEADERS, body_of, failure_of
+from minimq_console.answers import body_of, failure_of, json_answer
 from minimq_console.console import MOST_READS, Console
 from minimq_console.visitors import Visitor
 
@@ -57,20 +56,20 @@ class JsonApi:
         return [Route("/api/openapi.json", self._describe, methods=["GET"]), *own]
 
     async def _describe(self, _request: Request) -> Response:
-        return _json(openapi())
+        return json_answer(openapi())
 
     def _answering(self, operation: Operation) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
             log = ActionLog(operation.name, request)
             try:
-                return _json(await self._answered(operation, request, log))
+                return json_answer(await self._answered(operation, request, log))
             except Exception as error:  # noqa: BLE001 - programs read JSON, whatever it is
                 failure = failure_of(error)
                 if not isinstance(error, MiniMQError):
                     _log.exception("the operation %s has failed", operation.name)
                 if operation.plan is not None and not log.has_begun:
                     log.refused(failure.message)
-                return _json(failure.as_json(), failure.status)
+                return json_answer(failure.as_json(), failure.status)
 
         return answer
 
@@ -147,10 +146,6 @@ async def _place_of(places: asyncio.Semaphore, most: int) -> AsyncIterator[None]
         raise SystemBusy(f"{most} requests of programs are under way: send this one again once one of them has ended")
     async with places:
         yield
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(json.dumps(value, default=json_text), status, HEADERS, "application/json")
 
 
 def _path(operation: Operation) -> str:

@@ -1,7 +1,7 @@
 """A page: a function that gathers what is known, and the template that shows it.
 
 What is gathered has three faces at one address: HTML for browsers, JSON for programs, and server-sent events, which
-bring the live part of the HTML anew whenever it has changed. Rows are those of the commands, with their keys.
+bring the live part of the HTML anew whenever it has changed. Rows are those that operations show as JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from minimq import Admin
+from minimq.operations.operation import operations_of
 from minimq_common.errors import DeadlineExceeded, MiniMQError, NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_console.console import Console
@@ -30,6 +31,7 @@ Data = dict[str, Any]
 
 #: Seconds that the calls of a page may take together; what has not come then is missing, and the page says so.
 PATIENCE_S = 1.8
+_OPERATIONS = {each.name: each for each in operations_of(Admin)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,11 @@ class Visit:
     def ask(self, what: str, call: Callable[[], Value]) -> Asked[Value]:
         """Begin a call to the cluster."""
         return Asked(self, what, self.console.calling.submit(call))
+
+    def shown(self, operation: str, result: object, **given: object) -> Any:
+        """Return what an operation shows of a result as JSON."""
+        declared = _OPERATIONS[operation]
+        return declared.view(self.admin, declared.given(**given), result, None).json
 
     def sample(self) -> Sample:
         """Return the last sample of the cluster; says what is wrong with it among what is missing."""

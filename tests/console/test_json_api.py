@@ -289,6 +289,25 @@ def test_a_console_that_only_reads_changes_nothing(cluster: LocalCluster, admin:
     assert topic in admin.list_topics()
 
 
+def test_pages_have_the_rows_of_operations(
+    visitor: ConsoleVisitor, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    receipt = producer.send(Message(topic, b"x"))
+    admin.reset_offsets(group, topic, "earliest")
+    assert visitor.json(f"/routes?topic={topic}")["route"] == call(visitor, "route", topic=topic)["result"]
+    assert visitor.json(f"/topics/{topic}")["topic"] == call(visitor, "topic/describe", name=topic)["result"]
+    page, described = visitor.json(f"/groups/{group}"), call(visitor, "group/describe", group=group)["result"]
+    assert described.keys() < page.keys()
+    assert described["queues"][0].keys() < page["queues"][0].keys()
+    [listed] = wait_until(lambda: visitor.json(f"/groups?search={group}")["groups"])
+    [found] = [each for each in call(visitor, "group/list")["result"] if each["group"] == group]
+    assert found.keys() < listed.keys()
+    place = f"{receipt.queue.broker_name}/{receipt.queue.queue_id}"
+    page = visitor.json(f"/topics/{topic}/messages/{place}/{receipt.queue_offset}?trace=1")
+    trace = call(visitor, "message/trace", message=f"{topic}/{place}@{receipt.queue_offset}")["result"]
+    assert page["fates"] == trace["groups"]
+
+
 def test_the_document_describes_every_operation(visitor: ConsoleVisitor) -> None:
     document = visitor.json("/api/openapi.json")
     assert document == json.loads(json.dumps(openapi()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -67,6 +68,27 @@ def test_who_has_not_signed_in_sees_nothing(secured: Secured) -> None:
     for path in ("/messages/orders/broker-a/0@0/body", "/nothing"):
         assert visitor.get(path).status == 303
     assert "orders" not in visitor.get("/sign-in").text
+
+
+def test_users_and_servers_are_shown_to_who_may_see_them(secured: Secured) -> None:
+    bearer = trust_of(secured.cluster.credentials).bearer
+    assert bearer is not None
+    own = {"Authorization": f"Bearer {bearer.text}"}
+    with Admin(credentials=secured.cluster.credentials) as admin:
+        admin.limit_user("bob", in_bytes_per_s=1 << 20)
+        admin.rotate_key("bob", lifetime_s=86_400)
+        document = admin.access()
+    page = json.loads(secured.visitor().get("/users?search=B", Accept="application/json", **own).text)
+    assert page["version"] == document.version
+    [bob] = page["users"]
+    assert (bob["user"], bob["state"], bob["rules"]) == ("bob", "enabled", ["allow read topic payroll"])
+    assert [each["id"] for each in bob["keys"]] == [*document.users["bob"].keys]
+    assert {each["version"] for each in page["servers"]} == {document.version}
+    html = secured.visitor().get("/users", **own).text
+    assert "allow read topic payroll" in html
+    assert "in 1.0 MB/s" in html
+    assert "not the current one" not in html
+    assert " until 20" in html
 
 
 def test_each_visitor_sees_what_the_rights_of_its_user_allow(secured: Secured) -> None:

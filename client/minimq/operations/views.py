@@ -89,7 +89,8 @@ def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: obj
         if isinstance(value, MessageQueue):
             row |= {"topic": value.topic, "broker": value.broker_name, "queue": value.queue_id}
         else:
-            row[name_in_rows(name)] = plain(value)
+            key = name_in_rows(name)
+            row[key] = changes[key] if key in changes else plain(value)
     return {**row, **changes}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import msgspec
+from msgspec.structs import replace
 
 from minimq.operations.activity import ActivityProblem, BrokerActivity, say_without_master
 from minimq.operations.views import row_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MASTER_ID
-from minimq_common.security.access_document import User
+from minimq_common.security.access_document import AccessDocument
 from minimq_console.actions import ACTIONS, toggles
 from minimq_console.page import Data, Offer, Page, Visit
 
@@ -59,8 +59,7 @@ def _replica(activity: BrokerActivity, now: datetime) -> Data:
 
 def gather_conflicts(visit: Visit) -> Data:
     """Return the brokers that name servers refused or replaced lately."""
-    found = visit.ask("the conflicts", visit.admin.conflicts).required()
-    return {"conflicts": [row_of(each) for each in found]}
+    return {"conflicts": visit.shown("cluster conflicts", visit.ask("the conflicts", visit.admin.conflicts).required())}
 
 
 def gather_routes(visit: Visit) -> Data:
@@ -69,18 +68,7 @@ def gather_routes(visit: Visit) -> Data:
     asked = visit.ask("the route", lambda: visit.admin.route(topic)) if topic else None
     names = visit.ask("the topics", visit.admin.list_topics).required()
     shown, part = visit.parameters.part_of([name for name in names if search.lower() in name.lower()])
-    rows: list[Data] = []
-    if asked is not None:
-        route = asked.required()
-        for data in route.queues:
-            broker = route.brokers[data.broker_name]
-            slaves = {number: address for number, address in broker.addresses.items() if number}
-            rows.append(row_of(data, cluster=broker.cluster, master=broker.master, slaves=slaves, away_since=None))
-        unknown = dict.fromkeys(("master", "read_queues", "write_queues", "permission"))
-        rows += [
-            {"broker": each.broker_name, "cluster": each.cluster, **unknown, "slaves": {}, "away_since": each.since}
-            for each in route.away
-        ]
+    rows = visit.shown("route", asked.required()) if asked is not None else []
     return {"search": search, "topic": topic, "part": part, "topics": shown, "route": rows}
 
 
@@ -90,45 +78,21 @@ def gather_routes(visit: Visit) -> Data:
 def gather_users(visit: Visit) -> Data:
     """Return the document that is in force, and where."""
     search = visit.parameters.text("search")
-    asked, status = (
-        visit.ask("users and rules", visit.admin.access),
-        visit.ask("the servers", visit.admin.access_status),
-    )
+    asked = visit.ask("users and rules", visit.admin.access)
+    status = visit.ask("the servers", visit.admin.access_status)
     try:
         document = asked.required()
     except InvalidArgument:  # the cluster lets everybody in
-        document = None
-    now_ms, version = int(visit.now.timestamp() * 1000), document.version if document is not None else None
-    users = sorted(document.users.items()) if document is not None else []
-    roles = sorted(document.roles.items()) if document is not None else []
-    shown, part = visit.parameters.part_of([each for each in users if search.lower() in each[0].lower()])
+        document = AccessDocument(0)
+    shown, part = visit.parameters.part_of([name for name in sorted(document.users) if search.lower() in name.lower()])
+    users = replace(document, users={name: document.users[name] for name in shown})
     return {
-        "version": version,
+        "version": document.version or None,
         "search": search,
         "part": part,
-        "users": [_user(name, user, now_ms) for name, user in shown],
-        "roles": [{"role": name, "rules": rules} for name, rules in roles],
-        "servers": [
-            row_of(
-                each,
-                keep=("server", "address", "version", "only_reports", "error"),
-                is_current=each.version == (version or 0),
-            )
-            for each in status.or_else([])
-        ],
-    }
-
-
-def _user(name: str, user: User, now_ms: int) -> Data:
-    limits = user.limits
-    return {
-        "user": name,
-        "disabled": user.disabled,
-        "roles": user.roles,
-        "rules": user.rules,
-        "keys": [{"key_id": key_id, "lifetime": key.lifetime(now_ms)} for key_id, key in user.keys.items()],
-        "in_bytes_per_s": 0 if limits is msgspec.UNSET else limits.in_bytes_per_s,
-        "out_bytes_per_s": 0 if limits is msgspec.UNSET else limits.out_bytes_per_s,
+        "users": visit.shown("user list", users),
+        "roles": [{"role": name, "rules": rules} for name, rules in sorted(document.roles.items())],
+        "servers": visit.shown("access status", status.or_else([])),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
 from minimq_console.actions import ACTIONS
@@ -73,7 +75,7 @@ def gather_delayed(visit: Visit) -> Data:
     ]
     shown, part = visit.parameters.part_of(names)
     totals = visit.ask("the delayed messages", lambda: admin.delayed_totals(shown) if shown else []).or_else([])
-    found = {each.topic: row_of(each, keep=("topic", "messages", "batches", "next_due_at")) for each in totals}
+    found = {row["topic"]: row for row in visit.shown("delayed list", totals)}
     unknown = dict.fromkeys(("messages", "batches", "next_due_at"))
     return {"search": search, "part": part, "topics": [found.get(name, {"topic": name, **unknown}) for name in shown]}
 
@@ -84,29 +86,16 @@ def gather_waiting(visit: Visit) -> Data:
     batches, part = visit.ask(
         "the delayed messages", lambda: parameters.part_from(visit.admin.delayed_messages(topic))
     ).required()
-    recall = ACTIONS["recall"]
+    rows = visit.shown("delayed list", batches, topic=topic, limit=len(batches))
+    handles = [each["recall_handle"] for each in rows]
     actions = visit.offers_of_rows(
-        [
-            [] if each.recall_handle is None else [recall.on({"handle": each.recall_handle}, topic=topic)]
-            for each in batches
-        ]
+        [[ACTIONS["recall"].on({"handle": handle}, topic=topic)] if handle else [] for handle in handles]
     )
-    rows = [
-        row_of(
-            each,
-            keep=("queue", "due_at", "stored_at", "messages", "bytes"),
-            recallable=each.recall_handle is not None,
-            actions=own,
-        )
-        for each, own in zip(batches, actions, strict=True)
-    ]
-    return {"topic": topic, "part": part, "waiting": rows}
+    waiting = [{**row, "actions": own} for row, own in zip(rows, actions, strict=True)]
+    return {"topic": topic, "part": part, "waiting": waiting}
 
 
 # ---- Transactions -----------------------------------------------------------------------------------
-
-#: What a row shows of one.
-_TRANSACTION = ("group", "number", "broker_name", "topics", "batches", "age_s", "expires_s", "checks", "is_undecided")
 
 
 def gather_transactions(visit: Visit) -> Data:
@@ -126,17 +115,9 @@ def gather_transactions(visit: Visit) -> Data:
     actions = visit.offers_of_rows(
         [[end.on(group=each.group, number=str(each.number)) for end in ends] for each in shown]
     )
-    rows = [
-        row_of(
-            each,
-            keep=_TRANSACTION,
-            keys=None if each.keys is None else each.keys[:_MOST_KEYS],
-            preview=None if each.body is None else preview(each.body),
-            actions=own,
-        )
-        for each, own in zip(shown, actions, strict=True)
-    ]
-    return {"group": group, "count": listed.count, "part": part, "transactions": rows}
+    rows = visit.shown("transaction list", replace(listed, transactions=shown))
+    found = [{**row, "actions": own} for row, own in zip(rows, actions, strict=True)]
+    return {"group": group, "count": listed.count, "part": part, "transactions": found}
 
 
 PAGES = (

@@ -17,7 +17,6 @@ from minimq import ReceivedMessage
 from minimq.administration.descriptions import QueueDescription
 from minimq.aio import PullConsumer
 from minimq.operations.search_bounds import MessageAddress, parse_address
-from minimq.operations.views import row_of
 from minimq_common.errors import CorruptBatch
 from minimq_console.answers import parameters_of
 from minimq_console.bodies import SHOWN_BYTES, WAYS, shown, visible
@@ -30,8 +29,6 @@ from minimq_console.parameters import Parameters
 _GATHER_S, _MOST = 0.5, 50
 #: Bytes that are fetched ahead for one viewer.
 _PREFETCH_BYTES = 1 << 20
-#: What a row shows of the fate of a message in one group.
-_FATE = ("group", "state", "client_id", "tries", "until")
 _PATH = "/topics/{topic}/messages/{broker}/{queue}/{offset}"
 #: Address of the body of a message.
 BODY_PATH = f"{_PATH}/body"
@@ -60,7 +57,7 @@ def gather_message(visit: Visit) -> Data:
         "body": text,
         "is_cut": len(message.body) > SHOWN_BYTES,
         "schema": "" if decoded is None else decoded.schema,
-        "fates": None if trace is None else [row_of(each, keep=_FATE) for each in trace.groups],
+        "fates": None if trace is None else visit.shown("message trace", trace)["groups"],
     }
 
 

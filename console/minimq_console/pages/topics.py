@@ -27,8 +27,6 @@ _ORDERS = ("name", "rate", "messages")
 _MOST_OFFSET = (1 << 63) - 1
 #: How many messages a page shows, at most.
 _MOST_MESSAGES = 100
-#: Queues of which a page shows a row, at most.
-_MOST_ROWS = 500
 #: How far back a search by key goes, unless a time is given.
 _SINCE = "-1h"
 
@@ -113,19 +111,14 @@ def gather_topic(visit: Visit) -> Data:
     else:
         tags = (wanted["tag"],) if wanted["tag"] else ()
         messages = [message_row(each) for each in search.following(queues, _starts(visit, queues, wanted), tags)]
-    sampler = visit.observer.sampler
-    activity, actions = sampler.sample.activity, visit.offers(*_actions(described))
-    rates = {each.topic: each.in_per_s for each in activity.topics} if activity is not None else {}
     visit.missing += [f"broker {broker}: {why}" for broker, why in described.unanswered.items()]
     return {
-        "topic": _row(name, described, rates.get(name)),
-        "queues": [row_of(each) for each in described.queues[:_MOST_ROWS]],
-        "queue_count": len(described.queues),
+        "topic": visit.shown("topic describe", described),
         "wanted": wanted,
         "messages": messages,
         "notes": notes,
-        "chart": sampler.chart(("topic", name), "Messages stored", "messages/s"),
-        "actions": actions,
+        "chart": visit.observer.sampler.chart(("topic", name), "Messages stored", "messages/s"),
+        "actions": visit.offers(*_actions(described)),
     }
 
 
