@@ -112,7 +112,7 @@ def test_a_local_cluster_has_a_console_beside_it() -> None:
                 break
         console = ConsoleClient(line.split()[1])
         [row] = wait_until(lambda: console.json("/")["replicas"])
-        assert (row["broker"], row["state"]) == ("broker-a", "running")
+        assert (row["broker"], row["state"]) == ("broker-a", "up")
         assert [each["action"] for each in row["actions"]] == ["pause-broker", "pause-broker"]
         running.send_signal(signal.SIGTERM)
         assert running.wait(60) == 0

@@ -38,7 +38,7 @@ def complete(console: ConsoleClient, path: str) -> dict[str, Any]:
 def test_the_cluster_page_shows_the_brokers_and_its_json_the_same(console: ConsoleClient) -> None:
     page = complete(console, "/")
     assert [row["broker"] for row in page["replicas"]] == ["broker-a", "broker-b"]
-    assert all(row["state"] == "running" for row in page["replicas"])
+    assert all(row["state"] == "up" for row in page["replicas"])
 
     html = console.get("/").text
     assert "broker-a" in html

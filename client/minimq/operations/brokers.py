@@ -54,8 +54,7 @@ _CONFLICTS = Table(
 
 
 def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
-    masters = masters_of(statuses)
-    rows = [{**_status_row(item), **replication_of(item, masters)} for item in statuses]
+    rows = status_rows(statuses)
     return View(
         json=rows,
         lines=[Rows(_BROKERS, [{**row, **_readable(row), **in_short(row)} for row in rows], _uninformative(rows))],
@@ -65,6 +64,12 @@ def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _pla
             *(sentence for item in statuses for sentence in say_about_disk(item)),
         ],
     )
+
+
+def status_rows(statuses: Sequence[BrokerStatus]) -> list[dict[str, Any]]:
+    """Return the status of each broker, by the keys of the JSON output."""
+    masters = masters_of(statuses)
+    return [{**_status_row(item), **replication_of(item, masters)} for item in statuses]
 
 
 def _status_row(item: BrokerStatus) -> dict[str, Any]:

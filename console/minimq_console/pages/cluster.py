@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from msgspec.structs import replace
 
 from minimq.operations.activity import ActivityProblem, BrokerActivity, say_without_master
-from minimq.operations.views import row_of
+from minimq.operations.brokers import status_rows
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MASTER_ID
 from minimq_common.security.access_document import AccessDocument
@@ -18,13 +16,16 @@ from minimq_console.page import Data, Offer, Page, Visit
 def gather_cluster(visit: Visit) -> Data:
     """Return what the last sample has."""
     sample, sampler = visit.sample(), visit.observer.sampler
-    brokers = sample.activity.brokers if sample.activity is not None else ()
-    actions = visit.offers_of_rows([_actions(each) for each in brokers])
-    found, statuses = sample.activity, [each.status for each in brokers]
+    found, brokers = sample.activity, sample.activity.brokers if sample.activity is not None else ()
+    actions, statuses = visit.offers_of_rows([_actions(each) for each in brokers]), [each.status for each in brokers]
     return {
+        "now": visit.now,
         "read_at": sample.at,
         "problems": [*map(ActivityProblem, say_without_master(statuses)), *(found.problems if found else ())],
-        "replicas": [{**_replica(each, visit.now), "actions": own} for each, own in zip(brokers, actions, strict=True)],
+        "replicas": [
+            {**row, "in_per_s": each.in_per_s, "out_per_s": each.out_per_s, "actions": own}
+            for row, each, own in zip(status_rows(statuses), brokers, actions, strict=True)
+        ],
         "topic_count": found.topic_count if found else 0,
         "group_count": len(found.groups) if found else 0,
         "charts": [
@@ -41,17 +42,6 @@ def _actions(activity: BrokerActivity) -> list[Offer]:
     if status.broker_id == MASTER_ID:
         return toggles(ACTIONS["pause-broker"], report.permission, broker_name=status.broker_name)
     return [ACTIONS["promote"].on({"to": str(report.replication.replica_id)}, broker_name=status.broker_name)]
-
-
-def _replica(activity: BrokerActivity, now: datetime) -> Data:
-    status, report = activity.status, activity.status.report
-    return row_of(
-        status,
-        state="away" if status.away_since else "silent" if report is None else "running",
-        up_s=None if report is None else max((now - report.started_at).total_seconds(), 0.0),
-        in_per_s=activity.in_per_s,
-        out_per_s=activity.out_per_s,
-    )
 
 
 # ---- Conflicts and routes ---------------------------------------------------------------------------

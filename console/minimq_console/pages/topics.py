@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -45,13 +45,8 @@ def gather_topics(visit: Visit) -> Data:
         if search.lower() in name.lower() and (own or not name.startswith("%"))
     ]
     if order != "name":
-
-        def figure(name: str) -> float:
-            topic = known.get(name)
-            found = None if topic is None else topic.in_per_s if order == "rate" else topic.messages
-            return -1.0 if found is None else found
-
-        names.sort(key=lambda name: (-figure(name), name))
+        figures = {name: each.in_per_s if order == "rate" else each.messages for name, each in known.items()}
+        names.sort(key=lambda name: (figures.get(name) is None, -(figures.get(name) or 0.0), name))
     shown, part = parameters.part_of(names)
     found = visit.ask("the topics on this page", lambda: admin.describe_topics(shown)).or_else([])
     described = {each.topic: each for each in found}
@@ -100,17 +95,9 @@ def gather_topic(visit: Visit) -> Data:
     """Return the topic as its brokers describe it now, and messages of it."""
     name, wanted = visit.parameters.name("topic"), _wanted_of(visit.parameters)
     described = describe(visit, name)
-    queues, search = chosen_queues(described, wanted["queue"]), MessageSearch(visit, wanted["most"])
-    notes: list[str] = []
-    if wanted["key"]:
-        messages = _by_key(visit, name, wanted, notes)
-    elif wanted["is_newest"]:
-        messages = [message_row(each) for each in search.newest(queues)]
-        if sum(queue.messages > 0 for queue in queues) > MOST_QUEUES:
-            notes.append(f"Of the {MOST_QUEUES} queues that were written last.")
-    else:
-        tags = (wanted["tag"],) if wanted["tag"] else ()
-        messages = [message_row(each) for each in search.following(queues, _starts(visit, queues, wanted), tags)]
+    queues, notes = chosen_queues(described, wanted["queue"]), list[str]()
+    find = _by_key if wanted["key"] else _newest if wanted["is_newest"] else _following
+    messages = [message_row(each) for each in find(visit, queues, wanted, notes)]
     visit.missing += [f"broker {broker}: {why}" for broker, why in described.unanswered.items()]
     return {
         "topic": visit.shown("topic describe", described),
@@ -179,38 +166,6 @@ def _wanted_of(parameters: Parameters) -> Data:
     return {**wanted, "is_newest": is_newest}
 
 
-def _starts(visit: Visit, queues: Sequence[QueueDescription], wanted: Data) -> dict[MessageQueue, int]:
-    start = wanted["start"]
-    if wanted["offset"] is not None:
-        return {each.queue: wanted["offset"] for each in queues}
-    if not start or start == "earliest":
-        return {each.queue: each.min_offset for each in queues}
-    asked = visit.ask(
-        "the offsets at that time", lambda: visit.admin.offsets_at((each.queue for each in queues), start)
-    )
-    return asked.required()
-
-
-def _by_key(visit: Visit, name: str, wanted: Data, notes: list[str]) -> list[Data]:
-    start = wanted["start"] or _SINCE
-    found = visit.ask(
-        "the search",
-        lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, max_messages=wanted["most"]),
-    ).or_else(None)
-    if found is None:
-        return []
-    notes.append(f"Since {start}; {found.searched:,} offsets were looked at.")
-    notes += [f"Queue {each.queue} was not read from offset {each.offset} on: {each.reason}" for each in found.unread]
-    if found.is_cut:
-        notes.append("There may be more.")
-    return [
-        message_row(each)
-        for each in found.messages
-        if (not wanted["tag"] or each.tag == wanted["tag"])
-        and (not wanted["queue"] or f"{each.queue.broker_name}:{each.queue.queue_id}" == wanted["queue"])
-    ]
-
-
 PAGES = (
     Page("/topics", "topics.html", gather_topics, "Topics", label="Topics", live_s=4.0),
     Page(
@@ -257,73 +212,96 @@ def message_row(message: ReceivedMessage) -> Data:
     )
 
 
-class MessageSearch:
-    """Reads messages within the time that a page has. Used by one thread."""
+def _newest(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]) -> list[ReceivedMessage]:
+    """Return the last messages of some queues together, the newest first."""
+    used = [queue for queue in queues if queue.messages]
+    used.sort(key=lambda queue: queue.last_stored_at or _NEVER, reverse=True)
+    if len(used) > MOST_QUEUES:
+        notes.append(f"Of the {MOST_QUEUES} queues that were written last.")
+    starts = {each.queue: max(each.min_offset, each.max_offset - wanted["most"]) for each in used[:MOST_QUEUES]}
+    return _read(visit, used[:MOST_QUEUES], starts, wanted)[::-1][: wanted["most"]]
 
-    def __init__(self, visit: Visit, most: int) -> None:
-        self._visit = visit
-        self._most = most
-        self._give_up = time.monotonic() + visit.left_s - _RESERVE_S
 
-    def newest(self, queues: Sequence[QueueDescription]) -> list[ReceivedMessage]:
-        """Return the last messages of some queues together, the newest first."""
-        used = [queue for queue in queues if queue.messages]
-        used.sort(key=lambda queue: queue.last_stored_at or _NEVER, reverse=True)
-        ranges = [
-            (queue.queue, max(queue.min_offset, queue.max_offset - self._most), queue.max_offset)
-            for queue in used[:MOST_QUEUES]
-        ]
-        found = self._read(ranges, (), last=True)
-        return sorted(found, key=place_in_time, reverse=True)[: self._most]
+def _following(
+    visit: Visit, queues: Sequence[QueueDescription], wanted: Data, _notes: list[str]
+) -> list[ReceivedMessage]:
+    """Return the first messages of some queues from an offset or a time on, the oldest first."""
+    start = wanted["start"]
+    if wanted["offset"] is not None:
+        starts = {each.queue: wanted["offset"] for each in queues}
+    elif not start or start == "earliest":
+        starts = {each.queue: each.min_offset for each in queues}
+    else:
+        asked = visit.ask(
+            "the offsets at that time", lambda: visit.admin.offsets_at([each.queue for each in queues], start)
+        )
+        starts = asked.required()
+    return _read(visit, queues, starts, wanted)[: wanted["most"]]
 
-    def following(
-        self, queues: Sequence[QueueDescription], starts: dict[MessageQueue, int], tags: Sequence[str] = ()
-    ) -> list[ReceivedMessage]:
-        """Return the first messages of some queues from offsets on, the oldest first; only those with the tags."""
-        ranges = [
-            (queue.queue, max(starts[queue.queue], queue.min_offset), queue.max_offset)
-            for queue in queues
-            if queue.queue in starts and starts[queue.queue] < queue.max_offset
-        ]
-        found = self._read(ranges, tags, last=False)
-        return sorted(found, key=place_in_time)[: self._most]
 
-    def _read(
-        self, ranges: Sequence[tuple[MessageQueue, int, int]], tags: Sequence[str], *, last: bool
-    ) -> list[ReceivedMessage]:
-        reader = self._visit.observer.reader
-        room = _MOST_BYTES // max(len(ranges), 1)
-        asked = [
-            self._visit.ask(f"queue {each[0]}", partial(self._of_queue, reader, each, tags, room, last=last))
-            for each in ranges
-        ]
-        nothing: list[ReceivedMessage] = []
-        return [message for each in asked for message in each.or_else(nothing)]
+def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]) -> list[ReceivedMessage]:
+    start, name = wanted["start"] or _SINCE, visit.parameters.name("topic")
+    found = visit.ask(
+        "the search",
+        lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, max_messages=wanted["most"]),
+    ).or_else(None)
+    if found is None:
+        return []
+    notes.append(f"Since {start}; {found.searched:,} offsets were looked at.")
+    notes += [f"Queue {each.queue} was not read from offset {each.offset} on: {each.reason}" for each in found.unread]
+    if found.is_cut:
+        notes.append("There may be more.")
+    chosen = {each.queue for each in queues}
+    return [
+        each
+        for each in found.messages
+        if (not wanted["tag"] or each.tag == wanted["tag"]) and (not wanted["queue"] or each.queue in chosen)
+    ]
 
-    def _of_queue(
-        self, reader: RangeReader, span: tuple[MessageQueue, int, int], tags: Sequence[str], room: int, *, last: bool
-    ) -> list[ReceivedMessage]:
-        queue, start, end = span
-        found: list[ReceivedMessage] = []
-        batches = reader.read(queue, start, end, tags)
-        try:
-            for batch in batches:
-                found += [
-                    message
-                    for message in batch.messages(start)
-                    if message.queue_offset < end and (not tags or message.tag in tags)
-                ]
-                size = sum(len(message.body) for message in found)
-                if last:
-                    while found and size > room:
-                        size -= len(found.pop(0).body)
-                elif len(found) >= self._most or size > room:
-                    break
-                if time.monotonic() >= self._give_up:
-                    break
-        except OffsetOutOfRange:  # retention has deleted the beginning meanwhile
-            if not found:
-                raise
-        finally:
-            batches.close()
-        return found if last else found[: self._most]
+
+def _read(
+    visit: Visit, queues: Sequence[QueueDescription], starts: Mapping[MessageQueue, int], wanted: Data
+) -> list[ReceivedMessage]:
+    """Return messages of some queues by their store times, as many as there is time for."""
+    ranges = [
+        (each.queue, max(starts[each.queue], each.min_offset), each.max_offset)
+        for each in queues
+        if each.queue in starts and starts[each.queue] < each.max_offset
+    ]
+    give_up, room = time.monotonic() + visit.left_s - _RESERVE_S, _MOST_BYTES // max(len(ranges), 1)
+    reader = visit.observer.reader
+    asked = [
+        visit.ask(f"queue {queue}", partial(_of_queue, reader, queue, start, end, wanted, room, give_up))
+        for queue, start, end in ranges
+    ]
+    nothing: list[ReceivedMessage] = []
+    return sorted((message for each in asked for message in each.or_else(nothing)), key=place_in_time)
+
+
+def _of_queue(
+    reader: RangeReader, queue: MessageQueue, start: int, end: int, wanted: Data, room: int, give_up: float
+) -> list[ReceivedMessage]:
+    last, most, tags = wanted["is_newest"], wanted["most"], tuple(filter(None, [wanted["tag"]]))
+    found: list[ReceivedMessage] = []
+    batches = reader.read(queue, start, end, tags)
+    try:
+        for batch in batches:
+            found += [
+                message
+                for message in batch.messages(start)
+                if message.queue_offset < end and (not tags or message.tag in tags)
+            ]
+            size = sum(len(message.body) for message in found)
+            if last:
+                while found and size > room:
+                    size -= len(found.pop(0).body)
+            elif len(found) >= most or size > room:
+                break
+            if time.monotonic() >= give_up:
+                break
+    except OffsetOutOfRange:  # retention has deleted the beginning meanwhile
+        if not found:
+            raise
+    finally:
+        batches.close()
+    return found if last else found[:most]
