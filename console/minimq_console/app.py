@@ -27,11 +27,10 @@ from minimq_console.bodies import decoder
 from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.faces import Faces
-from minimq_console.guard import Guard
+from minimq_console.guard import Guard, SigningIn
 from minimq_console.json_api import JsonApi
 from minimq_console.pages import cluster, groups, held, messages, topics
 from minimq_console.server import ConsoleServer, ProxiedApp
-from minimq_console.signing_in import SigningIn
 from minimq_console.visitors import Observer, Visitors
 
 #: Answers smaller than this, in bytes, are not compressed.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -59,7 +59,16 @@ class ConsoleOptions:
     @property
     def hosts(self) -> frozenset[str]:
         """The names by which browsers may call it. Raises `InvalidArgument`."""
-        return allowed_hosts(self.host, self.allowed_hosts)
+        for other in self.allowed_hosts:
+            if host_of(other) != other.lower():
+                raise InvalidArgument(
+                    f"--allowed-host {other!r} is no host: give a name or an IP address without a port, such as "
+                    "console.example.org"
+                )
+        bound = _ip(self.host)
+        is_any = bound.is_unspecified if bound is not None else not self.host
+        own = () if is_any else (f"[{self.host}]" if ":" in self.host else self.host,)
+        return frozenset(host.lower() for host in (*_LOCAL, *own, *self.allowed_hosts))
 
     def check(self, *, asks_for_keys: bool) -> None:
         """Raise `InvalidArgument` if it would be unsafe."""
@@ -77,18 +86,6 @@ class ConsoleOptions:
                 f"anyone who reaches {self.host} could change this cluster, which asks nobody for a key: listen on "
                 "127.0.0.1, secure the cluster with `minimq secure init`, or say --allow-anyone"
             )
-
-
-def allowed_hosts(bound: str, others: Iterable[str] = ()) -> frozenset[str]:
-    """Return the names by which browsers may call the console. Raises `InvalidArgument`."""
-    for other in others:
-        if host_of(other) != other.lower():
-            raise InvalidArgument(
-                f"--allowed-host {other!r} is no host: give a name or an IP address without a port, such as "
-                "console.example.org"
-            )
-    own = () if _is_any(bound) else (f"[{bound}]" if ":" in bound else bound,)
-    return frozenset(host.lower() for host in (*_LOCAL, *own, *others))
 
 
 def host_of(header: str) -> str | None:
@@ -120,16 +117,12 @@ def prefix_of(text: str) -> str | None:
 
 def is_loopback(host: str) -> bool:
     """Return whether an address is reached from this machine alone."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    found = _ip(host)
+    return found.is_loopback if found is not None else host.lower() == "localhost"
 
 
-def _is_any(host: str) -> bool:
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_unspecified
+        return ipaddress.ip_address(host)
     except ValueError:
-        return not host
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_console.console_options import ConsoleOptions, allowed_hosts, host_of, is_loopback, is_of_this_site
+from minimq_console.console_options import ConsoleOptions, host_of, is_loopback, is_of_this_site
 from support.cases import for_each
 
 BEYOND = "0.0.0.0"
@@ -24,13 +24,13 @@ BEYOND = "0.0.0.0"
     ],
 )
 def test_hosts(bound: str, header: str, allowed: bool) -> None:
-    assert (host_of(header) in allowed_hosts(bound, ["named.example"])) is allowed
+    assert (host_of(header) in ConsoleOptions(bound, allowed_hosts=("named.example",)).hosts) is allowed
 
 
 @for_each("host", ["named.example:80", "https://named.example", "", "*", "a b"])
 def test_what_is_no_host_is_not_allowed(host: str) -> None:
     with pytest.raises(InvalidArgument, match="is no host"):
-        allowed_hosts("127.0.0.1", [host])
+        _ = ConsoleOptions(allowed_hosts=(host,)).hosts
 
 
 @for_each(
