@@ -9,7 +9,7 @@ import pytest
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_console import page, visitors
-from support.console_client import ConsoleClient
+from support.console_visitor import ConsoleVisitor
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,6 +23,6 @@ def patient_pages(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def console(cluster: LocalCluster) -> Iterator[ConsoleClient]:
+def console(cluster: LocalCluster) -> Iterator[ConsoleVisitor]:
     with serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2) as served:
-        yield ConsoleClient(served.address)
+        yield ConsoleVisitor(served.address)

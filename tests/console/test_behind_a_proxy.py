@@ -15,7 +15,6 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from support.console_actions import confirmation_of, fill_in
-from support.console_client import ConsoleClient
 from support.console_visitor import ConsoleVisitor
 from support.nginx import LACKING, NGINX, nginx
 from support.pages import blocks_of
@@ -100,7 +99,7 @@ def test_an_action_leads_through_the_proxy_from_its_form_to_its_end(
 
 
 def test_events_come_through_the_proxy(proxy: str, prefix: str, topic: str, producer: Producer) -> None:
-    with ConsoleClient(proxy).events(f"{prefix}/topics/{topic}") as events:
+    with ConsoleVisitor(proxy).events(f"{prefix}/topics/{topic}") as events:
         assert "No messages." in next(events)[1]
         producer.send(Message(topic, b"hello"))
         assert any(f'href="{prefix}/topics/{topic}/messages/' in part for _, part in events)

@@ -13,7 +13,6 @@ import pytest
 from minimq.local.local_cluster import LocalCluster
 from support.command import COMMAND, Minimq, environment
 from support.console_actions import use
-from support.console_client import ConsoleClient
 from support.console_visitor import ConsoleVisitor
 from support.process import process
 from support.waiting import wait_until
@@ -35,7 +34,7 @@ def test_it_serves_until_a_signal_though_somebody_watches(cluster: LocalCluster,
         found = re.fullmatch(r"console of (\S+): (http://127\.0\.0\.1:\d+)\n", running.stdout.readline())
         assert found is not None
         assert found[1] == cluster.nameserver
-        console = ConsoleClient(found[2])
+        console = ConsoleVisitor(found[2])
         wait_until(lambda: [row["broker"] for row in console.json("/")["replicas"]] == ["broker-a", "broker-b"])
         with console.events("/") as events:
             next(events)
@@ -110,7 +109,7 @@ def test_a_local_cluster_has_a_console_beside_it() -> None:
         for line in running.stdout:
             if line.startswith("console "):
                 break
-        console = ConsoleClient(line.split()[1])
+        console = ConsoleVisitor(line.split()[1])
         [row] = wait_until(lambda: console.json("/")["replicas"])
         assert (row["broker"], row["state"]) == ("broker-a", "up")
         assert [each["action"] for each in row["actions"]] == ["pause-broker", "pause-broker"]

@@ -9,11 +9,11 @@ import pytest
 from minimq.admin import Admin
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
-from support.console_client import ConsoleClient
+from support.console_visitor import ConsoleVisitor
 
 
 def test_new_messages_are_shown_as_they_are_stored(
-    console: ConsoleClient, topic: str, producer: Producer, admin: Admin
+    console: ConsoleVisitor, topic: str, producer: Producer, admin: Admin
 ) -> None:
     producer.send(Message(topic, b"before"))
     groups = admin.list_groups()
@@ -42,7 +42,7 @@ def test_new_messages_are_shown_as_they_are_stored(
     assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile
 
 
-def test_a_tail_of_what_does_not_exist_says_so(console: ConsoleClient, topic: str) -> None:
+def test_a_tail_of_what_does_not_exist_says_so(console: ConsoleVisitor, topic: str) -> None:
     assert console.json("/topics/no-such-topic/tail", status=404)["error"] == "TOPIC_NOT_FOUND"
     assert console.json(f"/topics/{topic}/tail?queue=broker-a:99", status=400)["error"] == "INVALID_ARGUMENT"
     with console.events("/topics/no-such-topic/tail") as events:
@@ -51,7 +51,7 @@ def test_a_tail_of_what_does_not_exist_says_so(console: ConsoleClient, topic: st
 
 
 def test_a_topic_changes_on_the_page_while_somebody_watches(
-    console: ConsoleClient, topic: str, producer: Producer
+    console: ConsoleVisitor, topic: str, producer: Producer
 ) -> None:
     with console.events(f"/topics/{topic}") as events:
         assert "No messages." in next(events)[1]
@@ -59,7 +59,7 @@ def test_a_topic_changes_on_the_page_while_somebody_watches(
         assert any("hello" in part for _, part in events)
 
 
-def test_what_was_searched_for_is_not_looked_for_again_by_itself(console: ConsoleClient, topic: str) -> None:
+def test_what_was_searched_for_is_not_looked_for_again_by_itself(console: ConsoleVisitor, topic: str) -> None:
     html = console.get(f"/topics/{topic}?from=-1h", Accept="text/html").text
     assert "data-live" not in html
     assert console.get(f"/topics/{topic}?from=-1h", Accept="text/event-stream").status == 204
@@ -69,7 +69,7 @@ def test_what_was_searched_for_is_not_looked_for_again_by_itself(console: Consol
     ("path", "heading"),
     [("/topics?rows=0", "This address cannot be shown"), ("/topics/no-such-topic", "There is no such thing")],
 )
-def test_a_stream_says_what_is_wrong(console: ConsoleClient, path: str, heading: str) -> None:
+def test_a_stream_says_what_is_wrong(console: ConsoleVisitor, path: str, heading: str) -> None:
     with console.events(path) as events:
         name, part = next(events)
     assert name == "part"

@@ -9,7 +9,7 @@ import pytest
 from minimq import Admin, Message, Producer
 from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
-from support.console_client import ConsoleClient
+from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -31,13 +31,13 @@ def own_cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture(scope="module")
-def own_console(own_cluster: LocalCluster) -> Iterator[ConsoleClient]:
+def own_console(own_cluster: LocalCluster) -> Iterator[ConsoleVisitor]:
     with serving_console(own_cluster.nameserver, "127.0.0.1", 0, interval_s=0.2) as served:
-        yield ConsoleClient(served.address)
+        yield ConsoleVisitor(served.address)
 
 
 def test_a_broker_that_dies_and_comes_back_is_seen_without_reloading(
-    own_cluster: LocalCluster, own_console: ConsoleClient
+    own_cluster: LocalCluster, own_console: ConsoleVisitor
 ) -> None:
     with own_console.events("/") as events:
         assert "running" in next(events)[1]
@@ -52,7 +52,7 @@ def test_a_broker_that_dies_and_comes_back_is_seen_without_reloading(
         assert any(part.count('<span class="good">running') == 2 for _, part in events)
 
 
-def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluster, own_console: ConsoleClient) -> None:
+def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluster, own_console: ConsoleVisitor) -> None:
     hanging = own_cluster.brokers[1]
     hanging.pause()
     try:
@@ -70,7 +70,7 @@ def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluste
 
 
 def test_a_cluster_that_is_lost_is_said_and_comes_back_by_itself(
-    own_cluster: LocalCluster, own_console: ConsoleClient
+    own_cluster: LocalCluster, own_console: ConsoleVisitor
 ) -> None:
     with own_console.events("/") as events:
         next(events)
@@ -87,6 +87,6 @@ def test_a_cluster_that_is_lost_is_said_and_comes_back_by_itself(
 
 def test_a_console_of_no_cluster_says_so() -> None:
     with serving_console("127.0.0.1:1", "127.0.0.1", 0) as served:
-        page = ConsoleClient(served.address).json("/")
+        page = ConsoleVisitor(served.address).json("/")
         assert page["replicas"] == []
         assert page["missing"]

@@ -19,13 +19,13 @@ from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
 from support.cases import for_each
-from support.console_client import ConsoleClient
+from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 
 HOSTILE = '<script>alert("x")</script>'
 
 
-def complete(console: ConsoleClient, path: str) -> dict[str, Any]:
+def complete(console: ConsoleVisitor, path: str) -> dict[str, Any]:
     """Return the page as soon as nothing is missing: a busy machine may need a second look."""
 
     def look() -> dict[str, Any]:
@@ -35,7 +35,7 @@ def complete(console: ConsoleClient, path: str) -> dict[str, Any]:
     return wait_until(look)
 
 
-def test_the_cluster_page_shows_the_brokers_and_its_json_the_same(console: ConsoleClient) -> None:
+def test_the_cluster_page_shows_the_brokers_and_its_json_the_same(console: ConsoleVisitor) -> None:
     page = complete(console, "/")
     assert [row["broker"] for row in page["replicas"]] == ["broker-a", "broker-b"]
     assert all(row["state"] == "up" for row in page["replicas"])
@@ -46,7 +46,7 @@ def test_the_cluster_page_shows_the_brokers_and_its_json_the_same(console: Conso
     assert '<a class="skip" href="#main">' in html
 
 
-def test_topics_are_searched_and_paged_in_the_server(console: ConsoleClient, topic: str, admin: Admin) -> None:
+def test_topics_are_searched_and_paged_in_the_server(console: ConsoleVisitor, topic: str, admin: Admin) -> None:
     page = complete(console, f"/topics?search={topic}")
     [row] = page["topics"]
     assert row["topic"] == topic
@@ -71,7 +71,7 @@ def test_topics_are_searched_and_paged_in_the_server(console: ConsoleClient, top
     assert "<!doctype html>" not in console.get("/topics?rows=1", HX_Request="true", HX_Target="live").text
 
 
-def test_messages_are_shown_and_nothing_is_committed(console: ConsoleClient, topic: str, producer: Producer) -> None:
+def test_messages_are_shown_and_nothing_is_committed(console: ConsoleVisitor, topic: str, producer: Producer) -> None:
     receipt = producer.send(Message(topic, b'{"order": 17}', tag="paid", keys=["o-17"], properties={"region": "eu"}))
     producer.send(Message(topic, b"\x00\x01\xff"))
 
@@ -96,7 +96,7 @@ def test_messages_are_shown_and_nothing_is_committed(console: ConsoleClient, top
     assert console.json("/groups")["part"]["total"] == len(console.json("/groups?rows=100")["groups"])
 
 
-def test_what_the_cluster_says_is_escaped(console: ConsoleClient, topic: str, producer: Producer) -> None:
+def test_what_the_cluster_says_is_escaped(console: ConsoleVisitor, topic: str, producer: Producer) -> None:
     producer.send(Message(topic, HOSTILE.encode(), tag="<b>", keys=["<i>"], properties={"<u>": HOSTILE}))
     [message] = console.json(f"/topics/{topic}")["messages"]
     address = f"/topics/{topic}/messages/{message['broker']}/{message['queue']}/{message['offset']}"
@@ -109,7 +109,7 @@ def test_what_the_cluster_says_is_escaped(console: ConsoleClient, topic: str, pr
 
 
 def test_a_group_shows_who_reads_which_queue(
-    console: ConsoleClient, cluster: LocalCluster, topic: str, group: str, producer: Producer
+    console: ConsoleVisitor, cluster: LocalCluster, topic: str, group: str, producer: Producer
 ) -> None:
     producer.send_many([Message(topic, b"%d" % number) for number in range(40)])
     with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
@@ -123,7 +123,7 @@ def test_a_group_shows_who_reads_which_queue(
         wait_until(lambda: all(queue["held_since"] for queue in console.json(f"/groups/{group}")["queues"]))
 
 
-def _owned(console: ConsoleClient, group: str) -> dict[str, Any]:
+def _owned(console: ConsoleVisitor, group: str) -> dict[str, Any]:
     """Return the page of a group when each of its queues is read; nothing before."""
     answer = console.get(f"/groups/{group}?format=json")
     page: dict[str, Any] = json.loads(answer.body) if answer.status == 200 else {"queues": []}
@@ -143,7 +143,7 @@ def _owned(console: ConsoleClient, group: str) -> dict[str, Any]:
         "/topics/some/messages/broker-a/0/x",
     ],
 )
-def test_a_parameter_out_of_bounds_is_refused_with_cause_and_remedy(console: ConsoleClient, path: str) -> None:
+def test_a_parameter_out_of_bounds_is_refused_with_cause_and_remedy(console: ConsoleVisitor, path: str) -> None:
     failure = console.json(path, status=400)
     assert failure["error"] == "INVALID_ARGUMENT"
     assert len(failure["message"]) > 20
@@ -162,7 +162,7 @@ def test_a_parameter_out_of_bounds_is_refused_with_cause_and_remedy(console: Con
     ],
 )
 def test_a_form_with_a_wrong_field_stays_and_says_so(
-    console: ConsoleClient, topic: str, page: str, name: str, value: str, message: str
+    console: ConsoleVisitor, topic: str, page: str, name: str, value: str, message: str
 ) -> None:
     path = f"/topics/{topic}{page}?{name}={value}&tag=paid"
     shown = console.get(path)
@@ -175,14 +175,14 @@ def test_a_form_with_a_wrong_field_stays_and_says_so(
     assert message in console.json(path, status=400)["message"]
 
 
-def test_what_does_not_exist_is_not_found(console: ConsoleClient) -> None:
+def test_what_does_not_exist_is_not_found(console: ConsoleVisitor) -> None:
     assert console.json("/topics/no-such-topic", status=404)["error"] == "TOPIC_NOT_FOUND"
     assert console.json("/groups/no-such-group", status=404)["error"] == "GROUP_NOT_FOUND"
     assert console.get("/nothing").status == 404
-    assert console.get("/", method="POST").status == 405
+    assert console.post("/", {}).status == 405
 
 
-def test_pages_have_neither_script_nor_style_of_their_own(console: ConsoleClient, topic: str) -> None:
+def test_pages_have_neither_script_nor_style_of_their_own(console: ConsoleVisitor, topic: str) -> None:
     for path in ("/", "/topics", "/groups", f"/topics/{topic}"):
         html = console.get(path).text
         assert "<style" not in html
@@ -194,7 +194,7 @@ def test_pages_have_neither_script_nor_style_of_their_own(console: ConsoleClient
 @pytest.mark.parametrize(
     "path", ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions", "/users", "/routes", "/conflicts"]
 )
-def test_each_page_of_the_navigation_has_three_faces(console: ConsoleClient, path: str) -> None:
+def test_each_page_of_the_navigation_has_three_faces(console: ConsoleVisitor, path: str) -> None:
     complete(console, path)
     html = console.get(path, Accept="text/html").text
     assert f'<a href="{path}" aria-current="page">' in html
@@ -218,7 +218,7 @@ def test_the_file_of_another_project_is_the_one_that_was_taken() -> None:
     assert "Permission to use" in (STATIC / "htmx.LICENSE.txt").read_text()
 
 
-def test_browsers_get_scripts_and_styles_as_such(console: ConsoleClient) -> None:
+def test_browsers_get_scripts_and_styles_as_such(console: ConsoleVisitor) -> None:
     for name, kind in (("htmx.min.js", "javascript"), ("live.js", "javascript"), ("console.css", "css")):
         answer = console.get(f"/static/{name}")
         assert answer.status == 200

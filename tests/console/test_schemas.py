@@ -15,7 +15,7 @@ from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq.schemas import AvroSerializer, JsonSerializer, ProtobufSerializer, SchemaRegistry
 from minimq.schemas.framing import prefix_mark
-from support.console_client import ConsoleClient
+from support.console_visitor import ConsoleVisitor
 from support.protobuf_classes import LINE, ORDER
 from support.registry_server import RegistryServer, registry_server
 
@@ -33,10 +33,10 @@ def server() -> Iterator[RegistryServer]:
 
 
 @pytest.fixture
-def console(cluster: LocalCluster, server: RegistryServer) -> Iterator[ConsoleClient]:
+def console(cluster: LocalCluster, server: RegistryServer) -> Iterator[ConsoleVisitor]:
     url = server.url.replace("//", "//ann:a%3Ab@")
     with serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, registry=url) as served:
-        yield ConsoleClient(served.address)
+        yield ConsoleVisitor(served.address)
 
 
 def messages_of(registry: SchemaRegistry, topic: str) -> dict[str, tuple[Message, Any]]:
@@ -54,14 +54,14 @@ def messages_of(registry: SchemaRegistry, topic: str) -> dict[str, tuple[Message
     }
 
 
-def page_of(console: ConsoleClient, producer: Producer, message: Message) -> tuple[str, dict[str, Any]]:
+def page_of(console: ConsoleVisitor, producer: Producer, message: Message) -> tuple[str, dict[str, Any]]:
     receipt = producer.send(message)
     queue = receipt.queue
     path = f"/topics/{queue.topic}/messages/{queue.broker_name}/{queue.queue_id}/{receipt.queue_offset}"
     return path, console.json(path)
 
 
-def test_bodies_are_decoded(cluster: LocalCluster, console: ConsoleClient, server: RegistryServer, topic: str) -> None:
+def test_bodies_are_decoded(cluster: LocalCluster, console: ConsoleVisitor, server: RegistryServer, topic: str) -> None:
     registry = SchemaRegistry(server.url)
     with Producer(cluster.nameserver) as producer:
         for schema, (message, value) in messages_of(registry, topic).items():
@@ -77,7 +77,7 @@ def test_bodies_are_decoded(cluster: LocalCluster, console: ConsoleClient, serve
 
 
 def test_a_body_that_cannot_be_decoded_is_shown_as_it_is(
-    cluster: LocalCluster, console: ConsoleClient, server: RegistryServer, topic: str
+    cluster: LocalCluster, console: ConsoleVisitor, server: RegistryServer, topic: str
 ) -> None:
     number = server.add("orders-value", json.dumps(AVRO))
     text = server.add("texts-value", 'syntax = "proto3"; message A {}', "PROTOBUF")

@@ -12,7 +12,6 @@ from minimq import Admin, Credentials, LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from minimq_console.sign_ins import MOST_OF_A_USER, MOST_OF_AN_ADDRESS
-from support.console_client import ConsoleClient
 from support.console_visitor import ConsoleVisitor
 from support.secure_scraping import trust_of
 from support.tokens import TokenIssuer, encoded_part, issuer_at, key_server
@@ -141,8 +140,7 @@ def test_signing_out_ends_it_at_once(secured: Secured) -> None:
 @pytest.mark.parametrize("path", ["/topics/orders", "/topics/orders/tail"])
 def test_signing_out_ends_open_pages_and_none_of_another_browser(secured: Secured, path: str) -> None:
     visitor, other = secured.visitor("alice"), secured.visitor("alice")
-    cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
-    with ConsoleClient(secured.address).events(path, Cookie=cookie) as events:
+    with visitor.events(path) as events:
         token = visitor.get(path).token
         visitor.post("/sign-out", {"token": token})
         *_, (name, part) = events

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import unescape
-from http.client import HTTPConnection, HTTPMessage
+from http.client import HTTPConnection, HTTPMessage, HTTPResponse
 from http.cookies import SimpleCookie
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -18,7 +21,12 @@ class Reply:
 
     status: int
     headers: HTTPMessage
-    text: str
+    body: bytes
+    took_s: float
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
 
     @property
     def token(self) -> str:
@@ -47,14 +55,23 @@ class ConsoleVisitor:
         self.cookies: dict[str, str] = {}
 
     def get(self, path: str, **headers: str) -> Reply:
-        """Return a page."""
+        """Return a page; names of headers have _ in place of -."""
         return self._ask("GET", path, None, {"Accept": "text/html", **headers})
 
-    def json(self, path: str) -> Any:
+    def json(self, path: str, status: int = 200) -> Any:
         """Return the JSON twin of a page."""
         found = self.get(path, Accept="application/json")
-        assert found.status == 200, found.text
-        return json.loads(found.text)
+        assert found.status == status, found.text
+        assert found.headers["Content-Type"] == "application/json"
+        return json.loads(found.body)
+
+    @contextmanager
+    def events(self, path: str) -> Iterator[Iterator[tuple[str, str]]]:
+        """Open a stream of events; yields pairs of their name and what they say."""
+        with self._asked("GET", path, None, {"Accept": "text/event-stream"}) as response:
+            assert response.status == 200, response.read().decode()
+            assert response.headers["Content-Type"].startswith("text/event-stream")
+            yield _events_of(response)
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> Reply:
         """Send a form, as a page of the console does unless headers say otherwise."""
@@ -73,16 +90,34 @@ class ConsoleVisitor:
         return self.post("/sign-in", {"token": form.token, "to": "/", "name": name, "key": key})
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        began = time.monotonic()
+        with self._asked(method, path, body, headers) as response:
+            reply = Reply(response.status, response.headers, response.read(), time.monotonic() - began)
+        for line in reply.headers.get_all("Set-Cookie", []):
+            self.cookies.update({name: morsel.value for name, morsel in SimpleCookie(line).items()})
+        return reply
+
+    @contextmanager
+    def _asked(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Iterator[HTTPResponse]:
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookies:
             sent["Cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         connection = HTTPConnection(*self._at, timeout=60)
         try:
             connection.request(method, path, body, sent)
-            response = connection.getresponse()
-            text = response.read().decode()
+            yield connection.getresponse()
         finally:
             connection.close()
-        for line in response.headers.get_all("Set-Cookie", []):
-            self.cookies.update({name: morsel.value for name, morsel in SimpleCookie(line).items()})
-        return Reply(response.status, response.headers, text)
+
+
+def _events_of(response: HTTPResponse) -> Iterator[tuple[str, str]]:
+    name, lines = "", list[str]()
+    while line := response.readline():
+        field, _, value = line.decode().rstrip("\n").partition(": ")
+        if field == "event":
+            name = value
+        elif field == "data":
+            lines.append(value)
+        elif not field and lines:
+            yield name, "\n".join(lines)
+            name, lines = "", []
