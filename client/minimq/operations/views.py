@@ -101,12 +101,15 @@ def name_in_rows(name: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return a value as rows have it."""
+    if type(value) in _AS_IT_IS:
+        return value
     for kind, convert in _CONVERT:
         if isinstance(value, kind):
             return convert(value)
     return row_of(value) if dataclasses.is_dataclass(value) else value
 
 
+_AS_IT_IS = frozenset({type(None), bool, int, float, str, datetime})
 _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (Permission, permission_name),
     (AwayBroker, lambda away: row_of(away, keep=("broker_name", "since", "stopped", "queues"))),
