@@ -77,19 +77,9 @@ def console(  # noqa: PLR0913 - the options of the command
         registry: schema registry that decodes Avro, Protobuf and JSON bodies. Set a URL with a password,
             http://USER:PASSWORD@HOST:PORT, by the variable: other users see the options of a process.
     """
+    given = dict(locals())
     open_more_files()
-    options: dict[str, Any] = {
-        "interval_s": interval_s,
-        "allowed_hosts": allowed_hosts,
-        "allow_changes": allow_changes,
-        "allow_anyone": allow_anyone,
-        "tls_certificate": tls_certificate,
-        "tls_key": tls_key,
-        "root_path": root_path,
-        "trusted_proxies": trusted_proxies,
-        "registry": registry,
-    }
-    with audit_lines(), stop_on_signal() as told, serving_console(nameserver, host, port, **options) as served:
+    with audit_lines(), stop_on_signal() as told, serving_console(**given) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")
         while not told.wait(_LOOK_S):
