@@ -20,9 +20,8 @@ from minimq_console import answers
 from minimq_console.action_runs import NOT_DESCRIBED, ActionRun, ActionRuns, MistypedName
 from minimq_console.actions import ACTIONS, Action, ActionLog, check_rights
 from minimq_console.console import Console
-from minimq_console.faces import Faces
 from minimq_console.guard import new_id
-from minimq_console.page import Data, Page, Visit
+from minimq_console.page import Data, Faces, Page, Visit
 from minimq_console.parameters import Parameters, address
 from minimq_console.visitors import Visitor
 

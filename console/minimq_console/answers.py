@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 import jinja2
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
@@ -62,6 +63,12 @@ _HEADINGS = {
     503: "The cluster does not answer",
     504: "The cluster does not answer in time",
 }
+#: What is said about other errors than those of minimq.
+_SENTENCES = {
+    404: "The console has no page at this address: the links above lead to all that there are.",
+    500: "The console has an error of its own; the log of its process says more.",
+}
+_READING = "The console shows pages to GET requests."
 #: Of what the console itself refuses with 503, in place of the heading of the status.
 _BUSY = "Too much is asked at once"
 
@@ -161,16 +168,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 def failure_of(error: Exception) -> Failure:
     """Return what is said about an error."""
-    if not isinstance(error, errors.MiniMQError):
-        return failure(500, "The console has an error of its own; the log of its process says more.")
-    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
-    heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
-    return Failure(status, heading, error.message, error.code)
-
-
-def failure(status: int, message: str) -> Failure:
-    """Return what is said for a status of HTTP."""
-    return Failure(status, _HEADINGS.get(status, "This cannot be shown"), message)
+    if isinstance(error, errors.MiniMQError):
+        status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
+        heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
+        return Failure(status, heading, error.message, error.code)
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    return Failure(status, _HEADINGS.get(status, "This cannot be shown"), _SENTENCES.get(status, _READING))
 
 
 # ---- Answers ----------------------------------------------------------------------------------------

@@ -22,13 +22,13 @@ from minimq_common.errors import MiniMQError
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.action_pages import ActionPages
-from minimq_console.answers import Rendering, failure, failure_answer, failure_of
+from minimq_console.answers import Rendering, failure_answer, failure_of
 from minimq_console.bodies import decoder
 from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
-from minimq_console.faces import Faces
 from minimq_console.guard import Guard, SigningIn
 from minimq_console.json_api import JsonApi
+from minimq_console.page import Faces
 from minimq_console.pages import cluster, groups, held, messages, topics
 from minimq_console.server import ConsoleServer, ProxiedApp
 from minimq_console.visitors import Observer, Visitors
@@ -78,10 +78,6 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
     decode = decoder(options.registry) if options.registry else None
     console = Console(rendering, allow_changes=options.allow_changes, decode=decode)
 
-    async def on_http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return failure_answer(console, request, failure(error.status_code, _sentence_about(error.status_code)))
-
     async def on_error(request: Request, error: Exception) -> Response:
         return failure_answer(console, request, failure_of(error))
 
@@ -101,15 +97,9 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
-        exception_handlers={HTTPException: on_http_error, MiniMQError: on_error, Exception: on_error},
+        exception_handlers=dict.fromkeys((HTTPException, MiniMQError, Exception), on_error),
         lifespan=lifespan,
     )
     # Around all of Starlette: its answers to errors have the headers of `Guard` as well.
     guarded = Guard(app, visitors, options.hosts)
     return ProxiedApp(guarded, options.trusted_proxies, options.root_path), console
-
-
-def _sentence_about(status: int) -> str:
-    if status == 404:
-        return "The console has no page at this address: the links above lead to all that there are."
-    return "The console shows pages to GET requests."
