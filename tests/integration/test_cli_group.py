@@ -176,13 +176,6 @@ def test_a_group_that_takes_messages_one_by_one_is_shown_and_reset(
     assert (described["lag"], described["in_flight"]) == (15, 0)
 
 
-def test_a_forced_reset_under_members_is_done(
-    minimq: Minimq, members: list[subprocess.Popen[bytes]], topic: str, group: str
-) -> None:
-    rows = minimq.json("group", "reset-offset", group, topic, "--to", "latest", "--force")
-    assert [(row["before"], row["after"]) for row in rows] == [(0, 0)] * 8
-
-
 @pytest.mark.fault
 def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin:

@@ -147,28 +147,6 @@ def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
     assert topic in admin.list_topics()
 
 
-def test_a_script_is_not_asked(minimq: Callable[..., Result], topic: str, admin: Admin) -> None:
-    assert minimq("topic", "delete", topic).stdout == f"topic {topic} deleted\n"
-    admin.create_topic(topic, queues=1)
-    assert minimq("topic", "delete", topic, "--yes").exit_code == 0
-    assert topic not in [route.topic for route in admin.routes()]
-
-
-def test_to_delete_a_topic_that_is_not_there_does_not_advise_to_create_it(
-    minimq: Callable[..., Result], topic: str, new_name: Callable[[], str], admin: Admin
-) -> None:
-    for arguments in ([new_name()], [new_name(), "--broker", "broker-a"]):
-        refused = minimq("topic", "delete", *arguments)
-        assert refused.exit_code == 1
-        assert f"there is no topic {arguments[0]}" in refused.stderr
-        assert "topic create" not in refused.stderr
-    admin.delete_topic(topic, brokers=["broker-a"])
-    assert (
-        f"there is no topic {topic} on broker-a to delete"
-        in minimq("topic", "delete", topic, "--broker", "broker-a").stderr
-    )
-
-
 @pytest.mark.parametrize("what", ["produce", "latency"])
 def test_a_measurement_keeps_out_of_other_topics_unless_forced(
     minimq: Callable[..., Result], topic: str, admin: Admin, what: str
@@ -201,12 +179,6 @@ def test_a_dry_run_shows_where_a_group_would_go_on_and_changes_nothing(
     [done] = json.loads(minimq(*arguments).stdout)
     assert done == shown
     assert admin.committed_offsets(topic, topic)[queue] == offset
-
-
-def test_a_dry_run_says_that_it_is_one_and_finds_what_is_wrong(minimq: Callable[..., Result], topic: str) -> None:
-    arguments = ("group", "reset-offset", topic, topic, "--dry-run", "--new", "--to")
-    assert minimq(*arguments, "latest").stdout.startswith(f"dry run, nothing was changed:\nGroup {topic} goes on")
-    assert "is not in" in minimq(*arguments, "5").stderr
 
 
 # ---- Completion ---------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ topic describe nothing
 topic update orders
 topic update orders --permission read
 topic update orders --permission read-write --retention 12h
+topic update orders --retention default --retention-bytes 0
 topic update orders --queues 4
 topic update orders --queues 4 --read-queues 2
 topic update orders --queues 1 --timeout 0.3
@@ -84,6 +85,7 @@ cluster status --output json
 cluster conflicts
 cluster conflicts --output json
 cluster permission broker-a read
+route orders
 cluster permission broker-a nonsense
 cluster permission broker-x read
 cluster permission broker-a read-write
@@ -154,6 +156,7 @@ message trace orders/broker-a/0@0
 message trace nonsense
 topic delete nothing
 topic delete nothing --if-exists
+topic delete fifo --broker broker-b
 topic delete fifo --yes
 topic delete orders --broker broker-a
 topic delete state --yes

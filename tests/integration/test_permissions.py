@@ -11,7 +11,6 @@ from minimq import Admin, LocalCluster, Message, Permission, Producer
 from minimq_common.errors import DeadlineExceeded
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
-from support.command import Minimq
 from support.nameserver_client import NameServerClient
 from support.reading import read_all
 from support.stores import make_batch
@@ -188,19 +187,3 @@ def test_a_name_server_that_does_not_show_it_in_time_is_named(pair: LocalCluster
         with Admin(f"{pair.nameserver},{other.nameserver}") as admin:
             admin.set_broker_permission("broker-a", Permission.NONE, wait=False)
             assert told(admin)["broker-a"] == Permission.NONE
-
-
-def test_the_command_sets_it_and_the_status_shows_it(pair: LocalCluster) -> None:
-    minimq = Minimq(pair.nameserver)
-    assert minimq("cluster", "permission", "broker-a", "read") == "broker broker-a: permission read\n"
-    assert [row["permission"] for row in minimq.json("cluster", "status")] == ["read", "read-write"]
-    assert "Permission" in minimq("cluster", "status")
-    assert [(row["broker"], row["permission"]) for row in minimq.json("route", "orders")] == [
-        ("broker-a", "read"),
-        ("broker-b", "read-write"),
-    ]
-    assert "the name server knows broker-a, broker-b" in minimq("cluster", "permission", "broker-c", "read", status=2)
-    assert "read-write" in minimq("cluster", "permission", "broker-a", "all", status=2)
-    help_text = minimq("cluster", "permission", "--help")
-    assert "wipeWritePerm" in help_text
-    assert "addWritePerm" in help_text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, TopicExists
-from support.command import Minimq
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -76,16 +74,6 @@ def test_what_is_over_age_is_hidden_while_its_segment_is_written_to(tmp_path: Pa
         [status] = admin.broker_status()
         assert status.report is not None
         assert (status.report.segments, status.report.segments_deleted) == (1, 0)
-
-
-def test_the_command(cluster: LocalCluster) -> None:
-    minimq = Minimq(cluster.nameserver)
-    minimq("topic", "create", "told", "--queues", "1", "--retention", "7d", "--retention-bytes", "10GiB")
-    [broker] = json.loads(minimq("topic", "describe", "told", "--output", "json"))["brokers"]
-    assert (broker["retention_s"], broker["retention_bytes"]) == (7 * 86400, 10 << 30)
-    minimq("topic", "update", "told", "--retention", "default", "--retention-bytes", "0")
-    [broker] = json.loads(minimq("topic", "describe", "told", "--output", "json"))["brokers"]
-    assert (broker["retention_s"], broker["retention_bytes"]) == (None, None)
 
 
 def test_rules_that_no_topic_can_have(cluster: LocalCluster) -> None:
