@@ -20,7 +20,7 @@ from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 
 #: Every command, in the order of the help: its module, and its help in the list of all, which loads no module.
-_COMMANDS = {
+COMMANDS = {
     "local": ("minimq.cli.local:local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM."),
     "topic": ("minimq.cli.nouns:topic", "Create, list, describe, change and delete topics."),
     "group": ("minimq.cli.nouns:group", "Show, reset or delete consumer groups."),
@@ -34,7 +34,7 @@ _COMMANDS = {
     "message": ("minimq.cli.nouns:message", "Show, find and trace single messages."),
     "peek": ("minimq.cli.peek:peek", "Show the messages of a topic, without a group."),
     "delayed": ("minimq.cli.nouns:delayed", "List or recall delayed messages."),
-    "transaction": ("minimq.cli.nouns:transaction", "List open half messages, or end some by hand."),
+    "transaction": ("minimq.cli.nouns:transaction", "List open transactions, or end some by hand."),
     "dlq": ("minimq.cli.nouns:dlq", "Show, resend or drop dead letters."),
     "bench": ("minimq.cli.bench:bench", "Measure throughput and latency."),
     "secure": ("minimq.cli.secure:secure", "Make certificates and credentials."),
@@ -86,12 +86,12 @@ class _Main(Group):
             sys.exit(_INTERRUPTED)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        if cmd_name not in COMMANDS:
             return None
-        module, _, name = _COMMANDS[cmd_name][0].partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         if cmd_name not in ("local", "secure"):
             _accept_everywhere(command)
@@ -99,7 +99,7 @@ class _Main(Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

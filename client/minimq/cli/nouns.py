@@ -8,45 +8,31 @@ import click
 
 from minimq.cli.base import Group
 from minimq.cli.commands import add_operations, command_of
+from minimq.cli.main import COMMANDS
 from minimq.operations.operation import operations_of
 
-#: The class that declares the operations on a noun, and the help of its group of commands.
+#: The class that declares the operations on a noun.
 _NOUNS = {
-    "topic": ("topics:TopicOperations", "Create, list, describe, change and delete topics."),
-    "group": (
-        "groups:GroupOperations",
-        "Show the members, queues and progress of consumer groups, move groups to other offsets, and delete groups.",
-    ),
-    "transaction": (
-        "transactions:TransactionOperations",
-        "List transactions of transactional producers that have not ended, and end them by hand.",
-    ),
-    "user": (
-        "users:UserOperations",
-        "Add users, grant rights, and rotate or revoke keys.\n\nThe commands change a running cluster, with the "
-        "credentials of an administrator, and return when the change is in force at all servers. With --secrets DIR "
-        "they change access.toml in a folder of `minimq secure init` instead; servers that were started with that "
-        "folder follow within a second if its version is larger than that of the cluster.",
-    ),
-    "access": ("users:UserOperations", "Show or replace the document of users and rules."),
-    "access issuer": (
-        "users:UserOperations",
-        "Manage the identity providers whose tokens are accepted.\n\nTokens are JWT, and replace keys.",
-    ),
-    "delayed": (
-        "delayed:DelayedOperations",
-        "List delayed messages, which wait until they are due, and recall those that can be recalled.",
-    ),
-    "message": (
-        "messages:MessageOperations",
-        "Show, find and trace single messages.\n\nThese commands need no group, and leave no trace.",
-    ),
-    "dlq": (
-        "letters:LetterOperations",
-        "Show, resend or drop the messages that groups could not process.\n\nA dead letter is open until it is resent "
-        "or dropped.",
-    ),
-    "cluster": ("brokers:BrokerOperations", "Show the brokers, and set what clients may do with each."),
+    "topic": "topics:TopicOperations",
+    "group": "groups:GroupOperations",
+    "transaction": "transactions:TransactionOperations",
+    "user": "users:UserOperations",
+    "access": "users:UserOperations",
+    "access issuer": "users:UserOperations",
+    "delayed": "delayed:DelayedOperations",
+    "message": "messages:MessageOperations",
+    "dlq": "letters:LetterOperations",
+    "cluster": "brokers:BrokerOperations",
+}
+#: What the help of a group of commands says besides that of the list of all commands.
+_MORE = {
+    "user": "The commands change a running cluster, with the credentials of an administrator, and return when the "
+    "change is in force at all servers. With --secrets DIR they change access.toml in a folder of `minimq secure init` "
+    "instead; servers that were started with that folder follow within a second if its version is larger than that of "
+    "the cluster.",
+    "access issuer": "Manage the identity providers whose tokens are accepted.\n\nTokens are JWT, and replace keys.",
+    "message": "These commands need no group, and leave no trace.",
+    "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or dropped.",
 }
 
 #: Commands of nouns that are no operations.
@@ -61,9 +47,9 @@ def __getattr__(noun: str) -> click.Command:
         return next(command_of(each) for each in operations_of(_owner(_ALONE[noun])) if each.name == noun)
     if noun not in _NOUNS:
         raise AttributeError(noun)
-    place, text = _NOUNS[noun]
+    text = "\n\n".join(filter(None, (COMMANDS.get(noun, ("", ""))[1], _MORE.get(noun))))
     group = Group(noun.rsplit(maxsplit=1)[-1], help=text)
-    add_operations(group, _owner(place), noun)
+    add_operations(group, _owner(_NOUNS[noun]), noun)
     for below in _NOUNS:
         if below.startswith(f"{noun} "):
             group.add_command(__getattr__(below), below.removeprefix(f"{noun} "))

@@ -216,9 +216,7 @@ class AccessOperations(Operations):
         "user list",
         view=_view_users,
         has_folder=True,
-        short="List the users with their keys, roles and rules.",
-        text="List the users with their roles and rules, and the ids of their keys; the keys themselves are not "
-        "stored.",
+        text="List the users with their keys, roles and rules. Keys are shown by their ids; they are not stored.",
     )
     @Operation(
         "access show",
@@ -336,11 +334,11 @@ class AccessOperations(Operations):
             )
         return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, bearer), about)
 
-    @Operation("access status", view=_view_status, short="Show the version of users and rules in force at each server.")
+    @Operation("access status", view=_view_status)
     def access_status(self) -> list[AccessStatus]:
-        """Show the version of users and rules in force at each server, name servers first.
+        """Show the version of users and rules in force at each server.
 
-        The exit status is 1 if a server does not answer, has none, or differs from the others.
+        Name servers come first. The exit status is 1 if a server does not answer, has none, or differs from the others.
         """
         calls = self._masters.calls
         replicas = {

@@ -227,14 +227,9 @@ class BrokerOperations(Operations):
         """Return the brokers that any of the name servers knows, sorted. Raises `Unavailable` if none answers."""
         return self._masters.brokers()
 
-    @Operation(
-        "cluster status",
-        example="cluster status --output json",
-        view=_view_status,
-        short="Show the status of each broker.",
-    )
+    @Operation("cluster status", example="cluster status --output json", view=_view_status)
     def broker_status(self) -> list[BrokerStatus]:
-        """Show the report of every registered broker, and the brokers that are away.
+        """Show the status of each broker, also of those that are away.
 
         "Replica" is the --id of a replica, which `minimq cluster promote` takes. "Route id" is its id in routes, 0 for
         the master. Name servers remember a departed broker for a day, or until they restart. Brokers that do not answer
@@ -298,10 +293,9 @@ class BrokerOperations(Operations):
             ]
         ),
         view=_view_forgotten,
-        short="Forget a BROKER that will not come back.",
     )
     def forget_broker(self, broker_name: Annotated[str, values.Broker]) -> bool:
-        """Make the name servers forget a broker that is away and will not come back.
+        """Forget a broker that is away and will not come back.
 
         Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if
         you start the broker again, it returns unchanged. For a broker that came back without some of its topics, for
@@ -319,12 +313,13 @@ class BrokerOperations(Operations):
         check_broker(broker_name)
         return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
 
-    @Operation("cluster conflicts", view=_view_conflicts, short="Show brokers that claim the place of another.")
+    @Operation("cluster conflicts", view=_view_conflicts)
     def conflicts(self) -> list[ConflictReport]:
-        """Show brokers that claim the place of another: the same name and id, or the same address.
+        """Show brokers that claim the place of another.
 
-        A name server lists such a broker until it registers, or for some minutes after its last attempt. With etcd as
-        the controller, two replicas with the same number are reported only in the log of the second.
+        They have the same name and id, or the same address. A name server lists such a broker until it registers, or
+        for some minutes after its last attempt. With etcd as the controller, two replicas with the same number are
+        reported only in the log of the second.
         """
         calls = self._masters.calls
         return calls.wait(calls.nameservers.conflicts)
@@ -347,7 +342,6 @@ class BrokerOperations(Operations):
                 choices=lambda *_: values.PAUSES,
             )
         ],
-        short="Set what clients may do with all topics of a BROKER.",
     )
     def set_broker_permission(
         self,
@@ -356,11 +350,12 @@ class BrokerOperations(Operations):
         *,
         wait: Annotated[bool, HIDDEN] = True,
     ) -> None:
-        """Set the permission of one broker for all of its topics; it survives restarts of the broker.
+        """Set what clients may do with all topics of a broker.
 
-        Without WRITE, producers send to the other brokers while consumers read the remaining messages: use this to
-        empty a broker before you remove it. RocketMQ calls this wipeWritePerm (read) and addWritePerm (read-write). The
-        permission of each topic applies as well. It returns when the name servers show the change.
+        It survives restarts of the broker. Without WRITE, producers send to the other brokers while consumers read the
+        remaining messages: use this to empty a broker before you remove it. RocketMQ calls this wipeWritePerm (read)
+        and addWritePerm (read-write). The permission of each topic applies as well. It returns when the name servers
+        show the change.
 
         Args:
             broker_name: of the broker, whose master is running.

@@ -110,12 +110,7 @@ def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan 
 class DelayedOperations(Operations):
     """Lists and recalls delayed messages; users have it as `Admin`."""
 
-    @Operation(
-        "delayed list",
-        example="delayed list --topic reminders --before 2026-12-24T18:00Z",
-        view=_view_list,
-        short="List the delayed messages of a topic, or count those of all.",
-    )
+    @Operation("delayed list", example="delayed list --topic reminders --before 2026-12-24T18:00Z", view=_view_list)
     def _list_delayed(
         self,
         *,
@@ -124,10 +119,10 @@ class DelayedOperations(Operations):
         due_before: Annotated[Time | None, _BEFORE] = None,
         limit: Annotated[int, Param(low=1, metavar="COUNT")] = 100,
     ) -> Sequence[DelayedMessages | DelayedTotals]:
-        """List the delayed messages of a topic in the order in which they are due, or count those of each topic.
+        """List the delayed messages of a topic, or count those of each topic.
 
-        Messages that were sent together and are due together share a line. `minimq delayed recall` takes the "Recall
-        handle"; messages that were sent without --recallable have none.
+        They are in the order in which they are due. Messages that were sent together and are due together share a line.
+        `minimq delayed recall` takes the "Recall handle"; messages that were sent without --recallable have none.
 
         Args:
             topic: list the messages of this topic.

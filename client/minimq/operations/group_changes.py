@@ -205,7 +205,6 @@ class GroupChanges(Operations):
                 choices=_topic_choices,
             )
         ],
-        short="Move a group to other offsets in a topic.",
     )
     def reset_offsets(
         self,
@@ -217,11 +216,11 @@ class GroupChanges(Operations):
         force: bool = False,
         dry_run: Annotated[bool, HIDDEN] = False,
     ) -> dict[MessageQueue, int]:
-        """Move a consumer group in a topic to the beginning, the end, a time or an offset.
+        """Move a consumer group to other offsets in a topic.
 
-        Without `force` it is refused while members of the group are connected. With it, they continue at the new
-        offset, and messages in flight may be redelivered. It is also refused while a broker of the topic is away;
-        `force` or `queues` resets the queues of the others.
+        It continues at the beginning, the end, a time or an offset. Without `force` it is refused while members of the
+        group are connected. With it, they continue at the new offset, and messages in flight may be redelivered. It is
+        also refused while a broker of the topic is away; `force` or `queues` resets the queues of the others.
 
         Args:
             group: its name.
@@ -334,7 +333,6 @@ class GroupChanges(Operations):
                 typed="group",
             )
         ],
-        short="Delete a group: its offsets, and messages that wait for a retry.",
     )
     def delete_group(
         self,
@@ -344,11 +342,12 @@ class GroupChanges(Operations):
         force: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
     ) -> tuple[AwayBroker, ...]:
-        """Delete a consumer group: its offsets, and the messages that wait for a retry.
+        """Delete a consumer group.
 
-        A group that uses the name later is a new one. Without `force` the deletion is refused while members are
-        connected, or while a broker is away: it would bring the group back when it starts. Brokers delete a group by
-        themselves when it is unused for a week (--group-expiry).
+        Its offsets, and the messages that wait for a retry, go with it. A group that uses the name later is a new one.
+        Without `force` the deletion is refused while members are connected, or while a broker is away: it would bring
+        the group back when it starts. Brokers delete a group by themselves when it is unused for a week
+        (--group-expiry).
 
         Args:
             group: its name.

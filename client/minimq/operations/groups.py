@@ -299,10 +299,9 @@ class GroupOperations(GroupChanges):
         view=_view_description,
         flags=[flag("all_queues", f"Show all queues, not only the {_FEW} most important ones.", "--queues")],
         can_watch=True,
-        short="Show the members of a group, the queues of each, and the lag.",
     )
     def describe_group(self, group: values.GroupName) -> GroupDescription:
-        """Show the members of a consumer group, the queues of each, and the lag.
+        """Show the members of a group, the queues of each, and the lag.
 
         "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
         the group filters, "Lag" counts offsets. The table shows the queues without a reader and those that are furthest

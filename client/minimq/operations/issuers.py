@@ -106,7 +106,6 @@ class IssuerOperations(AccessOperations):
         example="access issuer add k8s --issuer https://kubernetes.default.svc.cluster.local --audience minimq "
         "--jwks jwks.json --user-prefix system:serviceaccount:",
         view=said("issuer {0}: its users are {0}:USER"),
-        short="Accept the tokens of an identity provider.",
     )
     def add_issuer(
         self,
@@ -115,10 +114,10 @@ class IssuerOperations(AccessOperations):
         *,
         replaces: Annotated[bool, Param(flag="--replace")] = False,
     ) -> AccessDocument:
-        """Accept the tokens of an identity provider, whose users are then called NAME:USER.
+        """Accept the tokens of an identity provider.
 
-        They have only the rights of the given roles; `minimq user allow NAME:USER` grants more. Servers need
-        `minimq[secure]`.
+        Its users are then called NAME:USER. They have only the rights of the given roles; `minimq user allow NAME:USER`
+        grants more. Servers need `minimq[secure]`.
 
         Args:
             name: of the issuer here; its users are "NAME:USER".
@@ -141,10 +140,9 @@ class IssuerOperations(AccessOperations):
         example="access issuer remove k8s",
         view=said("issuer {} removed"),
         asks="Remove issuer {name} with the rules of its users?",
-        short="Remove an issuer, and the rules of its users.",
     )
     def remove_issuer(self, name: Annotated[str, Param(help="name of the issuer")]) -> AccessDocument:
-        """Stop accepting the tokens of an issuer, and remove the rules of its users. Raises as `change_access`."""
+        """Remove an issuer, and the rules of its users. Raises as `change_access`."""
 
         def edit(document: AccessDocument) -> AccessDocument:
             if name not in document.known_issuers:
@@ -156,14 +154,10 @@ class IssuerOperations(AccessOperations):
         return self.change_access(edit)
 
     @AccessChange(
-        "access apply",
-        example="access apply access.toml",
-        view=_view_applied,
-        asks="Replace all users and rules?",
-        short="Replace the document by that in FILE.",
+        "access apply", example="access apply access.toml", view=_view_applied, asks="Replace all users and rules?"
     )
     def apply_access(self, document: Annotated[str, Param(metavar="FILE", is_file=True)]) -> AccessDocument:
-        """Replace the document by that in FILE; its version must be larger.
+        """Replace the document by that in FILE. Its version must be larger.
 
         Args:
             document: the new one, in TOML.

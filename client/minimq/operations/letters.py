@@ -245,9 +245,7 @@ class LetterOperations(Operations):
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)
 
-    @Operation(
-        "dlq list", example="dlq list billing --output json", view=_view_counts, short="Count the open dead letters."
-    )
+    @Operation("dlq list", example="dlq list billing --output json", view=_view_counts)
     def count_dead_letters(
         self,
         group: Annotated[str | None, _ANY_GROUP] = None,
@@ -255,7 +253,7 @@ class LetterOperations(Operations):
         progress: Annotated[Progress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
     ) -> list[DeadLetterCount]:
-        """Count the open dead letters of a group, or of all groups, by topic and reason.
+        """Count open dead letters of a group, or of all, by topic and reason.
 
         Dead letters on brokers that are away are not counted.
 
@@ -303,7 +301,6 @@ class LetterOperations(Operations):
                 "resend-letters", _PAGE, "Resend dead letters of {group}", "Resend", fields=_FIELDS, otherwise=_ALL.name
             )
         ],
-        short="Resend dead letters to their topic, each once.",
     )
     def resend_dead_letters(
         self,
@@ -316,7 +313,7 @@ class LetterOperations(Operations):
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
-        """Resend the messages of open dead letters of a group, as they were first sent.
+        """Resend open dead letters of a group, as they were first sent.
 
         Each is resent exactly once, even if you repeat the command after it was killed; at least once if its queue is
         on another broker than the dead letter, or if it has more than 8 MiB. All groups that read the topic receive the
@@ -371,7 +368,6 @@ class LetterOperations(Operations):
                 otherwise=_ALL.name,
             )
         ],
-        short="Drop dead letters: they are no longer shown or resent.",
     )
     def drop_dead_letters(
         self,
@@ -382,7 +378,7 @@ class LetterOperations(Operations):
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
-        """Drop open dead letters of a group: they are no longer shown or resent.
+        """Drop dead letters of a group: they are no longer shown or resent.
 
         They use disk space until brokers delete them (--dead-letter-bytes) or you delete the topic %DLQ%GROUP.
 

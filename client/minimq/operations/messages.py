@@ -249,7 +249,6 @@ class MessageOperations(Operations):
         example="message find orders --key 4711 --since -7d --until -6d",
         view=_view_found,
         abouts=_RANGE,
-        short="Find the messages of a topic with a key or an id.",
     )
     def find_messages(
         self,
@@ -260,10 +259,11 @@ class MessageOperations(Operations):
         progress: Annotated[Progress | None, values.ProgressBar] = None,
         **within: Unpack[SearchRange],
     ) -> FoundMessages:
-        """Find the messages of a topic with a key or an id, in the order of their store times.
+        """Find the messages of a topic with a key or an id.
 
-        The brokers search their stored batches in short calls, so they serve others meanwhile. The client compares what
-        they find, so every message that is returned has the key or the id.
+        They are in the order of their store times. The brokers search their stored batches in short calls, so they
+        serve others meanwhile. The client compares what they find, so every message that is returned has the key or the
+        id.
 
         Args:
             topic: its name.

@@ -323,9 +323,8 @@ class Operation:
     can_watch: bool = False
     #: A command can do it in a folder of secrets, without a server.
     has_folder: bool = False
-    #: The help, if it is not that of the docstring; and one sentence, if its first line is too long.
+    #: The help, if it is not that of the docstring.
     text: str = ""
-    short: str = ""
     function: Callable[..., Any] = len
 
     def __call__(self, function: Callable[Concatenate[Any, P], T] | Method[P, T, T]) -> Method[P, T, T]:
@@ -341,7 +340,7 @@ class Operation:
     @property
     def summary(self) -> str:
         """One sentence."""
-        return self.short or re.split(r"\.\s", self.text or self._doc[0])[0].rstrip(".") + "."
+        return re.split(r"\.\s", self.text or self._doc[0])[0].rstrip(".") + "."
 
     @property
     def help(self) -> str:

@@ -119,7 +119,6 @@ class TopicCreation(Operations):
                 },
             )
         ],
-        short="Create a topic.",
     )
     def create_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,

@@ -173,14 +173,9 @@ class TopicOperations(TopicChanges):
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
 
-    @Operation(
-        "topic describe",
-        example="topic describe orders",
-        view=_view_description,
-        short="Show the settings and queues of a topic.",
-    )
+    @Operation("topic describe", example="topic describe orders", view=_view_description)
     def describe_topic(self, name: values.TopicName) -> TopicDescription:
-        """Show the settings of a topic, and the first offset and the end of each queue.
+        """Show the settings of a topic, and the offsets of each queue.
 
         Where there is no master, a slave answers.
 
@@ -226,11 +221,9 @@ class TopicOperations(TopicChanges):
                 found.append(topic_from_wire(name, told, gone, unanswered))
         return found
 
-    @Operation(
-        "route", example="route orders", view=_view_route, short="Show the brokers of a topic, as clients see them."
-    )
+    @Operation("route", example="route orders", view=_view_route)
     def route(self, topic: values.TopicName) -> TopicRoute:
-        """Show the brokers of a topic, as clients see them, and which brokers that carry it are away.
+        """Show the brokers of a topic, as clients see them. It also tells which of them are away.
 
         Raises:
             TopicNotFound: no broker carries it.
@@ -268,7 +261,6 @@ class TopicOperations(TopicChanges):
         view=lambda _admin, given, away, _plan: deletion_view("topic", given.name, away),
         asks="Delete topic {name}?",
         forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
-        short="Delete a topic with all its messages.",
     )
     def delete_topic(
         self,
@@ -280,10 +272,10 @@ class TopicOperations(TopicChanges):
         force: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
     ) -> tuple[AwayBroker, ...]:
-        """Delete a topic with all its messages, from all brokers or from some of them.
+        """Delete a topic with all its messages.
 
-        It is refused while a broker of the topic is away, since that broker would bring the topic back. `force` or
-        `brokers` deletes the topic on the others.
+        It goes from all brokers, or from some of them. It is refused while a broker of the topic is away, since that
+        broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
 
         Args:
             name: of the topic.

@@ -114,7 +114,7 @@ def _view_end(_admin: Admin, given: Given, resolution: TransactionResolution, _p
     return View(json=row, lines=["committed" if resolution is COMMIT else "rolled back"])
 
 
-def _ending(verb: str, resolution: TransactionResolution, short: str) -> Operation:
+def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operation:
     label = "Commit" if resolution is COMMIT else "Roll back"
     return Operation(
         f"transaction {verb}",
@@ -124,6 +124,7 @@ def _ending(verb: str, resolution: TransactionResolution, short: str) -> Operati
         view=_view_end,
         asks=f"{label} transaction {{number}} of producer group {{group}}?",
         fixed={"resolution": resolution},
+        text=f"{done} This cannot be undone.",
         forms=[
             Form(
                 f"{verb}-transaction",
@@ -133,19 +134,13 @@ def _ending(verb: str, resolution: TransactionResolution, short: str) -> Operati
                 path=f"/transactions/{{group}}/{{number}}/{verb}",
             )
         ],
-        short=short,
     )
 
 
 class TransactionOperations(Operations):
     """Lists transactions with half messages, and ends them by hand; users have it as `Admin`."""
 
-    @Operation(
-        "transaction list",
-        example="transaction list --group shop --undecided",
-        view=_view_list,
-        short="List the transactions that have not ended.",
-    )
+    @Operation("transaction list", example="transaction list --group shop --undecided", view=_view_list)
     def list_transactions(
         self,
         group: Annotated[str | None, values.ProducerGroup] = None,
@@ -154,7 +149,7 @@ class TransactionOperations(Operations):
         most: Annotated[int, Param(flag="--limit", low=1, high=_MOST, default="100", metavar="COUNT")] = _MOST,
         on_failure: Annotated[OnFailure | None, HIDDEN] = None,
     ) -> ListedTransactions:
-        """List the transactions with half messages that have not ended, the oldest first.
+        """List the transactions that have not ended, the oldest first.
 
         "Open": its producer is still at work, or brokers will ask the producer group how it ends. "Undecided": the
         group has not answered any of these checks; end the transaction by hand, or it expires. "Keys" are those of the

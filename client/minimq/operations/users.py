@@ -112,12 +112,7 @@ def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan 
 class UserOperations(IssuerOperations):
     """Changes users, rules and issuers; users have it as `Admin`. Each change returns the whole document after it."""
 
-    @AccessChange(
-        "user add",
-        example="user add alice --write 'orders*' --to alice.minimq",
-        view=_view_credentials,
-        short="Add a user, and write its credentials.",
-    )
+    @AccessChange("user add", example="user add alice --write 'orders*' --to alice.minimq", view=_view_credentials)
     def add_user(
         self,
         name: str,
@@ -128,10 +123,10 @@ class UserOperations(IssuerOperations):
         to: Target = None,
         on_late: Late = None,
     ) -> str:
-        """Add a user, and write its credentials to stdout or to a file. Anyone who has them can act as the user.
+        """Add a user, and write its credentials. Anyone who has them can act as the user.
 
-        They are not stored anywhere else. A consumer needs --read for its topics and --group for its group. A pattern
-        may contain ${user}, the name of the user.
+        They go to stdout or to a file, and are not stored anywhere else. A consumer needs --read for its topics and
+        --group for its group. A pattern may contain ${user}, the name of the user.
 
         Args:
             name: letters, digits, '.', '_' and '-'.
@@ -232,7 +227,6 @@ class UserOperations(IssuerOperations):
         view=_view_credentials,
         asks="Revoke the former keys of user {name}?",
         loses=lambda given: given.drop_old,
-        short="Make a new key for a user.",
     )
     def rotate_key(
         self,
@@ -243,10 +237,10 @@ class UserOperations(IssuerOperations):
         to: Target = None,
         on_late: Late = None,
     ) -> str:
-        """Make a new key for a user, and write the credentials with it to stdout or to a file.
+        """Make a new key for a user, and write the credentials with it.
 
-        The former key stays valid. Once nobody uses it, revoke it with `minimq user drop-old-keys`. FILE may be the
-        file in use: it is replaced in one step, and clients use it for new connections.
+        They go to stdout or to a file. The former key stays valid. Once nobody uses it, revoke it with `minimq user
+        drop-old-keys`. FILE may be the file in use: it is replaced in one step, and clients use it for new connections.
 
         Args:
             name: of the user.
@@ -289,11 +283,9 @@ class UserOperations(IssuerOperations):
 
         return self._change_user(name, drop)
 
-    @AccessChange(
-        "user disable", example="user disable alice", view=said("user {} is disabled"), short="Lock a user out."
-    )
+    @AccessChange("user disable", example="user disable alice", view=said("user {} is disabled"))
     def disable_user(self, name: UserName) -> AccessDocument:
-        """Lock a user out; its keys and rules are kept for `minimq user enable`. Raises as `change_access`."""
+        """Lock a user out. Its keys and rules are kept for `minimq user enable`. Raises as `change_access`."""
         return self._change_user(name, lambda user: replace(user, disabled=True))
 
     @AccessChange("user enable", example="user enable alice", view=said("user {} is enabled"))
@@ -301,12 +293,7 @@ class UserOperations(IssuerOperations):
         """Admit a disabled user again. Raises as `change_access`."""
         return self._change_user(name, lambda user: replace(user, disabled=False))
 
-    @AccessChange(
-        "user limit",
-        example="user limit alice --in 10MiB --out 50MiB",
-        view=said("user {}: limits {}"),
-        short="Limit the bytes that a user sends and reads in a second.",
-    )
+    @AccessChange("user limit", example="user limit alice --in 10MiB --out 50MiB", view=said("user {}: limits {}"))
     def limit_user(
         self,
         name: UserName,
@@ -314,9 +301,10 @@ class UserOperations(IssuerOperations):
         in_bytes_per_s: Annotated[int | None, Param(flag="--in", read=_rate, metavar="SIZE")] = None,
         out_bytes_per_s: Annotated[int | None, Param(flag="--out", read=_rate, metavar="SIZE")] = None,
     ) -> AccessDocument:
-        """Limit the bytes of messages that a user sends to each broker, and reads from each, in a second.
+        """Limit the bytes that a user sends and reads in a second.
 
-        Brokers refuse nothing: they slow down all streams of the user together.
+        These are bytes of messages, to and from each broker. Brokers refuse nothing: they slow down all streams of the
+        user together.
 
         Args:
             name: of the user.

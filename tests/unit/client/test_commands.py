@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from minimq.cli.console import console
 from minimq.cli.consume import _last_commit
 from minimq.cli.local import Restarts
-from minimq.cli.main import _COMMANDS, main
+from minimq.cli.main import COMMANDS, main
 from minimq.cli.produce import _Done
 from minimq_common.errors import Unavailable
 
@@ -45,14 +45,14 @@ def test_a_variable_that_kubernetes_makes_of_a_service_is_no_port(
 
 def test_the_help_of_all_commands_loads_none_and_says_what_each_does() -> None:
     context = click.Context(main)
-    for name, (_, text) in _COMMANDS.items():
+    for name, (_, text) in COMMANDS.items():
         command = main.get_command(context, name)
         assert command is not None
         assert text.endswith("."), name
         if not isinstance(command, click.Group):
             assert command.get_short_help_str(100) == text, name
     shown = CliRunner().invoke(main, ["--help"], terminal_width=100).stdout
-    assert [name for name in _COMMANDS if f"\n  {name} " not in shown] == []
+    assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
 
 
 LOST = "broker broker-a is not reached"
