@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 #: Parts of a request that are no parameters of the operation.
 _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
-_YES = flag("yes", "Needed to do it: it may lose data.")
+_YES = flag("yes", "Needed if a dry run asks something: it may lose data.")
 #: Characters of what is said about a body: it may repeat what was sent.
 _MOST_SAID = 300
 #: Characters before and after a fault that are shown with it.
@@ -94,9 +94,11 @@ class JsonApi:
             check_rights(self._console, visitor, needs_of(operation, given))
         admin: Admin = visitor.observer.changer
         plan = operation.planned(admin, given)
+        question = operation.question(given, plan)
         if plan is not None and dry_run:
-            return {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
-        if operation.question(given, plan) and not yes:
+            told = {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
+            return {**told, "asks": question}
+        if question and not yes:
             raise InvalidArgument(
                 f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
             )

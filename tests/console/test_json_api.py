@@ -91,6 +91,7 @@ def test_a_reset_is_checked_as_the_command_checks_it(
         producer.send(Message(topic, b"unread"), queue=queue)
     ahead = {**asked, "to": "latest"}
     assert "may lose data" in call(visitor, "group/reset-offset", 400, **ahead)["message"]
+    assert "skip messages?" in call(visitor, "group/reset-offset", dry_run=True, **ahead)["asks"]
     assert set(admin.committed_offsets(group, topic).values()) == {0}
     skipped = call(visitor, "group/reset-offset", yes=True, **ahead)["result"]
     assert {(each["before"], each["after"]) for each in skipped} == {(0, 1)}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from minimq.cli.base import Option, confirm, show_json, show_table, tell
-from minimq.operations.operation import Operation, Param, Parameter, operations_of, read
+from minimq.operations.operation import Given, Operation, Param, Parameter, operations_of, read
 from minimq.operations.views import Plan, Rows, View, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
@@ -113,7 +113,8 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
     try:
         given = operation.given(**values_of(operation.shown, typed))
         with _opened(nameserver, secrets) as admin:
-            plan = operation.planned(admin, given)
+            with _progress(operation, given):
+                plan = operation.planned(admin, given)
             if dry_run and plan is not None:
                 _show_plan(plan, output)
                 sys.exit(0 if plan.is_complete else 1)
@@ -122,8 +123,7 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
                 warnings = plan.warnings
                 tell([*(plan.sentences if sys.stdin.isatty() and not yes else ()), *warnings])
                 confirm(question, yes=yes)
-            with _progress(operation) as progress:
-                vars(given).update(progress)
+            with _progress(operation, given):
                 result = operation.run(admin, given)
             view = operation.view(admin, given, result, plan)
             view = replace(view, notes=[each for each in view.notes if each not in warnings])
@@ -286,13 +286,14 @@ def show(view: View, output: str, *, notes_first: bool = False) -> None:
 
 
 @contextmanager
-def _progress(operation: Operation) -> Iterator[dict[str, Callable[..., None]]]:
+def _progress(operation: Operation, given: Given) -> Iterator[None]:
     for each in operation.parameters:
         if each.about.progress:
             with progress_line() if each.about.progress == "line" else progress_bar() as progress:
-                yield {each.name: progress}
+                setattr(given, each.name, progress)
+                yield
             return
-    yield {}
+    yield
 
 
 @contextmanager

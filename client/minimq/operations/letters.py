@@ -101,7 +101,7 @@ class _Found:
         damages: list[DamagedMessages] = []
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
         until_ms, wants = 0, choice_of(chosen_of(given))
-        for letter in admin.dead_letters(given.group, on_damage=damages.append):
+        for letter in admin._open_letters(check_group(given.group), choice_of({}), given.progress, damages.append):
             if wants(letter):
                 self.topics[letter.topic or ""] += 1
                 until_ms = max(until_ms, letter.died_ms + 1)

@@ -132,6 +132,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
     if not chosen:
         return Plan(sentences=[f"There is no topic {name} to delete."], is_harmless=True)
+    away = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # else it is refused
     messages = sum(each.messages for each in admin.describe_topic(name).queues if each.queue.broker_name in chosen)
     return Plan(
         sentences=[
@@ -139,10 +140,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
             say_readers(admin, name),
             "Its messages are lost, also those that were not read. This cannot be taken back.",
         ],
-        warnings=left_out(
-            admin._left_out(name, cluster, brokers, chosen),
-            "brings the topic back when it starts: then delete it again",
-        ),
+        warnings=left_out(away, "brings the topic back when it starts: then delete it again"),
     )
 
 
