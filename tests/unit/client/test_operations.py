@@ -140,3 +140,11 @@ def test_each_operation_of_admin_is_documented_and_plans_what_it_changes() -> No
         assert [parameter.name for parameter in each.shown if not parameter.help] == [], each.name
         assert (each.example or each.name).startswith(each.name), each.name
         assert each.plan is not None or not (each.needs or each.asks or each.forms), each.name
+
+
+def test_what_may_lose_or_expose_something_asks() -> None:
+    assert sorted(each.name for each in operations_of(Admin) if each.asks) == [
+        *("access apply", "access issuer remove", "cluster promote", "delayed recall", "dlq drop"),
+        *("group delete", "group reset-offset", "topic delete", "topic update"),
+        *("transaction commit", "transaction rollback", "user drop-old-keys", "user remove", "user rotate"),
+    ]
