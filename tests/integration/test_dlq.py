@@ -99,6 +99,8 @@ def test_some_are_resent_as_they_were_sent_first(
     assert [(m.tag, m.keys, m.properties) for m in again] == [(original.tag, original.keys, original.properties)] * 2
 
     by_id, by_place = letters[b"1"].message_id, letters[b"2"].place
+    with pytest.raises(InvalidArgument, match="everything is not given"):
+        admin.drop_dead_letters(topic)
     assert admin.drop_dead_letters(topic, ids=[by_id, by_place, letter.place]) == 2
     assert admin.resend_dead_letters(topic, reason="odd") == COUNT // 2 - 2
     assert admin.resend_dead_letters(topic, topic="another") == 0

@@ -88,13 +88,18 @@ def chosen_of(given: Given) -> Chosen:
     return chosen
 
 
+def _check_some(chosen: Chosen, *, everything: bool) -> None:
+    if not everything and not any(chosen.values()):
+        raise InvalidArgument("everything is not given, and no choice: choose some, by key or by time")
+
+
 class _Found:
     """The open dead letters that are meant, as far as they could be counted in the time that a face has."""
 
     def __init__(self, admin: Admin, given: Given, done: str) -> None:
-        if given.everything == any(chosen_of(given).values()):
-            missing_choice = "is not given, and no choice: choose some, by key or by time"
-            raise InvalidArgument(f"everything {'excludes a choice' if given.everything else missing_choice}")
+        _check_some(chosen_of(given), everything=given.everything)
+        if given.everything and any(chosen_of(given).values()):
+            raise InvalidArgument("everything excludes a choice")
         #: Their number by the topic that they were sent to; "" for those that do not tell.
         self.topics = Counter[str]()
         self.is_cut = False
@@ -356,7 +361,6 @@ class LetterOperations(Operations):
         view=_view_settled("dropped"),
         asks="Drop these dead letters of group {group}?",
         abouts=CHOICE,
-        flags=[_ALL],
         forms=[
             Form(
                 "drop-letters",
@@ -373,6 +377,7 @@ class LetterOperations(Operations):
         self,
         group: values.GroupName,
         *,
+        everything: Annotated[bool, Param(flag="--all")] = False,
         dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[Progress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
@@ -384,14 +389,16 @@ class LetterOperations(Operations):
 
         Args:
             group: its name.
+            everything: all open dead letters of the group; in place of a choice.
             dry_run: only count them.
             progress: as of `resend_dead_letters`.
             on_damage: as of `resend_dead_letters`.
-            **chosen: which of them, all unless given; see `Chosen`.
+            **chosen: which of them; see `Chosen`.
 
         Returns:
             How many were dropped by this call; after a failure the error says it. Repeat the call for the others.
         """
+        _check_some(chosen, everything=everything)
         return self._settle(
             check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, dry_run=dry_run
         )
