@@ -89,9 +89,9 @@ class ActionPages:
         try:
             form = await answers.form_of(request)
             step = form.choice(_STEP, _STEPS, "fill")
-            run = self._runs.find(form.text(_CONFIRMED), request.state.browser, time.monotonic())
-            is_known = run is not None and run.form == address(action.form.path, form.names)
-            described = run.parameters if run is not None and is_known and step != "check" else form
+            number, path = form.text(_CONFIRMED), address(action.form.path, form.names)
+            run = self._runs.find(number, request.state.browser, time.monotonic(), path)
+            described = form if run is None or step == "check" else run.parameters
             if step != "do":
                 return await self._show(action, request, described, step)
             return await self._do(action, request, form, described, log)

@@ -98,16 +98,17 @@ class ActionRuns:
             del self._runs[ended.pop(0).number]
         self._runs[run.number] = run
 
-    def find(self, number: str, browser: str, now_s: float) -> ActionRun | None:
-        """Return what was described to a browser; None if it was not, or is forgotten."""
+    def find(self, number: str, browser: str, now_s: float, form: str = "") -> ActionRun | None:
+        """Return what was described to a browser, of one form or of any; None if it was not, or is forgotten."""
         run = self._runs.get(number)
-        is_known = run is not None and compare_digest(run.browser.encode(), browser.encode()) and not run.is_over(now_s)
-        return run if is_known else None
+        if run is None or run.is_over(now_s) or form not in ("", run.form):
+            return None
+        return run if compare_digest(run.browser.encode(), browser.encode()) else None
 
     def confirm(self, number: str, browser: str, form: str, typed: str, now_s: float) -> tuple[ActionRun, bool]:
         """Return what is confirmed, and whether it is to be begun now: that is so once."""
-        run = self.find(number, browser, now_s)
-        if run is None or run.form != form:
+        run = self.find(number, browser, now_s, form)
+        if run is None:
             raise InvalidArgument(NOT_DESCRIBED)
         if run.state != "waiting":
             return run, False
