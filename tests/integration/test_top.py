@@ -109,7 +109,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
             with PullConsumer(cluster.nameserver, group="boards", start="earliest") as consumer:
                 consumer.subscribe("flights")
                 consumer.poll(PATIENCE_S)
-                wait_until(lambda: len(admin.describe_group("boards").queues) == 4, what="it begins at both brokers")
+                wait_until(lambda: len(admin.committed_offsets("boards")) == 4, what="it begins at both brokers")
         yield cluster
 
 

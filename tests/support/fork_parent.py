@@ -12,10 +12,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from minimq import Message, Producer
+from minimq.transport import home_process
 
 import grpc  # isort: skip - after minimq, which prepares it for forks
 
@@ -41,6 +43,13 @@ def in_child(work: Callable[[], str]) -> str:
     return said if status == 0 else f"ended with {status}"
 
 
+def use_grpc(channel: grpc.Channel) -> None:
+    """Use a channel that is not of minimq."""
+    grpc.channel_ready_future(channel).result()
+    while sys.platform == "linux" and not home_process._has_grpc_thread():
+        time.sleep(0.001)  # on a busy machine, a thread has its name late
+
+
 def main(kind: str, nameserver: str, topic: str) -> None:
     """Prepare, fork children, and tell what became of them."""
 
@@ -55,8 +64,7 @@ def main(kind: str, nameserver: str, topic: str) -> None:
         if kind == "closed":
             send()
         elif kind in {"grpc", "supported"}:
-            channel = opened.enter_context(grpc.insecure_channel(nameserver))
-            grpc.channel_ready_future(channel).result()
+            use_grpc(opened.enter_context(grpc.insecure_channel(nameserver)))
         elif kind != "never":
             producer = opened.enter_context(Producer(nameserver))
             producer.send(Message(topic, b"parent"))
