@@ -137,7 +137,7 @@ class ActionPages:
                 typed = getattr(given, form.typed) if form.typed else ""
                 shown = {"sentences": plan.sentences, "warnings": plan.warnings, "typed": typed}
                 browser, now_s = request.state.browser, time.monotonic()
-                run = ActionRun(new_id(), browser, given, plan, parameters, typed, title, path, now_s)
+                run = ActionRun(new_id(), browser, visitor.user, given, plan, parameters, typed, title, path, now_s)
             except MiniMQError as error:
                 if not fields:
                     raise

@@ -5,7 +5,7 @@ Bounded in number and time, and in memory alone.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from types import SimpleNamespace
@@ -14,8 +14,11 @@ from typing import Any
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.parameters import Parameters
 
-#: What is remembered of all browsers, and of one: the oldest that is not under way goes; and characters filled in.
-MOST_RUNS, MOST_OF_A_BROWSER, MOST_CHARACTERS = 1_000, 30, 16 << 20
+#: What is remembered of a browser, of a user, and of all, by number and size: the oldest that is not under way goes.
+MOST_OF_A_BROWSER, MOST_OF_A_USER, MOST_RUNS = 30, 200, 1_000
+MOST_SIZE_OF_A_BROWSER, MOST_SIZE_OF_A_USER, MOST_SIZE = 2 << 20, 4 << 20, 16 << 20
+#: Size of a row of a plan, about.
+_ROW_SIZE = 400
 NOT_DESCRIBED = (
     "this confirmation is not of what was described to you, or that was too long ago: nothing was done; "
     "open the form again"
@@ -36,6 +39,8 @@ class ActionRun:
 
     number: str
     browser: str = field(repr=False)
+    #: Empty where nobody signs in.
+    user: str
     #: The arguments and the plan that were described, and what was filled in for them.
     given: SimpleNamespace = field(repr=False)
     plan: Any = field(repr=False)
@@ -56,16 +61,16 @@ class ActionRun:
     error: Exception | None = None
     #: Is done at its end; None before it begins.
     task: Awaitable[None] | None = None
+    #: About the number of characters that it holds: what was filled in, and the rows of the plan.
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.parameters.query.values())) + _ROW_SIZE * len(self.plan.rows)
 
     def end(self, now_s: float, said: str, *, to: str = "", error: Exception | None = None) -> None:
         """Take note of its end."""
         self.said, self.to, self.error, self.seen_s = said, to, error, now_s
         self.state = "done" if error is None else "failed"
-
-    @property
-    def size(self) -> int:
-        """The number of characters that were filled in."""
-        return sum(map(len, self.parameters.query.values()))
 
     def is_over(self, now_s: float) -> bool:
         """Return whether it is forgotten."""
@@ -86,17 +91,21 @@ class ActionRuns:
     def describe(self, run: ActionRun, now_s: float) -> None:
         """Remember what was described to a browser."""
         self._runs = {number: each for number, each in self._runs.items() if not each.is_over(now_s)}
-        own = [each for each in self._runs.values() if each.browser == run.browser]
-        for group, most in ((own, MOST_OF_A_BROWSER), ([*self._runs.values()], MOST_RUNS)):
-            ended = [each for each in group if each.state != "under way"]
-            if len(group) >= most and ended:
-                self._runs.pop(min(ended, key=lambda each: each.seen_s).number, None)
-        ended = sorted(
-            (each for each in self._runs.values() if each.state != "under way"), key=lambda each: each.seen_s
-        )
-        while ended and run.size + sum(each.size for each in self._runs.values()) > MOST_CHARACTERS:
-            del self._runs[ended.pop(0).number]
+        self._make_room(run, lambda each: each.browser == run.browser, MOST_OF_A_BROWSER, MOST_SIZE_OF_A_BROWSER)
+        if run.user:
+            self._make_room(run, lambda each: each.user == run.user, MOST_OF_A_USER, MOST_SIZE_OF_A_USER)
+        self._make_room(run, lambda _: True, MOST_RUNS, MOST_SIZE)
         self._runs[run.number] = run
+
+    def _make_room(self, run: ActionRun, is_counted: Callable[[ActionRun], bool], most: int, most_size: int) -> None:
+        counted = sorted(filter(is_counted, self._runs.values()), key=lambda each: each.seen_s)
+        number, size = len(counted) + 1, run.size + sum(each.size for each in counted)
+        for each in counted:
+            if number <= most and size <= most_size:
+                break
+            if each.state != "under way":
+                del self._runs[each.number]
+                number, size = number - 1, size - each.size
 
     def find(self, number: str, browser: str, now_s: float, form: str = "") -> ActionRun | None:
         """Return what was described to a browser, of one form or of any; None if it was not, or is forgotten."""

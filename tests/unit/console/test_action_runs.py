@@ -12,9 +12,12 @@ from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,
-    MOST_CHARACTERS,
     MOST_OF_A_BROWSER,
+    MOST_OF_A_USER,
     MOST_RUNS,
+    MOST_SIZE,
+    MOST_SIZE_OF_A_BROWSER,
+    MOST_SIZE_OF_A_USER,
     MOST_UNDER_WAY,
     REMEMBERED_S,
     ActionRun,
@@ -28,9 +31,18 @@ from support.cases import for_each
 FORM, PLAN = "/a", Plan(sentences=())
 
 
-def run(number: str, browser: str = "b", now_s: float = 0.0, *, typed: str = "", filled_in: str = "4") -> ActionRun:
+def run(
+    number: str,
+    browser: str = "b",
+    now_s: float = 0.0,
+    *,
+    user: str = "",
+    typed: str = "",
+    filled_in: str = "4",
+    plan: Plan = PLAN,
+) -> ActionRun:
     parameters = Parameters([("queues", filled_in)])
-    return ActionRun(number, browser, Given(queues=4), PLAN, parameters, typed, "Resize", FORM, now_s)
+    return ActionRun(number, browser, user, Given(queues=4), plan, parameters, typed, "Resize", FORM, now_s)
 
 
 def test_it_is_begun_once_and_its_end_is_remembered() -> None:
@@ -87,11 +99,35 @@ def test_they_are_bounded_of_one_browser_and_of_all() -> None:
     assert runs.find("under way", "a", 50.0) is first
 
 
-def test_what_is_filled_in_is_bounded() -> None:
+def test_what_is_held_is_bounded() -> None:
     runs = ActionRuns()
-    for number in range(4):
-        runs.describe(run(str(number), str(number), number, filled_in="x" * (MOST_CHARACTERS // 3)), number)
-    assert [runs.find(str(number), str(number), 4.0) is not None for number in range(4)] == [False, True, True, True]
+    for number in range(20):
+        large = "x" * (MOST_SIZE // 10)
+        runs.describe(run(str(number), str(number), number, filled_in=large), number)
+    found = [number for number in range(20) if runs.find(str(number), str(number), 20.0)]
+    assert found == [*range(10, 20)]
+
+
+@for_each(
+    ("browsers", "user", "most", "size"),
+    [(1, "", MOST_OF_A_BROWSER, MOST_SIZE_OF_A_BROWSER), (MOST_RUNS, "alice", MOST_OF_A_USER, MOST_SIZE_OF_A_USER)],
+)
+def test_nobody_pushes_out_what_others_have_to_confirm(browsers: int, user: str, most: int, size: int) -> None:
+    runs, large = ActionRuns(), run("large", user=user, plan=Plan(sentences=(), rows=[{}] * (size // 500)))
+    assert size / 2 < large.size < size
+    runs.describe(run("other", "other", user="bob"), 0.0)
+    for number in range(MOST_RUNS + 5):
+        browser = str(number % browsers)
+        runs.describe(run(str(number), browser, number / 10, user=user), number / 10)
+    assert len(runs) == most + 1
+    for number in range(MOST_RUNS + 5, MOST_RUNS + 15):
+        filled_in = "x" * (size // 5)
+        runs.describe(run(str(number), str(number % browsers), 200.0, user=user, filled_in=filled_in), 200.0)
+    assert len(runs) < 10
+    large.browser = "0"
+    runs.describe(large, 300.0)
+    assert runs.find("large", "0", 300.0) is large
+    assert runs.find("other", "other", 300.0)
 
 
 def test_so_many_are_under_way_at_once() -> None:
