@@ -105,7 +105,7 @@ class _Found:
         self.is_cut = False
         damages: list[DamagedMessages] = []
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
-        until_ms, wants = 0, choice_of(chosen_of(given))
+        now_ms, until_ms, wants = time.time_ns() // 1_000_000, 0, choice_of(chosen_of(given))
         for letter in admin._open_letters(check_group(given.group), choice_of({}), given.progress, damages.append):
             if wants(letter):
                 self.topics[letter.topic or ""] += 1
@@ -115,8 +115,10 @@ class _Found:
                 break
         if not self.topics and not self.is_cut:
             check_known(admin, given.group)
-        elif not self.is_cut:  # one that dies after the plan is not meant
+        if self.topics and not self.is_cut:  # one that dies after the plan is not meant
             given.until = moment(until_ms)
+        elif given.until is None:
+            given.until = moment(max(until_ms, now_ms + 1))
         away = away_with_letters(admin, given.group)
         #: What cannot be looked at.
         self.missing = [*damage_notes(damages, f"not {done}"), *missing(away, {}, f"not {done}")]
