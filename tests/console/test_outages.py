@@ -69,6 +69,20 @@ def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluste
     wait_until(lambda: not own_console.json("/topics/orders")["missing"])
 
 
+def test_what_an_absent_broker_holds_is_unknown_and_not_nothing(
+    own_cluster: LocalCluster, own_console: ConsoleVisitor
+) -> None:
+    with Admin(own_cluster.nameserver) as admin, Producer(own_cluster.nameserver) as producer:
+        admin.create_topic("elsewhere", queues=1, brokers=["broker-b"])
+        producer.send(Message("elsewhere", b"x"))
+    own_cluster.brokers[1].kill()
+    try:
+        html = wait_until(lambda: "away: its queues" in (own := own_console.get("/topics/elsewhere")).text and own.text)
+        assert "<dt>Messages</dt><dd>\N{EN DASH}</dd>" in html
+    finally:
+        own_cluster.brokers[1].start()
+
+
 def test_a_cluster_that_is_lost_is_said_and_comes_back_by_itself(
     own_cluster: LocalCluster, own_console: ConsoleVisitor
 ) -> None:
