@@ -91,6 +91,8 @@ class ActionPages:
             step = form.choice(_STEP, _STEPS, "fill")
             number, path = form.text(_CONFIRMED), address(action.form.path, form.names)
             run = self._runs.find(number, request.state.browser, time.monotonic(), path)
+            if run is None and number and step == "fill":
+                raise InvalidArgument(NOT_DESCRIBED)
             described = form if run is None or step == "check" else run.parameters
             if step != "do":
                 return await self._show(action, request, described, step)

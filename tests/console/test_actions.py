@@ -186,6 +186,12 @@ def test_a_dead_letter_of_a_later_time_is_not_among_those_confirmed(
     make_dead_letters(cluster, producer, topic, group, 2, already=1)
     visitor.post(f"/dead-letters/{group}/drop", confirmation_of(described, group))
     assert len(list(admin.dead_letters(group))) == 2
+    admin.drop_dead_letters(group, everything=True)
+    described = fill_in(visitor, f"/dead-letters/{group}/drop")
+    assert "no such open dead letters" in described.text
+    make_dead_letters(cluster, producer, topic, group, 1)
+    visitor.post(f"/dead-letters/{group}/drop", confirmation_of(described, group))
+    assert len(list(admin.dead_letters(group))) == 1
 
 
 def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
@@ -353,6 +359,11 @@ def test_a_message_is_sent_once(
     assert "secret" not in line
     assert "region" not in line
     assert "o-17" in line
+    changed = visitor.post(address, {**confirmed, "step": "fill"})
+    assert "&lt;b&gt;secret" in changed.text
+    forgotten = visitor.post(address, {**confirmed, "step": "fill", "confirm": "forgotten"})
+    assert forgotten.status == 400, "nothing tells what was filled in"
+    assert "open the form again" in forgotten.text
 
     use(visitor, address, body="00 ff", form="hex")
     assert admin.describe_topic(topic).messages == 2
