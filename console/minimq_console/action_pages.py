@@ -70,7 +70,8 @@ class ActionPages:
         ]
 
     def _gather_run(self, visit: Visit) -> Data:
-        run = self._runs.find(visit.parameters.name("run"), visit.visitor.browser, time.monotonic())
+        visitor = visit.visitor
+        run = self._runs.find(visit.parameters.name("run"), visitor.browser, visitor.user, time.monotonic())
         if run is None or run.state == "waiting":
             raise InvalidArgument(
                 "nothing is known of this action: somebody else confirmed it, nobody did, or it ended long ago; the "
@@ -90,7 +91,7 @@ class ActionPages:
             form = await answers.form_of(request)
             step = form.choice(_STEP, _STEPS, "fill")
             number, path = form.text(_CONFIRMED), address(action.form.path, form.names)
-            run = self._runs.find(number, request.state.browser, time.monotonic(), path)
+            run = self._runs.find(number, request.state.browser, request.state.visitor.user, time.monotonic(), path)
             if run is None and number and step == "fill":
                 raise InvalidArgument(NOT_DESCRIBED)
             described = form if run is None or step == "check" else run.parameters
@@ -168,7 +169,7 @@ class ActionPages:
         number, typed = form.text(_CONFIRMED), form.text(_TYPED, most=_MOST_TYPED)
         path = address(action.form.path, form.names)
         try:
-            run, is_first = self._runs.confirm(number, browser, path, typed, time.monotonic())
+            run, is_first = self._runs.confirm(number, browser, visitor.user, path, typed, time.monotonic())
         except MistypedName as error:
             log.refused(error.message)
             return await self._show_again(action, request, described, "check", error)

@@ -107,16 +107,21 @@ class ActionRuns:
                 del self._runs[each.number]
                 number, size = number - 1, size - each.size
 
-    def find(self, number: str, browser: str, now_s: float, form: str = "") -> ActionRun | None:
-        """Return what was described to a browser, of one form or of any; None if it was not, or is forgotten."""
+    def find(self, number: str, browser: str, user: str, now_s: float, form: str = "") -> ActionRun | None:
+        """Return what was described to a user of a browser, of one form or of any; None if it was not, or is forgotten.
+
+        Behind a proxy that signs users in, one browser may have several.
+        """
         run = self._runs.get(number)
-        if run is None or run.is_over(now_s) or form not in ("", run.form):
+        if run is None or run.is_over(now_s) or run.user != user or form not in ("", run.form):
             return None
         return run if compare_digest(run.browser.encode(), browser.encode()) else None
 
-    def confirm(self, number: str, browser: str, form: str, typed: str, now_s: float) -> tuple[ActionRun, bool]:
+    def confirm(
+        self, number: str, browser: str, user: str, form: str, typed: str, now_s: float
+    ) -> tuple[ActionRun, bool]:
         """Return what is confirmed, and whether it is to be begun now: that is so once."""
-        run = self.find(number, browser, now_s, form)
+        run = self.find(number, browser, user, now_s, form)
         if run is None:
             raise InvalidArgument(NOT_DESCRIBED)
         if run.state != "waiting":

@@ -488,4 +488,8 @@ def test_programs_show_a_key_in_place_of_a_sign_in(secured: Secured) -> None:
     reader = {**own, "Authorization": f"Bearer {secured.keys['reader']}"}
     assert visitor.post(path, fields, **reader).status == 403
     assert visitor.post(path, fields).status == 401
+    administrator = trust_of(secured.cluster.credentials).bearer
+    assert administrator is not None
+    another = visitor.post(path, fields, **{**own, "Authorization": f"Bearer {administrator.text}"})
+    assert another.status == 400, "it was described to another user of the same browser"
     assert visitor.post(path, fields, **own).status == 200

@@ -48,29 +48,30 @@ def run(
 def test_it_is_begun_once_and_its_end_is_remembered() -> None:
     runs, described = ActionRuns(), run("1")
     runs.describe(described, 0.0)
-    assert runs.confirm("1", "b", FORM, "", CONFIRM_S - 1) == (described, True)
-    assert runs.confirm("1", "b", FORM, "", CONFIRM_S + REMEMBERED_S) == (described, False)  # it takes that long
+    assert runs.confirm("1", "b", "", FORM, "", CONFIRM_S - 1) == (described, True)
+    assert runs.confirm("1", "b", "", FORM, "", CONFIRM_S + REMEMBERED_S) == (described, False)  # it takes that long
     described.end(5_000.0, "done")
-    assert runs.confirm("1", "b", FORM, "", 5_000.0 + REMEMBERED_S - 1) == (described, False)
+    assert runs.confirm("1", "b", "", FORM, "", 5_000.0 + REMEMBERED_S - 1) == (described, False)
     with pytest.raises(InvalidArgument, match="nothing was done"):
-        runs.confirm("1", "b", FORM, "", 5_000.0 + REMEMBERED_S)
+        runs.confirm("1", "b", "", FORM, "", 5_000.0 + REMEMBERED_S)
 
 
 @for_each(
-    ("number", "browser", "form", "now_s"),
+    ("number", "browser", "user", "form", "now_s"),
     [
-        ("2", "b", FORM, 0.0),
-        ("1", "other", FORM, 0.0),
-        ("1", "\N{SNOWMAN}", FORM, 0.0),
-        ("1", "b", "/b", 0.0),
-        ("1", "b", FORM, CONFIRM_S),
+        ("2", "b", "", FORM, 0.0),
+        ("1", "other", "", FORM, 0.0),
+        ("1", "\N{SNOWMAN}", "", FORM, 0.0),
+        ("1", "b", "alice", FORM, 0.0),
+        ("1", "b", "", "/b", 0.0),
+        ("1", "b", "", FORM, CONFIRM_S),
     ],
 )
-def test_only_what_was_described_is_begun(number: str, browser: str, form: str, now_s: float) -> None:
+def test_only_what_was_described_is_begun(number: str, browser: str, user: str, form: str, now_s: float) -> None:
     runs = ActionRuns()
     runs.describe(run("1"), 0.0)
     with pytest.raises(InvalidArgument):
-        runs.confirm(number, browser, form, "", now_s)
+        runs.confirm(number, browser, user, form, "", now_s)
 
 
 def test_a_mistyped_name_begins_nothing_and_may_be_typed_again() -> None:
@@ -78,25 +79,25 @@ def test_a_mistyped_name_begins_nothing_and_may_be_typed_again() -> None:
     runs.describe(described, 0.0)
     for typed in ("", "order", "orders "):
         with pytest.raises(MistypedName, match="to confirm it, type orders"):
-            runs.confirm("1", "b", FORM, typed, 1.0)
-    assert runs.confirm("1", "b", FORM, "orders", 1.0) == (described, True)
-    assert runs.confirm("1", "b", FORM, "", 1.0) == (described, False)  # the same form sent twice
+            runs.confirm("1", "b", "", FORM, typed, 1.0)
+    assert runs.confirm("1", "b", "", FORM, "orders", 1.0) == (described, True)
+    assert runs.confirm("1", "b", "", FORM, "", 1.0) == (described, False)  # the same form sent twice
 
 
 def test_they_are_bounded_of_one_browser_and_of_all() -> None:
     runs = ActionRuns()
     first = run("under way", "a")
     runs.describe(first, 0.0)
-    runs.confirm("under way", "a", FORM, "", 0.0)
+    runs.confirm("under way", "a", "", FORM, "", 0.0)
     for number in range(MOST_OF_A_BROWSER + 5):
         runs.describe(run(f"a{number}", "a", number), number)
     assert len(runs) == MOST_OF_A_BROWSER
-    assert runs.find("under way", "a", 40.0) is first
-    assert runs.find("a0", "a", 40.0) is None
+    assert runs.find("under way", "a", "", 40.0) is first
+    assert runs.find("a0", "a", "", 40.0) is None
     for number in range(MOST_RUNS):
         runs.describe(run(f"b{number}", f"browser {number}", 50.0), 50.0)
     assert len(runs) == MOST_RUNS
-    assert runs.find("under way", "a", 50.0) is first
+    assert runs.find("under way", "a", "", 50.0) is first
 
 
 def test_what_is_held_is_bounded() -> None:
@@ -104,7 +105,7 @@ def test_what_is_held_is_bounded() -> None:
     for number in range(20):
         large = "x" * (MOST_SIZE // 10)
         runs.describe(run(str(number), str(number), number, filled_in=large), number)
-    found = [number for number in range(20) if runs.find(str(number), str(number), 20.0)]
+    found = [number for number in range(20) if runs.find(str(number), str(number), "", 20.0)]
     assert found == [*range(10, 20)]
 
 
@@ -126,19 +127,19 @@ def test_nobody_pushes_out_what_others_have_to_confirm(browsers: int, user: str,
     assert len(runs) < 10
     large.browser = "0"
     runs.describe(large, 300.0)
-    assert runs.find("large", "0", 300.0) is large
-    assert runs.find("other", "other", 300.0)
+    assert runs.find("large", "0", user, 300.0) is large
+    assert runs.find("other", "other", "bob", 300.0)
 
 
 def test_so_many_are_under_way_at_once() -> None:
     runs = ActionRuns()
     for number in range(MOST_UNDER_WAY + 1):
         runs.describe(run(str(number)), 0.0)
-    begun = [runs.confirm(str(number), "b", FORM, "", 0.0)[0] for number in range(MOST_UNDER_WAY)]
+    begun = [runs.confirm(str(number), "b", "", FORM, "", 0.0)[0] for number in range(MOST_UNDER_WAY)]
     with pytest.raises(SystemBusy):
-        runs.confirm(str(MOST_UNDER_WAY), "b", FORM, "", 0.0)
+        runs.confirm(str(MOST_UNDER_WAY), "b", "", FORM, "", 0.0)
     begun[0].end(1.0, "done")
-    assert runs.confirm(str(MOST_UNDER_WAY), "b", FORM, "", 1.0)[1]
+    assert runs.confirm(str(MOST_UNDER_WAY), "b", "", FORM, "", 1.0)[1]
 
 
 class Owner:
