@@ -58,7 +58,7 @@ _HEADINGS = {
     401: "The cluster does not know you",
     403: "You may not see this",
     404: "There is no such thing",
-    405: "This address is for reading only",
+    405: "This address takes other requests",
     500: "The console failed",
     503: "The cluster does not answer",
     504: "The cluster does not answer in time",
@@ -68,7 +68,7 @@ _SENTENCES = {
     404: "The console has no page at this address: the links above lead to all that there are.",
     500: "The console has an error of its own; the log of its process says more.",
 }
-_READING = "The console shows pages to GET requests."
+_READING = "The console shows pages to GET requests, and does operations below /api by POST requests."
 #: Of what the console itself refuses with 503, in place of the heading of the status.
 _BUSY = "Too much is asked at once"
 

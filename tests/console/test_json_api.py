@@ -219,6 +219,7 @@ def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVis
         reply = visitor.get(path)
         assert (reply.status, reply.headers["Content-Type"]) == (status, "application/json")
         assert json.loads(reply.text)["error"]
+        assert status == 404 or "by POST requests" in json.loads(reply.text)["message"]
 
 
 @pytest.mark.parametrize(
