@@ -70,9 +70,9 @@ class Group(click.Group):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation on a terminal, never in scripts. Raises `click.Abort`."""
+    """Ask for confirmation on a terminal, never in scripts; stdout is that of the result. Raises `click.Abort`."""
     if not yes and sys.stdin.isatty():
-        click.confirm(question, abort=True)
+        click.confirm(question, abort=True, err=True)
 
 
 def tell(sentences: Iterable[str]) -> None:

@@ -220,17 +220,30 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
     )
 
 
+def test_the_question_before_keys_are_revoked_is_no_part_of_the_credentials(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("user", "add", "alice", "--secrets", folder)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    rotate = ["user", "rotate", "alice", "--drop-old", "--secrets", str(folder)]
+    done = CliRunner().invoke(main, rotate, input="y\n")
+    assert "Revoke the former keys of user alice? [y/N]" in done.stderr
+    assert Credentials.from_text(done.stdout), "a file of it has nothing else"
+    assert done.stdout.startswith("# Credentials of alice")
+
+
 def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path) -> None:
     file, link = tmp_path / "alice.minimq", tmp_path / "link"
     run("user", "add", "alice", "--to", file, "--secrets", folder)
     first = CredentialsFile(Credentials(str(file)))
+    former = first.stored.bearer  # which is another one once it has looked again
     link.symlink_to(file)
     file.chmod(0o640)
     run("user", "rotate", "alice", "--to", link, "--secrets", folder)
     second = CredentialsFile(Credentials(str(file)))
     assert link.is_symlink()
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert first.stored.bearer != second.stored.bearer == first.trust(at_once=True).bearer
+    assert former != second.stored.bearer == first.trust(at_once=True).bearer
     assert second.nameservers == first.nameservers
     before = file.read_bytes()
     # The third key is refused, so the file stays.
