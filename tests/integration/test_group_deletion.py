@@ -138,6 +138,15 @@ def test_what_waits_for_another_try_stays_with_members_and_goes_with_the_group(
     assert retry_topic(group) not in admin.list_topics()
 
 
+def test_the_command_deletes_what_is_left_of_a_group(admin: Admin, cluster: LocalCluster, group: str) -> None:
+    minimq = Minimq(cluster.nameserver)
+    admin.create_topic(retry_topic(group), queues=1)
+    left = f"Deletes the messages that wait for a retry of group {group}; the group itself is deleted already.\n"
+    assert left in minimq("group", "delete", group, "--dry-run")
+    minimq("group", "delete", group)
+    assert retry_topic(group) not in admin.list_topics()
+
+
 @pytest.mark.parametrize(("answer", "is_deleted"), [(b"n\n", False), (b"y\n", True)])
 def test_on_a_terminal_it_asks(
     admin: Admin, cluster: LocalCluster, topic: str, group: str, answer: bytes, is_deleted: bool

@@ -204,3 +204,15 @@ def test_groups_are_traced_for_those_who_may_describe_them(
         ):
             with pytest.raises(AccessDenied, match="may not read topic traced"):
                 refused()
+
+
+def test_whoever_may_manage_a_group_but_sees_none_of_its_topics_deletes_it(
+    secure: LocalCluster, admin: Admin, new_user: NewUser
+) -> None:
+    admin.create_topic("unseen", queues=1)
+    with PullConsumer(credentials=secure.credentials, group="swept", auto_commit=False) as consumer:
+        consumer.assign(queues := admin.route("unseen").read_queues())
+        consumer.commit(dict.fromkeys(queues, 0))
+    file = new_user("sweeper", "allow manage group swept")
+    said = CliRunner().invoke(main, ["--credentials", str(file), "group", "delete", "swept"])
+    assert (said.exit_code, "swept" in admin.list_groups()) == (0, False), said.output

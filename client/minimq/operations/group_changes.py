@@ -22,7 +22,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.moments import LEAST_MS, Time
-from minimq_common.names import check_group, check_topic, dead_letter_topic
+from minimq_common.names import check_group, check_topic, dead_letter_topic, retry_topic
 from minimq_common.security.access_rule import Need
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
@@ -148,10 +148,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     try:
         group = admin.describe_group(name)
     except GroupNotFound:
-        if not given.dead_letters or dead_letter_topic(name) not in admin.list_topics():
-            raise
-        said = f"Deletes the dead letters of group {name}; the group itself is deleted already."
-        return Plan(sentences=[said, "This cannot be taken back."])
+        return Plan(sentences=[_say_rest(admin, given), "This cannot be taken back."])
     letters = count_of(group.dead_letters, "dead letter")
     topics = count_of(len({queue.queue.topic for queue in group.queues}), "topic")
     connected = f"{count_of(len(group.members), 'member')} connected: they start over."
@@ -165,6 +162,21 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
         ],
         warnings=[connected] if group.members else [],
     )
+
+
+def _say_rest(admin: Admin, given: Given) -> str:
+    """Return a sentence about a group without members, or offsets that one may see. Raises `GroupNotFound`."""
+    name = given.group
+    if name in admin.list_groups():
+        return f"Deletes group {name}; you may see none of its topics."
+    parts = {retry_topic(name): "messages that wait for a retry"}
+    if given.dead_letters:
+        parts[dead_letter_topic(name)] = "dead letters"
+    topics = admin.list_topics()
+    left = [part for topic, part in parts.items() if topic in topics]
+    if not left:
+        raise group_not_found(name)
+    return f"Deletes the {' and '.join(left)} of group {name}; the group itself is deleted already."
 
 
 def _view_deletion(admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
