@@ -26,6 +26,7 @@ from minimq import (
     SimpleConsumer,
 )
 from minimq.cli.main import main
+from minimq.operations.operation import operations_of
 from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange, TopicNotFound
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire import rpc
@@ -144,6 +145,21 @@ def test_the_command_counts_shows_resends_and_drops(
     assert "--all excludes" in minimq("dlq", "drop", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
     admin.delete_topic(other)
+
+
+def test_a_letter_that_dies_after_the_plan_stays_open_although_there_was_none(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    [drop] = [each for each in operations_of(Admin) if each.name == "dlq drop"]
+    bury(cluster, producer, topic, topic, 1)
+    assert admin.drop_dead_letters(topic, everything=True) == 1
+    for chosen in ({"everything": True}, {"since": datetime.now(UTC) - timedelta(hours=1)}):
+        plan = drop.planned(admin, given := drop.given(group=topic, **chosen))
+        assert plan is not None
+        assert "no such open dead letters" in plan.sentences[0]
+        bury(cluster, producer, topic, topic, 1)
+        assert drop.run(admin, given) == 0
+        assert admin.drop_dead_letters(topic, everything=True) == 1
 
 
 def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay_open(

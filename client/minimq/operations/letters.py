@@ -17,7 +17,7 @@ from minimq.operations.texts import listing, missing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable
-from minimq_common.moments import moment
+from minimq_common.moments import moment, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of
@@ -105,7 +105,8 @@ class _Found:
         self.is_cut = False
         damages: list[DamagedMessages] = []
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
-        now_ms, until_ms, wants = time.time_ns() // 1_000_000, 0, choice_of(chosen_of(given))
+        now_ms, wants = time.time_ns() // 1_000_000, choice_of(chosen_of(given))
+        until_ms = 1 if given.since is None else timestamp_ms(given.since, 0, "since") + 1
         for letter in admin._open_letters(check_group(given.group), choice_of({}), given.progress, damages.append):
             if wants(letter):
                 self.topics[letter.topic or ""] += 1
@@ -115,7 +116,7 @@ class _Found:
                 break
         if not self.topics and not self.is_cut:
             check_known(admin, given.group)
-        if self.topics and not self.is_cut:  # one that dies after the plan is not meant
+        if not self.is_cut:  # one that dies after the plan is not meant
             given.until = moment(until_ms)
         elif given.until is None:
             given.until = moment(max(until_ms, now_ms + 1))
