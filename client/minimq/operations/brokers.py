@@ -14,7 +14,7 @@ from minimq.operations.activity import in_short, masters_of, replication_of, say
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
 from minimq.operations.texts import duration_of, say_permission, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
-from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, Unavailable, UsageError
+from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2
@@ -118,18 +118,21 @@ def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan |
     return View(json={"broker": name, "forgotten": True}, lines=[f"broker {name}: forgotten"])
 
 
-def _master(admin: Admin, given: Given) -> BrokerReport:
-    name = given.broker_name
-    for each in admin.broker_status():
-        if (each.broker_name, each.broker_id) == (name, MASTER_ID) and each.report is not None:
-            return each.report
-    admin._masters.find(names=[name], need="all")  # there is no such broker, or it is away
-    raise Unavailable(f"the master of broker {name} does not answer: `minimq cluster status` shows the brokers")
+def _permission_of(admin: Admin, name: str) -> Permission | None:
+    """Return that of a broker; None while its master does not answer. Raises as `set_broker_permission`."""
+    admin._masters.find(names=[name], need="all")  # which waits for an election, and knows what is away
+    masters = [each for each in admin.broker_status() if (each.broker_name, each.broker_id) == (name, MASTER_ID)]
+    return next((each.report.permission for each in masters if each.report is not None), None)
+
+
+def _permission_now(admin: Admin, given: Given) -> dict[str, str]:
+    now = _permission_of(admin, given.broker_name)
+    return {} if now is None else {"permission": permission_name(now)}
 
 
 def _plan_permission(admin: Admin, given: Given) -> Plan:
     name = given.broker_name
-    is_so = given.permission is _master(admin, given).permission
+    is_so = given.permission is _permission_of(admin, name)
     return Plan(
         sentences=[
             *([f"That is so already on {name}."] if is_so else []),
@@ -338,7 +341,7 @@ class BrokerOperations(Operations):
                 "Pause",
                 path="/brokers/{broker_name}/pause",
                 fields={"permission": "Paused"},
-                defaults=lambda admin, given: {"permission": permission_name(_master(admin, given).permission)},
+                defaults=_permission_now,
                 choices=lambda *_: values.PAUSES,
             )
         ],

@@ -20,6 +20,7 @@ from minimq import (
     TransactionalProducer,
 )
 from minimq.errors import GroupNotFound
+from minimq.operations.operation import Operation, operations_of
 from support.replicas import PATIENCE_S, replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
@@ -56,6 +57,32 @@ def test_all_calls_go_on_at_the_next_master(tmp_path: Path) -> None:
             deletion.result(PATIENCE_S)
             failed = {name: error for name, each in zip(calls, running, strict=True) if (error := each.exception())}
         assert failed == {}
+        wait_in_sync(cluster, *cluster.brokers)
+
+
+def test_a_plan_waits_for_the_next_master_as_its_call_does(tmp_path: Path) -> None:
+    values: dict[str, dict[str, Any]] = {
+        "cluster permission": {"broker_name": "broker-a", "permission": Permission.READ},
+        "topic update": {"name": "t", "retention_s": 3600.0},
+        "topic create": {"name": "new", "queues": 2},
+        "group reset-offset": {"group": "g", "topic": "t", "to": "earliest"},
+    }
+    operations = [each for each in operations_of(Admin) if each.name in values]
+
+    def perform(operation: Operation) -> None:
+        with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+            given = operation.given(**values[operation.name])
+            operation.planned(admin, given)
+            operation.run(admin, given)
+
+    with replicas(tmp_path, slaves=2) as cluster, ThreadPoolExecutor(len(values)) as pool:
+        wait_in_sync(cluster, *cluster.brokers)
+        with Admin(cluster.nameserver) as admin:
+            admin.reset_offsets("g", "t")
+        master = wait_for_master(cluster)
+        master.kill()
+        list(pool.map(perform, operations))
+        master.start()
         wait_in_sync(cluster, *cluster.brokers)
 
 
