@@ -18,7 +18,7 @@ import pytest
 
 import support
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.connection.loop_calls import LoopCall
+from minimq.connection.loop_calls import LoopRequest
 from minimq.sending.sender import Sender
 from support.chance import SEED
 from support.replying import service
@@ -99,7 +99,7 @@ def test_a_call_that_is_interrupted_before_it_begins_leaves_no_coroutine(monkeyp
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(LoopCall, "begin", interrupted)
+    monkeypatch.setattr(LoopRequest, "wait", interrupted)
     nobody = "127.0.0.1:9"
     with warnings.catch_warnings(record=True) as told, Admin(nobody) as admin, Producer(nobody) as producer:
         warnings.simplefilter("always")

@@ -21,7 +21,15 @@ from minimq import (
     TransactionResolution,
 )
 from minimq.administration.descriptions import Compaction
-from minimq.errors import Closed, InvalidArgument, SendFailed, TopicNotFound, TransactionEnded, TransactionExpired
+from minimq.errors import (
+    Closed,
+    InvalidArgument,
+    MiniMQError,
+    SendFailed,
+    TopicNotFound,
+    TransactionEnded,
+    TransactionExpired,
+)
 from minimq.sending.append_stream import AppendStream
 from minimq.sending.transactions.transactional_producer import CheckedTransaction
 from support.command import Minimq
@@ -260,17 +268,17 @@ def test_a_check_that_rolls_back_before_the_commit_wins(
 def test_streams_to_several_brokers_end_with_the_producer_however_soon_each_has_ended(
     cluster: LocalCluster, topic: str, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    close_stream = AppendStream.close
+    end_stream = AppendStream.fail
     closed: list[str] = []
 
-    def close(stream: AppendStream) -> None:
+    def end(stream: AppendStream, reason: MiniMQError) -> None:
         task = stream._running
-        close_stream(stream)
+        end_stream(stream, reason)
         closed.append(stream.address)
         if not stream._connection.is_loop_thread:
             wait_until(lambda: task is None or task.done(), PATIENCE_S)
 
-    monkeypatch.setattr(AppendStream, "close", close)
+    monkeypatch.setattr(AppendStream, "fail", end)
     producer = TransactionalProducer(cluster.nameserver, group=new_name(), check=never)
     for broker in cluster.brokers:
         in_a_block(producer, Message(topic, b"x"), queues=[MessageQueue(topic, broker.name, 0)])

@@ -177,7 +177,7 @@ class Masters:
             return False
         return any(len(broker.addresses) > 1 or not broker.master for broker in known)
 
-    def at(self, broker_name: str, attempt: Callable[[str], Awaitable[Result]]) -> Result:
+    def at(self, broker_name: str, attempt: Callable[[str, float], Awaitable[Result]]) -> Result:
         """Return what an attempt returns, which is given the address of the master of a broker; see `at_master`."""
         from minimq.connection.at_master import at_master  # as above
 
@@ -325,9 +325,9 @@ class RegisteredMaster(NamedTuple):
     nameservers: NameServers
     broker_name: str
 
-    async def find(self) -> str:
+    async def find(self, limit_s: float) -> str:
         """Return its present address. Raises `Unavailable`."""
-        for broker in await self.nameservers.brokers_of_all(settled=True):
+        for broker in await self.nameservers.brokers_of_all(settled=True, timeout_s=limit_s):
             if broker.broker_name == self.broker_name and broker.master is not None:
                 return broker.master
         raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")

@@ -42,8 +42,9 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
     key = delay_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
     request = delay_pb2.RecallRequest(topic=parsed.topic, keys=[key])
 
-    async def attempt(address: str) -> delay_pb2.RecallResponse:
-        return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, client.timeout_s)
+    async def attempt(address: str, limit_s: float) -> delay_pb2.RecallResponse:
+        timeout_s = min(limit_s, client.timeout_s)
+        return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, timeout_s)
 
     return _outcome(await at_master(_Keeper(client, parsed), attempt, patience_s), parsed)
 
@@ -54,9 +55,9 @@ class _Keeper(NamedTuple):
     client: ClusterClient
     handle: RecallHandle
 
-    async def find(self) -> str:
+    async def find(self, limit_s: float) -> str:
         topic, broker = self.handle.topic, self.handle.broker_name
-        route = await self.client.nameservers.route(topic, self.client.timeout_s)
+        route = await self.client.nameservers.route(topic, min(limit_s, self.client.timeout_s))
         address = route.master_of(broker)
         if address is not None:
             return address

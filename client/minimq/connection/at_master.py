@@ -7,11 +7,13 @@ that had no answer, an answer of an earlier one.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from minimq.connection.loop_calls import LoopStep
+from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import SHORTEST_TRY_S, RetrySchedule
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 
@@ -24,8 +26,8 @@ T = TypeVar("T")
 class Master(Protocol):
     """The master of a broker, wherever that is."""
 
-    async def find(self) -> str:
-        """Return its present address. Raises `Unavailable` if there is none."""
+    async def find(self, limit_s: float) -> str:
+        """Return its present address, within so many seconds. Raises `Unavailable` if there is none."""
 
     def failed(self, address: str, error: MiniMQError) -> None:
         """Note that a try has failed, before the next one; the address is empty if it was not found."""
@@ -38,9 +40,11 @@ class RoutedMaster(NamedTuple):
     topic: str
     broker_name: str
 
-    async def find(self) -> str:
-        """Return its present address. Raises as `RouteCache.find`, and `Unavailable`."""
-        route = await self.client.routes.find(self.topic)
+    async def find(self, limit_s: float) -> str:
+        """Return its present address; by anybody. Raises as `RouteCache.find`, and `Unavailable`."""
+        routes, limit_s = self.client.routes, min(limit_s, self.client.timeout_s)
+        find = partial(routes.find, self.topic, limit_s)
+        route = routes.known(self.topic) or await LoopStep(self.client, find)
         address = route.master_of(self.broker_name)
         if address is None:
             raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
@@ -56,32 +60,31 @@ class RoutedMaster(NamedTuple):
 
 async def at_master(
     master: Master,
-    attempt: Callable[[str], Awaitable[T]],
+    attempt: Callable[[str, float], Awaitable[T]],
     timeout_s: float,
     *,
     again: Callable[[str, MiniMQError], bool] | None = None,
+    pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
-    """Return what an attempt returns, which is given the address of the master; on the event loop of the connection.
+    """Return what an attempt returns, which is given the address of the master, and its share of the time.
 
-    Each try has a share of the time, and is cancelled when that is over. `again` tells whether an error is worth
-    another try, and may raise another one.
+    `again` tells whether an error is worth another try, and may raise another one. It runs where its parts do: on the
+    event loop of the connection, or in the steps of a caller, who gives a `pause` of his own.
     """
-    loop = asyncio.get_running_loop()
-    schedule = RetrySchedule(timeout_s, loop.time())
+    schedule = RetrySchedule(timeout_s, true_time())
     while True:
         address = ""
-        limit_s = schedule.try_s(loop.time())
+        limit_s = schedule.try_s(true_time())
         try:
-            async with asyncio.timeout(None if limit_s == math.inf else limit_s):
-                address = await master.find()
-                return await attempt(address)
+            address = await master.find(limit_s)
+            return await attempt(address, limit_s)
         except MiniMQError as failure:
             error = failure
         except TimeoutError:
             error = DeadlineExceeded(f"the broker at {address or '?'} gave no answer within {limit_s:.1f} s")
         master.failed(address, error)
         is_worth_it = None if again is None else again(address, error)
-        await asyncio.sleep(schedule.pause_s(error, loop.time(), again=is_worth_it))
+        await pause(schedule.pause_s(error, true_time(), again=is_worth_it))
 
 
 async def tried(
@@ -120,19 +123,3 @@ def with_retries(
         except MiniMQError as error:
             pause_s = schedule.pause_s(error, time.monotonic(), again=None if only is None else only(error))
         (wait or time.sleep)(pause_s)
-
-
-async def answer_of(ask: Callable[[Callable[[T | None, MiniMQError | None], None]], object]) -> T:
-    """Return the answer to a request whose outcome is told to a function; on the loop that calls it."""
-    arrived: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-    def take(answer: T | None, error: MiniMQError | None) -> None:
-        if arrived.done():  # nobody waits any more
-            return
-        if answer is None or error is not None:
-            arrived.set_exception(error or Unavailable("the answer was empty"))
-        else:
-            arrived.set_result(answer)
-
-    ask(take)
-    return await arrived

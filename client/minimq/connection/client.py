@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
-from queue import SimpleQueue
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from minimq.connection.at_master import tried
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
-from minimq.connection.loop_calls import LoopCall, LoopOutcome, Outcome, UserLoop, as_coroutine
-from minimq.connection.loop_thread import CLOSED
+from minimq.connection.loop_calls import LoopCall, LoopRequest, as_coroutine
+from minimq.connection.loop_thread import CLOSED, GatheredCalls
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback
@@ -51,38 +50,34 @@ class ClusterClient:
         self.nameservers: NameServers = self.connection.nameservers
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
-        self._user_loop: UserLoop | None = None
+        self._user_loop: GatheredCalls | None = None
         #: The calls that run on the event loop, to which this belongs.
         self.under_way: set[LoopCall[Any]] = set()
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the event loop of the connection and return its result."""
-        over: SimpleQueue[Outcome[T]] = SimpleQueue()
-        call = LoopCall(self, make, over.put)
+        call = LoopCall(self, make)
         try:
-            call.begin()
-            return over.get().result()
+            return LoopRequest(self, call.begin).wait()
         except BaseException:  # such as Ctrl-C, which does not wait for servers
             call.cancel()
             raise
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
         """Like `wait`, for a task of another loop. A call outlives the cancelled task unless `cancels` is set."""
-        ended: LoopOutcome[Outcome[T]] = LoopOutcome(self.user_loop())
-        call = LoopCall(self, make, lambda outcome: ended.complete(outcome, None))
-        call.begin()
+        call = LoopCall(self, make)
         try:
-            return (await ended.future).result()
+            return await LoopRequest(self, call.begin).result()
         except asyncio.CancelledError:
             if cancels:
                 call.cancel()
             raise
 
-    def user_loop(self) -> UserLoop:
+    def user_loop(self) -> GatheredCalls:
         """Return the event loop that runs here, for calls from others."""
         loop = asyncio.get_running_loop()
         if self._user_loop is None or self._user_loop.loop is not loop:
-            self._user_loop = UserLoop(loop)
+            self._user_loop = GatheredCalls(loop)
         return self._user_loop
 
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:

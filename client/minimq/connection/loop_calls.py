@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable
+import math
+import threading
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
 
-from minimq.connection.loop_thread import CLOSED
-from minimq.transport.home_process import check_no_finalizer
+from minimq.connection.loop_thread import CLOSED, GatheredCalls
+from minimq.transport.home_process import check_may_wait, loop_threads
 from minimq_common.errors import Closed
 
 if TYPE_CHECKING:
@@ -17,42 +20,55 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+#: Told the outcome of a call or a request once: a value, or the error.
+Take = Callable[[T | None, BaseException | None], object]
+#: Makes a request on the event loop of a connection.
+Ask = Callable[[Take[T]], object]
 
 
-class Outcome(NamedTuple, Generic[T]):
-    """The result of a call, or its error."""
+class Awaited(Generic[T]):
+    """The outcome for which one thread waits at once."""
 
-    value: T | None
-    error: BaseException | None
+    __slots__ = ("_arrived", "_error", "_value")
 
-    def result(self) -> T:
-        """Return or raise it."""
-        if self.error is not None:
-            raise self.error
-        return cast("T", self.value)
+    def __init__(self) -> None:
+        if threading.get_ident() in loop_threads:
+            check_may_wait()
+        self._arrived = threading.Lock()
+        self._arrived.acquire()
+        self._value: T | None = None
+        self._error: BaseException | None = None
+
+    def complete(self, value: T | None, error: BaseException | None, /) -> None:
+        """Process the outcome: a value, or the error."""
+        self._value, self._error = value, error
+        self._arrived.release()
+
+    def result(self, timeout_s: float = math.inf) -> T:
+        """Wait; return the value, or raise the error; or `TimeoutError`."""
+        if not self._arrived.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        if self._error is None:
+            return cast("T", self._value)
+        try:
+            raise self._error
+        finally:
+            del self._error, self  # whose traceback holds this frame
 
 
 class LoopCall(Generic[T]):
-    """A coroutine of a client on the event loop of its connection, which reports its end to the caller that waits.
+    """A coroutine of a client on the event loop of its connection, which reports its end to whoever asked for it.
 
     Ctrl-C may come anywhere in a thread that waits. So it shares no lock with the loop, as it would with a
     `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.
     """
 
-    def __init__(
-        self, client: ClusterClient, make: Callable[[], Coroutine[Any, Any, T]], over: Callable[[Outcome[T]], object]
-    ) -> None:
+    _over: Take[T]
+    _task: asyncio.Task[T] | None = None  # belongs to the loop
+
+    def __init__(self, client: ClusterClient, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._client = client
         self._make = make
-        self._over = over
-        self._task: asyncio.Task[T] | None = None  # belongs to the loop
-
-    def begin(self) -> None:
-        """Begin. Raises `Closed`."""
-        self._client.check_open()
-        check_no_finalizer()
-        if not self._client.connection.call_soon(self._begin):
-            raise Closed(CLOSED)
 
     def cancel(self) -> None:
         """End the coroutine. Does not wait for that."""
@@ -63,7 +79,9 @@ class LoopCall(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
-    def _begin(self) -> None:
+    def begin(self, over: Take[T]) -> None:
+        """Begin, on the loop; tell the end to a function."""
+        self._over = over
         self._client.under_way.add(self)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._end)
@@ -77,11 +95,11 @@ class LoopCall(Generic[T]):
         # Here, and not at the end of the coroutine: who has dropped the client by then must be the last to have it.
         self._client.under_way.discard(self)
         if task.cancelled():  # perhaps before its first step
-            self._over(Outcome(None, Closed(f"{CLOSED} while a call was under way")))
+            self._over(None, Closed(f"{CLOSED} while a call was under way"))
         elif (error := task.exception()) is not None:
-            self._over(Outcome(None, error))
+            self._over(None, error)
         else:
-            self._over(Outcome(task.result(), None))
+            self._over(task.result(), None)
 
 
 def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callable[[], Coroutine[Any, Any, T]]:
@@ -97,6 +115,7 @@ def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callab
 #
 # It is a coroutine that awaits steps, and runs where the caller is, but for the steps: it gets the result of each, or
 # its error. Whoever is interrupted abandons the wait alone. On the connection's own loop it is awaited like any other.
+# A step that is one request takes no task there, and no more of the loop's time than the request and its answer.
 
 
 class LoopStep(NamedTuple, Generic[T]):
@@ -111,20 +130,88 @@ class LoopStep(NamedTuple, Generic[T]):
         result: T = yield self
         return result
 
+    def wait(self) -> T:
+        """Run it, and return its result; waits."""
+        return self.client.wait(self.make)
+
+    async def result(self) -> T:
+        """Do as `wait`, and suspend a task instead."""
+        return await self.client.result(self.make)
+
+
+class LoopRequest(NamedTuple, Generic[T]):
+    """A request that is made on the event loop of a client's connection; awaited for its answer as a `LoopStep`.
+
+    Raises `TimeoutError` if that takes too long. The answer to an abandoned one is dropped.
+    """
+
+    client: ClusterClient
+    ask: Ask[T]
+    limit_s: float = math.inf
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if self.client.connection.is_loop_thread:
+            return (yield from answer_of(self.ask, self.limit_s).__await__())
+        answer: T = yield self
+        return answer
+
+    def wait(self) -> T:
+        """Make it, and return the answer; waits."""
+        awaited: Awaited[T] = Awaited()
+        self._begin(awaited.complete)
+        return awaited.result(self.limit_s)
+
+    async def result(self) -> T:
+        """Do as `wait`, and suspend a task instead."""
+        loop = self.client.user_loop()
+        return await answer_of(lambda take: self._begin(partial(loop.call, take)), self.limit_s)
+
+    def _begin(self, take: Take[T]) -> None:
+        self.client.check_open()
+        if not self.client.connection.call_soon(_ask, self.ask, take):
+            raise Closed(CLOSED)
+
+
+def _ask(ask: Ask[T], take: Take[T]) -> None:
+    try:
+        ask(take)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and leaves nobody waiting
+        take(None, error)
+
+
+async def answer_of(ask: Ask[T], limit_s: float = math.inf) -> T:
+    """Return the answer to a request whose outcome is told to a function; on the loop that calls it."""
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Future[T] = loop.create_future()
+    take = partial(resolve, arrived)
+    timer = None if limit_s == math.inf else loop.call_later(limit_s, take, None, TimeoutError())
+    try:
+        ask(take)
+        return await arrived
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseException | None) -> None:
+    """Give a future its outcome, unless nobody waits any more; on its loop."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(cast("T", value))
+
+
+#: So many messages are handled in one `Turn`.
+PER_TURN = 1000
+
 
 class Turn:
     """Lets others of the same event loop run, amid what takes long; awaited."""
 
     def __await__(self) -> Generator[None, Any, None]:
         yield  # as `asyncio.sleep(0)`
-
-
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield items, with a `Turn` after each thousand."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if not number % 1000:
-            await Turn()
 
 
 def run_steps(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -138,7 +225,7 @@ def run_steps(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
                 step = steps.send(result) if failure is None else steps.throw(failure)
                 failure = result = None
                 if step is not None:
-                    result = step.client.wait(step.make)
+                    result = step.wait()
         except StopIteration as end:
             value: T = end.value
             return value
@@ -158,7 +245,7 @@ async def await_steps(steps: Coroutine[Any, Any, T]) -> T:
             step = steps.send(result) if failure is None else steps.throw(failure)
             result = failure = None
             try:
-                result = await (asyncio.sleep(0) if step is None else step.client.result(step.make))
+                result = await (asyncio.sleep(0) if step is None else step.result())
             except BaseException as error:  # noqa: BLE001 - it decides what follows
                 failure = error
     except StopIteration as end:
@@ -171,51 +258,16 @@ async def await_steps(steps: Coroutine[Any, Any, T]) -> T:
 # ---- calls on the event loop of a user ----------------------------------------------------------------
 
 
-class UserLoop:
-    """Makes calls on one event loop; those that gather are made together. Thread-safe."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._calls: deque[Callable[[], object]] = deque()
-        #: The loop has been woken, which costs a system call, and has not looked yet.
-        self._is_woken = False
-
-    def call(self, function: Callable[[], object]) -> None:
-        """Have a function called, which must not raise; never, if the loop is closed, and with it all who waited."""
-        self._calls.append(function)
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                self.loop.call_soon_threadsafe(self._make_calls)
-            except RuntimeError:  # it is closed
-                self._is_woken = False
-                self._calls.clear()
-
-    def _make_calls(self) -> None:
-        self._is_woken = False  # first: whoever adds one from here on wakes the loop again
-        for _ in range(len(self._calls)):
-            self._calls.popleft()()
-
-
 class LoopOutcome(Generic[T]):
     """One outcome: set by any thread, awaited on the loop through `future`."""
 
-    __slots__ = ("_error", "_loop", "_value", "future")
+    __slots__ = ("_loop", "future")
 
-    def __init__(self, loop: UserLoop) -> None:
+    def __init__(self, loop: GatheredCalls) -> None:
         self._loop = loop
         self.future: asyncio.Future[T] = loop.loop.create_future()
 
     def complete(self, value: T | None, error: BaseException | None, /) -> None:
         """Take the value, or the reason why there is none."""
         if not self.future.cancelled():
-            self._value, self._error = value, error
-            self._loop.call(self._resolve)
-
-    def _resolve(self) -> None:
-        if self.future.done():  # it was cancelled
-            return
-        if self._error is not None:
-            self.future.set_exception(self._error)
-        elif self._value is not None:
-            self.future.set_result(self._value)
+            self._loop.call(resolve, self.future, value, error)

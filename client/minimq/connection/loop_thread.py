@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, TypeVarTuple, Unpack
 
@@ -24,6 +25,42 @@ CLOSED = "the client was closed"
 _CANCEL_AGAIN_S = 0.1
 
 
+#: Returns the time, which freezegun does not know to stop.
+true_time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
+
+
+class GatheredCalls:
+    """Has functions called on an event loop, those that gather together: to wake it is a system call. Thread-safe."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls: deque[tuple[Context, Callable[..., object], tuple[Any, ...]]] = deque()
+        #: How often the loop has begun to make calls, and for which of these times it was woken.
+        self._turns = 0
+        self._woken = -1
+
+    def call(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Have a function called; never, if the loop is closed, and with it all who waited."""
+        self._calls.append((copy_context(), callback, arguments))
+        turns = self._turns
+        if self._woken != turns:
+            try:
+                self.loop.call_soon_threadsafe(self._make_calls)
+            except RuntimeError:  # it is closed
+                self._calls.clear()
+                return
+            self._woken = turns  # last: after Ctrl-C in between, the next call wakes the loop
+
+    def _make_calls(self) -> None:
+        self._turns += 1  # first: whoever adds one from here on wakes the loop again
+        for _ in range(len(self._calls)):
+            context, callback, arguments = self._calls.popleft()
+            try:
+                context.run(callback, *arguments)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others are called
+                self.loop.call_exception_handler({"message": f"{callback} failed", "exception": error})
+
+
 class LoopThread:
     """An event loop that begins with the first use and ends with `close`. Thread-safe."""
 
@@ -35,6 +72,7 @@ class LoopThread:
         #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: GatheredCalls | None = None
         self._thread: threading.Thread | None = None
         self._ident = 0
         self._closed = False
@@ -66,7 +104,7 @@ class LoopThread:
         with self._lock:
             if self._closed:
                 return False
-            (self._loop or self._started()).call_soon_threadsafe(callback, *arguments)
+            (self._calls or self._started()).call(callback, *arguments)
             return True
 
     def at_end(self, callback: Callable[[], object]) -> None:
@@ -97,27 +135,25 @@ class LoopThread:
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
-        if self._closed:
-            raise Closed(CLOSED)
-        if self._loop is None:
-            with handed_over():  # asyncio logs which selector it uses
-                loop = _Loop()
-            loop.set_exception_handler(_log_failure)
-            thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
-            self._loop, self._thread = loop, thread  # first: a signal handler may use them
-            try:
-                thread.start()
-                self._ident = thread.ident or 0
-            except Exception:  # the thread never began: the next use tries again
-                self._loop = self._thread = None
-                loop.close()
-                raise
-            except BaseException:  # such as Ctrl-C, after which the thread may run; then it closes the loop
-                self._loop = self._thread = None
-                loop.call_soon_threadsafe(loop.stop)
-                raise
-        return self._loop
+    def _started(self) -> GatheredCalls:
+        with handed_over():  # asyncio logs which selector it uses
+            loop = _Loop()
+        loop.set_exception_handler(_log_failure)
+        calls = GatheredCalls(loop)
+        thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
+        self._loop, self._calls, self._thread = loop, calls, thread  # first: a signal handler may use them
+        try:
+            thread.start()
+            self._ident = thread.ident or 0
+        except Exception:  # the thread never began: the next use tries again
+            self._loop = self._calls = self._thread = None
+            loop.close()
+            raise
+        except BaseException:  # such as Ctrl-C, after which the thread may run; then it closes the loop
+            self._loop = self._calls = self._thread = None
+            loop.call_soon_threadsafe(loop.stop)
+            raise
+        return calls
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         connection_opened(self)
@@ -158,8 +194,7 @@ class _Loop(asyncio.SelectorEventLoop):
     be the one that hears the report and hands it on, so a refusal would be an error of a loop that has no part in it.
     """
 
-    #: Return the time, which freezegun does not know to stop.
-    time = staticmethod(partial(time.clock_gettime, time.CLOCK_MONOTONIC))
+    time = staticmethod(true_time)
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None

@@ -179,7 +179,7 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
     ) -> None:
         self._parts = parts
         self._ids = itertools.count(1)
-        self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], None]] = {}
+        self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], object]] = {}
         #: Why it has ended; None while it goes on.
         self.failure: MiniMQError | None = None
         super().__init__(connection, address, method, self._respond, self._conclude, join)
@@ -190,7 +190,7 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
         return self.failure is not None
 
     def request(
-        self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MiniMQError | None], None]
+        self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MiniMQError | None], object]
     ) -> int:
         """Send a request, and return its id."""
         request_id = next(self._ids)

@@ -18,7 +18,7 @@ from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded,
 from minimq_common.names import check_producer_group
 from minimq_common.wire.convert import from_wire
 from minimq_common.words import count_of
-from minimq_proto.v1 import halves_pb2
+from minimq_proto.v1 import broker_pb2, halves_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -221,12 +221,17 @@ class TransactionOperations(Operations):
                 on_failure(broker, error)
         return answers
 
-    async def _end_half(self, end: halves_pb2.EndHalf, address: str) -> halves_pb2.HalfOutcome.ValueType:
-        from minimq.sending.transactions.transactor import AtomicStream  # other administration does not load it
+    async def _end_half(
+        self, end: halves_pb2.EndHalf, address: str, limit_s: float
+    ) -> halves_pb2.HalfOutcome.ValueType:
+        from minimq.connection.loop_calls import answer_of  # other administration does not load it
+        from minimq.sending.append_stream import AtomicStream
 
         stream = AtomicStream(self._masters.calls.connection, address)
         try:
-            return await stream.end(end)
+            ask = partial(stream.append, broker_pb2.AtomicAppend(end=end), ())
+            result: broker_pb2.AtomicAppendResult = await answer_of(ask, limit_s)
+            return result.outcome
         finally:
             stream.close()
 

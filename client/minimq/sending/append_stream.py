@@ -1,12 +1,14 @@
-"""The append streams to brokers, which match results to requests by id."""
+"""The streams that bring batches to brokers, and match results to requests by id. On the event loop of a connection."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 from minimq.connection.connection import Connection
+from minimq.connection.loop_calls import Take
 from minimq.connection.stream import CorrelatedStream
 from minimq.sending.due_times import DueTime
 from minimq.sending.transactions.decisions import Transaction
@@ -15,30 +17,77 @@ from minimq_common.model import MessageQueue
 from minimq_common.wire.rpc import field_head, from_failure
 from minimq_proto.v1 import broker_pb2
 
-#: Called with the result, or with the error.
-Answer = Callable[[broker_pb2.AppendResult | None, MiniMQError | None], None]
+Response = TypeVar("Response")
+Result = TypeVar("Result")
 
 _BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
 _JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
+_APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
+_ATOMIC_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
+_ATOMIC_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
 #: Requests travel together up to so many, and so many bytes: a write costs as much as ten small ones.
-_MOST_JOINED = 64
-_MOST_JOINED_BYTES = 32 << 10
+_MOST = 64
+_MOST_BYTES = 32 << 10
+_MOST_ATOMIC_BYTES = 256 << 10
+
+_CLOSED = "the producer was closed before the broker had acknowledged it: it may be stored"
 
 
-class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse, broker_pb2.AppendResult]):
-    """Sends batches to one broker, on the event loop of the connection."""
+class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic[Response, Result]):
+    """Sends encoded requests to one broker, each as its pieces; those that wait travel together."""
 
-    def __init__(
-        self, connection: Connection, address: str, on_end: Callable[[AppendStream], object] | None = None
-    ) -> None:
+    method: ClassVar[str]
+    most_bytes: ClassVar[int]
+
+    def __init__(self, connection: Connection, address: str, on_end: Callable[[Any], object] = lambda _: None) -> None:
         self._tell_end = on_end
-        super().__init__(connection, address, lambda stub: stub.Append, lambda _: (), self._joined)  # type: ignore[arg-type, return-value]
+        super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: (), self._joined)
+
+    def _send(self, request_id: int, pieces: Sequence[bytes], answer: Take[Result]) -> None:
+        """Send a request; `answer` is called once, unless this raises."""
+        if self.failure is not None:
+            raise self.failure
+        self._receivers[request_id] = answer
+        self.add(tuple(pieces))
+
+    def _joined(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
+        pieces, size = [*request], sum(map(len, request))
+        for _ in range(_MOST - 1):
+            other = others[0] if others else None
+            if other is None or (size := size + sum(map(len, other))) > self.most_bytes:
+                break
+            others.popleft()
+            pieces += self._behind_others(other)
+        return tuple(pieces)
+
+    def _behind_others(self, request: tuple[bytes, ...]) -> Iterable[bytes]:
+        return request
+
+    def _respond(self, response: Any) -> None:
+        for result in response.results:
+            answer = self._receivers.pop(result.request_id, None)
+            if answer is None:
+                continue
+            if result.HasField("failure"):
+                answer(None, from_failure(result.failure))
+            else:
+                answer(result, None)
+
+    def _conclude(self, error: MiniMQError | None) -> None:
+        self._tell_end(self)  # first: whoever hears of the end may send by another stream
+        super()._conclude(error)
+
+
+class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResult]):
+    """Sends batches to one broker."""
+
+    method, most_bytes = "Append", _MOST_BYTES
 
     def append(
         self,
         queue: MessageQueue,
         data: bytes,
-        answer: Answer,
+        answer: Take[broker_pb2.AppendResult],
         transaction: Transaction | None = None,
         due: DueTime | None = None,
         key_queues: int = 0,
@@ -50,8 +99,6 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
         `key_queues` are all queues of a compacted topic, among which that of the keys was chosen; 0 for other topics.
         `traceparent` is the context of a trace that is recorded, if the batch belongs to one.
         """
-        if self.failure is not None:
-            raise self.failure
         request_id = next(self._ids)
         made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
         if key_queues:
@@ -68,59 +115,57 @@ class AppendStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AppendResponse
                 made.delay.delay_ms = due.left_ms(time.monotonic())
             else:
                 made.delay.due_ms = due.at_ms
-        self._receivers[request_id] = answer
-        self.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
+        self._send(request_id, (made.SerializeToString(), field_head(_BATCH, len(data)), data), answer)
 
-    def _joined(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
-        size = sum(map(len, request))
-        if size > _MOST_JOINED_BYTES:
-            return request
-        pieces = list(request)
-        for _ in range(_MOST_JOINED):
-            other = others[0] if others else None
-            if other is None or (size := size + sum(map(len, other))) > _MOST_JOINED_BYTES:
-                break
-            others.popleft()
-            pieces += (field_head(_JOINED, sum(map(len, other))), *other)
-        return tuple(pieces)
-
-    def _conclude(self, error: MiniMQError | None) -> None:
-        if self._tell_end is not None:
-            self._tell_end(self)  # first: whoever hears of the end may send by another stream
-        super()._conclude(error)
-
-    def _respond(self, response: broker_pb2.AppendResponse) -> None:
-        for result in response.results:
-            answer = self._receivers.pop(result.request_id, None)
-            if answer is None:
-                continue
-            if result.HasField("failure"):
-                answer(None, from_failure(result.failure))
-            else:
-                answer(result, None)
+    def _behind_others(self, request: tuple[bytes, ...]) -> Iterable[bytes]:
+        return field_head(_JOINED, sum(map(len, request))), *request
 
 
-class AppendStreams(dict[str, AppendStream]):
-    """Append streams by address, opened when they are first needed. On the event loop."""
+class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
+    """Sends atomic appends and the ends of transactions with half messages to one broker."""
 
-    def __init__(self, connection: Connection) -> None:
+    method, most_bytes = "AppendAtomic", _MOST_ATOMIC_BYTES
+
+    def append(
+        self,
+        made: broker_pb2.AtomicAppend,
+        batches: Sequence[tuple[MessageQueue, bytes]],
+        answer: Take[broker_pb2.AtomicAppendResult],
+    ) -> None:
+        """Send an append with batches, which are stored as a whole; `answer` is called once, unless this raises."""
+        made.request_id = next(self._ids)
+        pieces = [made.SerializeToString()]
+        for queue, data in batches:
+            about = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id).SerializeToString()
+            head = field_head(_ATOMIC_BATCH, len(data))
+            pieces += [field_head(_ATOMIC_BATCHES, len(about) + len(head) + len(data)), about, head, data]
+        self._send(made.request_id, (field_head(_APPENDS, sum(map(len, pieces))), *pieces), answer)
+
+
+S = TypeVar("S", bound=BatchStream[Any, Any])
+
+
+class StreamsByAddress(dict[str, S], Generic[S]):
+    """Streams by the address of their broker, opened when they are first needed, until they end."""
+
+    def __init__(self, connection: Connection, kind: type[S]) -> None:
         super().__init__()
         self._connection = connection
+        self._kind = kind
         self._closed = False
 
-    def __missing__(self, address: str) -> AppendStream:
+    def __missing__(self, address: str) -> S:
         if self._closed:
-            raise Closed("the producer was closed before the message was acknowledged")
-        stream = self[address] = AppendStream(self._connection, address, self._ended)
+            raise Closed(_CLOSED)
+        stream = self[address] = self._kind(self._connection, address, self._ended)
         return stream
 
-    def _ended(self, stream: AppendStream) -> None:
+    def _ended(self, stream: S) -> None:
         if self.get(stream.address) is stream:
             del self[stream.address]
 
     def close(self) -> None:
         """End all streams, and open none any more."""
         self._closed = True
-        for stream in self.values():
-            stream.close()
-        self.clear()
+        for stream in [*self.values()]:
+            stream.fail(Closed(_CLOSED))

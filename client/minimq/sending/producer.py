@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_plain_function, waiting_s
 from minimq.connection.cluster import Cluster
+from minimq.connection.loop_calls import Awaited
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.receipt_future import Awaited, ReceiptFuture
+from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector

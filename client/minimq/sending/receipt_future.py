@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from minimq.sending.pending_batch import UserCall
-from minimq.transport.home_process import check_may_wait, loop_threads
 from minimq_common.errors import MiniMQError
 
 T = TypeVar("T")
@@ -89,33 +88,3 @@ class ReceiptFuture(Future[T], Generic[T]):
         if self._result is not None and self.__dict__.get("_condition") is _COMPLETED:
             return self._result
         return super().result(timeout)
-
-
-class Awaited(Generic[T]):
-    """The outcome for which one thread waits at once."""
-
-    __slots__ = ("_arrived", "_error", "_value")
-
-    def __init__(self) -> None:
-        if threading.get_ident() in loop_threads:
-            check_may_wait()
-        self._arrived = threading.Lock()
-        self._arrived.acquire()
-        self._value: T | None = None
-        self._error: MiniMQError | None = None
-
-    def complete(self, value: T | None, error: MiniMQError | None, /) -> None:
-        """Process the outcome: a value, or the error."""
-        self._value, self._error = value, error
-        self._arrived.release()
-
-    def result(self) -> T:
-        """Wait; return the value, or raise the error."""
-        self._arrived.acquire()
-        if self._value is not None:
-            return self._value
-        assert self._error is not None
-        try:
-            raise self._error
-        finally:
-            del self._error, self  # whose traceback holds this frame

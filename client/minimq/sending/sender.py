@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
-from minimq.sending.append_stream import AppendStream, AppendStreams
+from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
     PendingBatch,
@@ -73,7 +73,7 @@ class Sender:
             self.buffer.close_number,
         )
         self._waiting = self._accumulator.waiting
-        self._streams = AppendStreams(client.connection)
+        self._streams = StreamsByAddress(client.connection, AppendStream)
         #: Of brokers that do not answer, by name.
         self._outages: dict[str, OutageLog] = {}
         self.callbacks = CallbackThread("minimq-producer-callbacks")

@@ -19,17 +19,17 @@ class Broker:
         self.asked: list[str] = []
         self.failures: list[tuple[str, type[MiniMQError]]] = []
 
-    async def find(self) -> str:
+    async def find(self, _: float) -> str:
         self.asked.append(f"host-{len(self.asked)}")
         return self.asked[-1]
 
     def failed(self, address: str, error: MiniMQError) -> None:
         self.failures.append((address, type(error)))
 
-    async def attempt(self, _: str) -> str:
+    async def attempt(self, _: str, limit_s: float) -> str:
         answer = self.answers.pop(0)
         if answer is None:
-            await asyncio.Event().wait()
+            await asyncio.wait_for(asyncio.Event().wait(), limit_s)
         if isinstance(answer, MiniMQError):
             raise answer
         assert answer is not None

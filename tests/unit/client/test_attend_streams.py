@@ -23,7 +23,7 @@ class Streams:
         self.cancelled = 0
         self.was_opened = asyncio.Event()
 
-    async def find(self) -> str:
+    async def find(self, _: float) -> str:
         return self.master
 
     def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:

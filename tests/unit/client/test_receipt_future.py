@@ -9,8 +9,9 @@ from concurrent.futures import CancelledError, Future, InvalidStateError, as_com
 
 import pytest
 
+from minimq.connection.loop_calls import Awaited
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
-from minimq.sending.receipt_future import Awaited, ReceiptFuture
+from minimq.sending.receipt_future import ReceiptFuture
 from minimq_common.errors import SendFailed
 from minimq_common.model import MessageQueue
 

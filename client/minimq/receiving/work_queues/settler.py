@@ -9,18 +9,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
 from typing import NamedTuple
 
-from minimq.connection.at_master import answer_of, tried
+from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import LoopOutcome
+from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
 from minimq.sending.callback_thread import CallbackThread
-from minimq.transport.home_process import check_no_finalizer
 from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
@@ -178,23 +176,16 @@ class Settler:
 
     def settle_and_wait(self, messages: Receivables, how: Settlement) -> None:
         """Settle messages; block until that is on disk."""
-        told: SimpleQueue[BaseException | None] = SimpleQueue()
-        if self._hand_over(messages, how, told.put) and (error := told.get()) is not None:
-            raise error
+        self._settling(messages, how).wait()
 
     async def settle_elsewhere(self, messages: Receivables, how: Settlement) -> None:
         """Do as `settle_and_wait` in a task of another event loop."""
-        settled: LoopOutcome[bool] = LoopOutcome(self._client.user_loop())
-        if self._hand_over(messages, how, partial(settled.complete, True)):
-            await settled.future
+        await self._settling(messages, how).result()
 
-    def _hand_over(self, messages: Receivables, how: Settlement, told: Told) -> bool:
+    def _settling(self, messages: Receivables, how: Settlement) -> LoopRequest[None]:
         self._check_open()
         receipts = receipts_of(messages, self.group)
-        check_no_finalizer()
-        if receipts and not self._connection.call_soon(self._begin, receipts, how, told):
-            raise Closed(CLOSED)
-        return bool(receipts)
+        return LoopRequest(self._client, lambda take: self._begin(receipts, how, partial(take, None)))
 
     def ack_soon(self, messages: Receivables) -> Future[None]:
         """Acknowledge messages, along with others; return a future that is done when it is on disk.
@@ -265,9 +256,8 @@ class Settler:
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
         """Settle messages of one delivery by a broker; return the handles that do not count any more."""
         try:
-            async with asyncio.timeout(left_s):
-                stream = await self.stream_of(queue)
-                expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans))
+            stream = await self.stream_of(queue, left_s)
+            expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), left_s)
         except MiniMQError as failure:
             error = failure
         except TimeoutError:
@@ -307,10 +297,10 @@ class Settler:
     def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
         if len(acks) > 1 and isinstance(error, MiniMQError) and error.answered:
             for receipts, acknowledged in acks:  # to one of them, perhaps: each hears what is true of its own
-                self._begin(receipts, DONE, partial(_complete, acknowledged))
+                self._begin(receipts, DONE, partial(resolve, acknowledged, None))
         else:
             for _, acknowledged in acks:
-                _complete(acknowledged, error)
+                resolve(acknowledged, None, error)
 
     def _look_for_acks(self) -> None:
         if not self._unsettled:
@@ -394,19 +384,11 @@ class Settler:
             with suppress(Closed):
                 self.stream(stream.address)
 
-    async def stream_of(self, queue: MessageQueue) -> PopStream:
+    async def stream_of(self, queue: MessageQueue, timeout_s: float) -> PopStream:
         """Return the stream to the master of a queue. Raises `MiniMQError`."""
-        route = self._client.routes.known(queue.topic) or await self._client.routes.find(queue.topic)
+        routes, timeout_s = self._client.routes, min(timeout_s, self._client.timeout_s)
+        route = routes.known(queue.topic) or await routes.find(queue.topic, timeout_s)
         address = route.master_of(queue.broker_name)
         if address is None:
             raise Unavailable(f"broker {queue.broker_name} of queue {queue} has no master now")
         return self.stream(address)
-
-
-def _complete(future: Future[None] | asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -59,9 +59,9 @@ class Attendance:
                 await at_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
                 await asyncio.sleep(PAUSE_S)
 
-    async def find(self) -> str:
+    async def find(self, limit_s: float) -> str:
         """Return the address of the master. Raises `Unavailable`, and what finding a topic raises."""
-        return await self.master.find()
+        return await self.master.find(limit_s)
 
     def failed(self, address: str, error: MiniMQError) -> None:
         """Note that the broker is not attended."""
@@ -71,7 +71,7 @@ class Attendance:
         self._streams.changed()
         self.master.failed(address, error)
 
-    async def _attend(self, address: str) -> None:
+    async def _attend(self, address: str, _: float) -> None:
         events, self.address = self.events, address
         self._ended = ended = asyncio.get_running_loop().create_future()
         stream = self._streams.open(address, self._happened, ended)

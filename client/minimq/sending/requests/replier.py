@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from minimq.connection.at_master import RoutedMaster, answer_of, at_master
+from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
+from minimq.connection.loop_calls import answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import CorrelatedStream, Part
@@ -275,7 +276,9 @@ class _ReplyLine:
         self._replier.failed(self._broker_name, error)
         return error.retriable
 
-    async def _send(self, parts: Mapping[bytes, Sequence[PreparedReply]], address: str) -> attend_pb2.ReplyResponse:
+    async def _send(
+        self, parts: Mapping[bytes, Sequence[PreparedReply]], address: str, limit_s: float
+    ) -> attend_pb2.ReplyResponse:
         if self._stream is None or self._stream.ended or self._stream.address != address:
             self._stream = ReplyStream(self._replier.client.connection, address)
         items = [
@@ -290,7 +293,7 @@ class _ReplyLine:
         def make(request_id: int) -> attend_pb2.ReplyRequest:
             return attend_pb2.ReplyRequest(request_id=request_id, inboxes=items)
 
-        response: attend_pb2.ReplyResponse = await answer_of(partial(self._stream.request, make))
+        response: attend_pb2.ReplyResponse = await answer_of(partial(self._stream.request, make), limit_s)
         if response.HasField("failure"):
             raise from_failure(response.failure)
         return response

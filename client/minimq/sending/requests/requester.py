@@ -16,10 +16,10 @@ from google.protobuf.message import DecodeError
 from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_calls import Awaited
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import UserCall
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.receipt_future import Awaited
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
 from minimq.sending.requests.reply import Reply, decoded_reply
 from minimq.sending.selectors import Selector

@@ -9,17 +9,17 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
 from minimq.administration.masters import RegisteredMaster
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
-from minimq.connection.at_master import RoutedMaster, answer_of, at_master
+from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import LoopStep, in_turns
-from minimq.sending.append_stream import AppendStreams
+from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, Take, Turn, answer_of
+from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
@@ -55,6 +55,7 @@ _LOOK_S = 5.0
 #: Checks that run at the same time.
 _THREADS = 4
 
+T = TypeVar("T")
 #: Calls the check of the user with a message, wherever that runs; returns what it returns, raises what it raises.
 AskUser = Callable[[Message], Awaitable[Any]]
 #: Has a transaction ended; takes a topic of it and the name of its broker.
@@ -177,29 +178,24 @@ class CheckThreads:
     async def ask(self, message: Message) -> Any:
         """Return what the check returns for a message. Raises what it raises."""
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[Callable[[], Any]] = loop.create_future()
 
-        def call() -> None:
+        def call(take: Take[Future[Any]]) -> None:
             outcome: Future[Any] = Future()
             try:
                 outcome.set_result(self._check(message))
             except BaseException as error:  # noqa: BLE001 - it may raise anything
                 outcome.set_exception(error)
-            loop.call_soon_threadsafe(_resolve, answered, outcome.result)
+            loop.call_soon_threadsafe(take, outcome, None)
 
         self._turn += 1
-        self._threads[self._turn % _THREADS].run(call)
-        return (await answered)()
+        thread = self._threads[self._turn % _THREADS]
+        outcome: Future[Any] = await answer_of(lambda take: thread.run(partial(call, take)))
+        return outcome.result()
 
     def close(self, timeout_s: float) -> None:
         """End the threads after the calls that run; wait so long for each."""
         for thread in self._threads:
             thread.close(timeout_s)
-
-
-def _resolve(answered: asyncio.Future[Callable[[], Any]], outcome: Callable[[], Any]) -> None:
-    if not answered.done():  # the producer was closed meanwhile
-        answered.set_result(outcome)
 
 
 def first_message(topic: str, data: bytes) -> Message:
@@ -284,7 +280,7 @@ class TransactionalCore:
         self._timeout_s = options.send_timeout_s
         self._core = ProducerCore(nameserver, options, interceptors)
         self._client, self._transactor = self._core.client, self._core.transactor
-        self._streams = AppendStreams(self._client.connection)
+        self._streams = StreamsByAddress(self._client.connection, AppendStream)
         self._checks = CheckBack(self._client, group, self._transactor.producer_id, ask, self._end)
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
@@ -309,8 +305,10 @@ class TransactionalCore:
         intake = self._core.intake
         items: list[TransactionMessage] = []
         try:
-            async for message in in_turns(messages):
+            for message in messages:
                 items.append(intake.take(message, queue, selector))
+                if not len(items) % PER_TURN:
+                    await Turn()
             placed = await self._place(transaction, items)
         except BaseException as error:
             intake.not_sent(items, error)
@@ -319,7 +317,7 @@ class TransactionalCore:
             return
         transaction.at = transaction.at or placed.parts[0].part.queue  # from now on it may have something of it
         try:
-            await LoopStep(self._client, partial(self._stage_all, transaction, placed.parts))
+            await self._stage_all(transaction, placed.parts)
         except BaseException as error:  # if it is Ctrl-C, nobody knows what is stored
             transaction.fail(error if isinstance(error, MiniMQError) else None)
             intake.not_sent(items, error)
@@ -363,8 +361,7 @@ class TransactionalCore:
             batches=max(transaction.batches, 1),
         )
         try:
-            outcome = await LoopStep(self._client, partial(self._end, at.topic, at.broker_name, end))
-            transaction.check_ended(outcome)
+            transaction.check_ended(await self._end(at.topic, at.broker_name, end))
         except MiniMQError as error:
             if transaction.must_roll_back:
                 text = "producer: %s is not rolled back yet, its check decides error=%s"
@@ -377,31 +374,45 @@ class TransactionalCore:
                     f"({error.message}); its messages are stored, and the check of the producer group decides on them"
                 ) from None
 
-    # ---- on the event loop of the connection -----------------------------------------------------------
+    # ---- requests: in the steps of a caller, or on the event loop of the connection ---------------------
 
     async def _stage_all(self, transaction: HalfTransaction, parts: Sequence[EncodedPart]) -> None:
         half = Transaction(transaction.group, transaction.number, is_half=True)
-        if len(parts) == 1:  # which takes no task of its own
+
+        async def stage_at_once() -> None:
+            await asyncio.gather(*(self._stage(half, each) for each in parts))
+
+        if len(parts) == 1:  # which takes no task
             await self._stage(half, parts[0])
         else:
-            await asyncio.gather(*(self._stage(half, each) for each in parts))
+            await LoopStep(self._client, stage_at_once)
 
     async def _stage(self, half: Transaction, each: EncodedPart) -> None:
         queue = each.part.queue
         route = self._client.routes.known(queue.topic)
         key_queues = route.key_queues if route else 0
 
-        async def attempt(address: str) -> broker_pb2.AppendResult:
-            append = self._streams[address].append
-            return await answer_of(lambda take: append(queue, each.data, take, half, key_queues=key_queues))
+        def ask(address: str, take: Take[broker_pb2.AppendResult]) -> None:
+            self._streams[address].append(queue, each.data, take, half, key_queues=key_queues)
 
-        await at_master(RoutedMaster(self._client, queue.topic, queue.broker_name), attempt, self._timeout_s)
+        await self._answer(queue.topic, queue.broker_name, ask)
 
     async def _end(self, topic: str, broker_name: str, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
-        async def attempt(address: str) -> halves_pb2.HalfOutcome.ValueType:
-            return await (await self._transactor.stream(address)).end(end)
+        def ask(address: str, take: Take[broker_pb2.AtomicAppendResult]) -> None:
+            self._transactor.streams[address].append(broker_pb2.AtomicAppend(end=end), (), take)
 
-        return await at_master(RoutedMaster(self._client, topic, broker_name), attempt, self._timeout_s)
+        return (await self._answer(topic, broker_name, ask)).outcome
+
+    async def _answer(self, topic: str, broker_name: str, ask: Callable[[str, Take[T]], object]) -> T:
+        async def attempt(address: str, limit_s: float) -> T:
+            answer: T = await LoopRequest(self._client, partial(ask, address), limit_s)
+            return answer
+
+        async def pause(seconds: float) -> None:
+            await LoopStep(self._client, partial(asyncio.sleep, seconds))
+
+        master = RoutedMaster(self._client, topic, broker_name)
+        return await at_master(master, attempt, self._timeout_s, pause=pause)
 
     # ---- the end ------------------------------------------------------------------------------------
 

@@ -6,20 +6,17 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from minimq.connection.at_master import RoutedMaster, answer_of, at_master
+from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
-from minimq.connection.connection import Connection
-from minimq.connection.loop_calls import LoopStep, Turn, in_turns
+from minimq.connection.loop_calls import PER_TURN, LoopStep, Turn, answer_of
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.connection.stream import CorrelatedStream
-from minimq.connection.stream import Part as AnswerPart
+from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
 from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, encode_batch, new_producer_id
 from minimq.sending.producer_options import ProducerOptions
@@ -42,73 +39,12 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BYTES
-from minimq_common.wire.rpc import field_head, from_failure
-from minimq_proto.v1 import broker_pb2, halves_pb2
-
-_APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
-_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
-_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
-#: Appends that wait travel together up to that many, and that many bytes.
-_MOST = 64
-_MOST_BYTES = 256 << 10
+from minimq_proto.v1 import broker_pb2
 
 #: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
 _IN_DOUBT = (*IN_DOUBT, StaleSequence)
 #: To encode that much takes long, however small it becomes; a batch costs as much as some bytes more.
 _LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
-
-
-class AtomicStream(CorrelatedStream[tuple[bytes, ...], broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
-    """Sends atomic appends to one broker. On the event loop of the connection."""
-
-    def __init__(self, connection: Connection, address: str) -> None:
-        super().__init__(connection, address, lambda stub: stub.AppendAtomic, _parts, _joined)  # type: ignore[arg-type, return-value]
-
-    async def append(
-        self, batches: Sequence[tuple[MessageQueue, bytes]], progress: broker_pb2.AtomicProgress | None
-    ) -> broker_pb2.AtomicAppendResult:
-        """Have batches stored as a whole, with what a group has consumed."""
-        result = await self._result(broker_pb2.AtomicAppend(progress=progress), batches)
-        if len(result.batches) != len(batches):
-            raise InternalError(f"broker {self.address} answered about other batches")
-        return result
-
-    async def end(self, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
-        """End a transaction with half messages; return the outcome that stands."""
-        return (await self._result(broker_pb2.AtomicAppend(end=end))).outcome
-
-    async def _result(
-        self, append: broker_pb2.AtomicAppend, batches: Sequence[tuple[MessageQueue, bytes]] = ()
-    ) -> broker_pb2.AtomicAppendResult:
-        def request(request_id: int) -> tuple[bytes, ...]:
-            append.request_id = request_id
-            pieces = [append.SerializeToString()]
-            for queue, data in batches:
-                batch = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id)
-                about = batch.SerializeToString()
-                head = field_head(_BATCH, len(data))
-                pieces += [field_head(_BATCHES, len(about) + len(head) + len(data)), about, head, data]
-            return field_head(_APPENDS, sum(map(len, pieces))), *pieces
-
-        result: broker_pb2.AtomicAppendResult = await answer_of(partial(self.request, request))
-        if result.HasField("failure"):
-            raise from_failure(result.failure)
-        return result
-
-
-def _joined(request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
-    pieces, size = [*request], sum(map(len, request))
-    for _ in range(_MOST - 1):
-        other = others[0] if others else None
-        if other is None or (size := size + sum(map(len, other))) > _MOST_BYTES:
-            break
-        others.popleft()
-        pieces += other
-    return tuple(pieces)
-
-
-def _parts(response: broker_pb2.AtomicAppendResponse) -> Iterable[AnswerPart[broker_pb2.AtomicAppendResult]]:
-    return (AnswerPart(result.request_id, result) for result in response.results)
 
 
 def is_in_doubt(error: MiniMQError) -> bool:
@@ -136,7 +72,9 @@ class Batcher:
         """Return the batches of messages, each with its queue; those of a queue and message group keep their order."""
         parts: list[Part] = []
         filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
-        async for index, (item, queue) in in_turns(enumerate(zip(items, queues, strict=True))):
+        for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+            if index and not index % PER_TURN:
+                await Turn()
             group = item.message.message_group
             part, size = filling.get((queue, group), (None, 0))
             if part is None or len(part.indices) >= self._most or size + item.size > self._most_bytes:
@@ -211,8 +149,8 @@ class Transactor:
         #: The first number of each transaction whose outcome is not known, ascending.
         self._open: dict[int, None] = {}
         self._turn = random.randrange(1 << 16)
-        #: By address; on the event loop of the connection.
-        self._streams: dict[str, AtomicStream] = {}
+        #: On the event loop of the connection.
+        self.streams = StreamsByAddress(client.connection, AtomicStream)
 
     def count(self, *, committed: int = 0, rolled_back: int = 0, failed: int = 0, messages: int = 0) -> None:
         """Count transactions that have ended."""
@@ -256,12 +194,18 @@ class Transactor:
     ) -> PlacedMessages:
         """Choose the broker of messages, which has all topics, and encode them; `settled` follows."""
         made: dict[str, bool] = {}  # whether a topic may be made: a FIFO topic is not
-        async for item in in_turns(messages):
+        for number, item in enumerate(messages, 1):
             made[item.message.topic] = item.message.message_group is None and made.get(item.message.topic, True)
+            if not number % PER_TURN:
+                await Turn()
         made |= {topic: made.get(topic, True) for topic in others}
         routes = {topic: await self._route(topic, make=make) for topic, make in made.items()}
         topics = {topic: queues_at(route) for topic, route in routes.items()}
-        fixed = [self._fixed(routes[item.message.topic], item) async for item in in_turns(messages)]
+        fixed: list[MessageQueue | None] = []
+        for item in messages:
+            fixed.append(self._fixed(routes[item.message.topic], item))
+            if not len(fixed) % PER_TURN:
+                await Turn()
         bound = bound_queue(fixed)
         try:
             names = brokers_of(topics, bound, at)
@@ -345,13 +289,14 @@ class Transactor:
         tries: list[str] = []
         is_sent = in_doubt = False
 
-        async def attempt(address: str) -> Sequence[broker_pb2.AppendResult]:
+        async def attempt(address: str, limit_s: float) -> Sequence[broker_pb2.AppendResult]:
             nonlocal is_sent
             is_sent = False
             progress = source.progress() if source is not None else None
-            stream = await self.stream(address)
+            stream = await self._reach(address, limit_s)
             is_sent = True
-            result = await stream.append(batches, progress)
+            append = partial(stream.append, broker_pb2.AtomicAppend(progress=progress), batches)
+            result: broker_pb2.AtomicAppendResult = await answer_of(append, limit_s)
             if source is not None:
                 source.answered(None)
             return result.batches
@@ -380,16 +325,12 @@ class Transactor:
                 raise
             raise _failed(error, tries, in_doubt=in_doubt) from None
 
-    async def stream(self, address: str) -> AtomicStream:
+    async def _reach(self, address: str, limit_s: float) -> AtomicStream:
         """Return the stream to a broker, once that is known to answer."""
-        stream = self._streams.get(address)
-        if stream is None or stream.ended:
-            calls = self._client.connection.brokers
-            await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), self._client.timeout_s)
-            stream = self._streams.get(address)  # of another transaction, meanwhile
-            if stream is None or stream.ended:
-                stream = self._streams[address] = AtomicStream(self._client.connection, address)
-        return stream
+        if address not in self.streams:
+            calls, timeout_s = self._client.connection.brokers, min(limit_s, self._client.timeout_s)
+            await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), timeout_s)
+        return self.streams[address]
 
     async def _look_again(self, topics: Collection[str]) -> None:
         await asyncio.sleep(PAUSE_S)
@@ -399,12 +340,7 @@ class Transactor:
 
     def close(self) -> None:
         """End all streams."""
-        self._client.connection.call_soon(self._close)
-
-    def _close(self) -> None:
-        for stream in self._streams.values():
-            stream.fail(Closed("the producer was closed before the transaction was acknowledged: it may be stored"))
-        self._streams.clear()
+        self._client.connection.call_soon(self.streams.close)
 
 
 def _check_size(parts: Sequence[EncodedPart]) -> None:
@@ -429,6 +365,8 @@ def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> Send
 def _receipts(
     placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult], producer_id: int
 ) -> list[StoredBatch]:
+    if len(answers) != len(placed.parts):
+        raise InternalError(f"broker {placed.broker_name} answered about other batches")
     found: list[StoredBatch] = []
     for each, answer in zip(placed.parts, answers, strict=True):
         part = each.part
