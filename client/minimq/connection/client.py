@@ -56,6 +56,7 @@ class ClusterClient:
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the event loop of the connection and return its result."""
+        self.check_open()
         call = LoopCall(self, make)
         try:
             return LoopRequest(self, call.begin).wait()
@@ -65,6 +66,7 @@ class ClusterClient:
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
         """Like `wait`, for a task of another loop. A call outlives the cancelled task unless `cancels` is set."""
+        self.check_open()
         call = LoopCall(self, make)
         try:
             return await LoopRequest(self, call.begin).result()

@@ -167,8 +167,7 @@ class LoopRequest(NamedTuple, Generic[T]):
         return await answer_of(lambda take: self._begin(partial(loop.call, take)), self.limit_s)
 
     def _begin(self, take: Take[T]) -> None:
-        self.client.check_open()
-        if not self.client.connection.call_soon(_ask, self.ask, take):
+        if self.client.is_closed or not self.client.connection.call_soon(_ask, self.ask, take):
             raise Closed(CLOSED)
 
 

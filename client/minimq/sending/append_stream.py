@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from minimq.connection.connection import Connection
-from minimq.connection.loop_calls import Take
 from minimq.connection.stream import CorrelatedStream
 from minimq.sending.due_times import DueTime
 from minimq.sending.transactions.decisions import Transaction
@@ -19,6 +18,8 @@ from minimq_proto.v1 import broker_pb2
 
 Response = TypeVar("Response")
 Result = TypeVar("Result")
+#: Told the result, or the error.
+Answer = Callable[[Result | None, MiniMQError | None], object]
 
 _BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
 _JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
@@ -43,7 +44,7 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
         self._tell_end = on_end
         super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: (), self._joined)
 
-    def _send(self, request_id: int, pieces: Sequence[bytes], answer: Take[Result]) -> None:
+    def _send(self, request_id: int, pieces: Sequence[bytes], answer: Answer[Result]) -> None:
         """Send a request; `answer` is called once, unless this raises."""
         if self.failure is not None:
             raise self.failure
@@ -87,7 +88,7 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         self,
         queue: MessageQueue,
         data: bytes,
-        answer: Take[broker_pb2.AppendResult],
+        answer: Answer[broker_pb2.AppendResult],
         transaction: Transaction | None = None,
         due: DueTime | None = None,
         key_queues: int = 0,
@@ -130,7 +131,7 @@ class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.Atomi
         self,
         made: broker_pb2.AtomicAppend,
         batches: Sequence[tuple[MessageQueue, bytes]],
-        answer: Take[broker_pb2.AtomicAppendResult],
+        answer: Answer[broker_pb2.AtomicAppendResult],
     ) -> None:
         """Send an append with batches, which are stored as a whole; `answer` is called once, unless this raises."""
         made.request_id = next(self._ids)

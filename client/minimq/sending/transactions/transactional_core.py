@@ -19,6 +19,7 @@ from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, Take, Turn, answer_of
+from minimq.connection.loop_thread import CLOSED
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.interceptor import SendInterceptor
@@ -285,7 +286,9 @@ class TransactionalCore:
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
         """Return a new transaction. Raises `InvalidArgument`, and `Closed` in a fork."""
-        self._client.check_open()
+        self._client.connection.process.check_fork()
+        if self._client.is_closed:
+            raise Closed(CLOSED)
         if isinstance(topics, str):
             raise InvalidArgument(f"topics is {topics!r}: give a sequence of names")
         transaction = HalfTransaction(self.group, tuple(map(check_topic, topics)))
@@ -361,6 +364,7 @@ class TransactionalCore:
             batches=max(transaction.batches, 1),
         )
         try:
+            self._core.check_process()
             transaction.check_ended(await self._end(at.topic, at.broker_name, end))
         except MiniMQError as error:
             if transaction.must_roll_back:
