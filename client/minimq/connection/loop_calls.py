@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 from minimq.connection.loop_thread import CLOSED, GatheredCalls
 from minimq.transport.home_process import check_may_wait, loop_threads
@@ -49,7 +49,7 @@ class Awaited(Generic[T]):
         if not self._arrived.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
             raise TimeoutError
         if self._error is None:
-            return cast("T", self._value)
+            return self._value  # type: ignore[return-value]
         try:
             raise self._error
         finally:
@@ -59,7 +59,7 @@ class Awaited(Generic[T]):
 class LoopCall(Generic[T]):
     """A coroutine of a client on the event loop of its connection, which reports its end to whoever asked for it.
 
-    Ctrl-C may come anywhere in a thread that waits. So it shares no lock with the loop, as it would with a
+    Ctrl-C may come anywhere in a thread that waits. So no lock is held in turns with the loop, as in a
     `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.
     """
 
@@ -167,7 +167,7 @@ class LoopRequest(NamedTuple, Generic[T]):
         return await answer_of(lambda take: self._begin(partial(loop.call, take)), self.limit_s)
 
     def _begin(self, take: Take[T]) -> None:
-        if self.client.is_closed or not self.client.connection.call_soon(_ask, self.ask, take):
+        if not self.client.connection.call_soon(_ask, self.ask, take):
             raise Closed(CLOSED)
 
 
@@ -199,7 +199,7 @@ def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseE
     if error is not None:
         future.set_exception(error)
     else:
-        future.set_result(cast("T", value))
+        future.set_result(value)  # type: ignore[arg-type]
 
 
 #: So many messages are handled in one `Turn`.

@@ -33,7 +33,7 @@ class Brokers:
         self._waiting: list[tuple[str, list[int], Answered]] = []
         self._answering: set[str] = set()
 
-    async def stream_of(self, queue: MessageQueue, _: float) -> Any:
+    async def stream_of(self, queue: MessageQueue, timeout_s: float) -> Any:
         return SimpleNamespace(settle=partial(self._settle, queue.broker_name))
 
     def _settle(self, name: str, _: SettleKey, spans: Sequence[Span], answered: Answered) -> None:

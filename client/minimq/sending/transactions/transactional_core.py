@@ -408,15 +408,12 @@ class TransactionalCore:
         return (await self._answer(topic, broker_name, ask)).outcome
 
     async def _answer(self, topic: str, broker_name: str, ask: Callable[[str, Take[T]], object]) -> T:
-        async def attempt(address: str, limit_s: float) -> T:
-            answer: T = await LoopRequest(self._client, partial(ask, address), limit_s)
-            return answer
-
-        async def pause(seconds: float) -> None:
-            await LoopStep(self._client, partial(asyncio.sleep, seconds))
-
-        master = RoutedMaster(self._client, topic, broker_name)
-        return await at_master(master, attempt, self._timeout_s, pause=pause)
+        return await at_master(
+            RoutedMaster(self._client, topic, broker_name),
+            lambda address, limit_s: LoopRequest(self._client, partial(ask, address), limit_s),
+            self._timeout_s,
+            pause=lambda seconds: LoopStep(self._client, partial(asyncio.sleep, seconds)),
+        )
 
     # ---- the end ------------------------------------------------------------------------------------
 
