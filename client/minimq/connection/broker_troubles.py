@@ -78,7 +78,7 @@ class BrokerTroubles:
         """Forget what is over."""
         for address in [*self.known]:
             if self.trouble(address, now) is None:
-                del self.known[address]
+                self.known.pop(address, None)  # another thread may have found that, too
 
     def _avoid(self, address: str, reason: str, now: float, until: float) -> None:
         known = self.trouble(address, now)

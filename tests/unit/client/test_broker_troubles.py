@@ -51,6 +51,19 @@ def test_the_server_may_ask_for_more_time_but_not_for_less() -> None:
     assert (until(troubles, "a", 0.0), until(troubles, "b", 0.0)) == (ERROR_S, 12.5)
 
 
+def test_two_threads_may_forget_the_same_trouble_at_once() -> None:
+    class Shared(BrokerTroubles):
+        def trouble(self, address: str, now: float) -> Trouble | None:
+            if (known := super().trouble(address, now)) is None:
+                self.known.pop(address, None)  # as another thread does just then
+            return known
+
+    troubles = Shared()
+    troubles.measured("a", 1.0, 0.0)
+    troubles.failed("b", Unavailable("gone"), 0.0, 60.0)
+    assert [*troubles.known] == ["b"]
+
+
 def test_an_error_that_says_nothing_against_the_broker_and_a_stream_that_ended_are_no_trouble() -> None:
     troubles = BrokerTroubles()
     troubles.failed("a", NoPermission("not now"), 9.0, 0.0)
