@@ -66,7 +66,7 @@ async def at_master(
     again: Callable[[str, MiniMQError], bool] | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
-    """Return what an attempt returns, which is given the address of the master, and its share of the time.
+    """Return what an attempt returns, which is given the address of the master, and what is left of its time.
 
     `again` tells whether an error is worth another try, and may raise another one. It runs where its parts do: on the
     event loop of the connection, or in the steps of a caller, who gives a `pause` of his own.
@@ -74,10 +74,11 @@ async def at_master(
     schedule = RetrySchedule(timeout_s, true_time())
     while True:
         address = ""
-        limit_s = schedule.try_s(true_time())
+        begun_at = true_time()
+        limit_s = schedule.try_s(begun_at)
         try:
             address = await master.find(limit_s)
-            return await attempt(address, limit_s)
+            return await attempt(address, max(begun_at + limit_s - true_time(), 0.0))
         except MiniMQError as failure:
             error = failure
         except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import pytest
@@ -62,6 +63,23 @@ def test_a_master_that_hangs_has_only_a_share_of_the_time() -> None:
     broker = Broker(None, "stored")
     assert broker.run(12.0) == "stored"  # the first share is 2 s
     assert broker.failures == [("host-0", DeadlineExceeded)]
+
+
+def test_what_finding_a_master_takes_is_taken_from_its_share() -> None:
+    class Far(Broker):
+        left_s = math.nan
+
+        async def find(self, limit_s: float) -> str:
+            await asyncio.sleep(limit_s / 2)
+            return "host"
+
+        async def attempt(self, _: str, limit_s: float) -> str:
+            self.left_s = limit_s
+            return "stored"
+
+    broker = Far()
+    broker.run(1.2)  # the first share is 0.2 s
+    assert 0.0 <= broker.left_s < 0.15
 
 
 def test_an_answer_says_more_than_none() -> None:

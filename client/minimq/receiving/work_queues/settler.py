@@ -14,7 +14,7 @@ from typing import NamedTuple
 from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
-from minimq.connection.loop_thread import CLOSED
+from minimq.connection.loop_thread import CLOSED, true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
@@ -255,9 +255,10 @@ class Settler:
 
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
         """Settle messages of one delivery by a broker; return the handles that do not count any more."""
+        until = true_time() + left_s
         try:
             stream = await self.stream_of(queue, left_s)
-            expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), left_s)
+            expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), until - true_time())
         except MiniMQError as failure:
             error = failure
         except TimeoutError:

@@ -15,6 +15,7 @@ from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import PER_TURN, LoopStep, Turn, answer_of
+from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
@@ -292,11 +293,12 @@ class Transactor:
         async def attempt(address: str, limit_s: float) -> Sequence[broker_pb2.AppendResult]:
             nonlocal is_sent
             is_sent = False
+            until = true_time() + limit_s
             progress = source.progress() if source is not None else None
             stream = await self._reach(address, limit_s)
             is_sent = True
             append = partial(stream.append, broker_pb2.AtomicAppend(progress=progress), batches)
-            result: broker_pb2.AtomicAppendResult = await answer_of(append, limit_s)
+            result: broker_pb2.AtomicAppendResult = await answer_of(append, until - true_time())
             if source is not None:
                 source.answered(None)
             return result.batches
