@@ -14,6 +14,7 @@ from minimq import (
     ROLLBACK,
     UNKNOWN,
     Admin,
+    Cluster,
     LocalCluster,
     Message,
     MessageQueue,
@@ -286,6 +287,17 @@ def test_streams_to_several_brokers_end_with_the_producer_however_soon_each_has_
     assert len(set(closed)) == len(cluster.brokers)
     with pytest.raises(Closed):
         in_a_block(producer, Message(topic, b"x"))
+
+
+def test_who_sends_after_the_end_of_the_producer_hears_of_that_alone(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
+    with Cluster(cluster.nameserver) as shared:
+        with TransactionalProducer(shared, group=new_name(), check=never) as producer:
+            transaction = producer.transaction()
+            in_a_block(producer, Message(topic, b"x"))
+        with pytest.raises(Closed, match=r"^the client was closed$"), transaction:
+            transaction.send(Message(topic, b"late"))
 
 
 def test_wrong_use_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:

@@ -303,7 +303,7 @@ class TransactionalCore:
         selector: Selector | None,
     ) -> None:
         """Send half messages until they are on disk."""
-        self._core.check_process()
+        self._client.check_open()
         transaction.check_open()
         intake = self._core.intake
         items: list[TransactionMessage] = []
@@ -364,7 +364,7 @@ class TransactionalCore:
             batches=max(transaction.batches, 1),
         )
         try:
-            self._core.check_process()
+            self._client.check_open()
             transaction.check_ended(await self._end(at.topic, at.broker_name, end))
         except MiniMQError as error:
             if transaction.must_roll_back:
