@@ -67,7 +67,7 @@ class JsonApi:
                 failure = failure_of(error)
                 if not isinstance(error, MiniMQError):
                     _log.exception("the operation %s has failed", operation.name)
-                if operation.plan is not None and not log.has_begun:
+                if not operation.reads and not log.has_begun:
                     log.refused(failure.message)
                 return json_answer(failure.as_json(), failure.status)
 
@@ -81,7 +81,7 @@ class JsonApi:
         visitor, given = request.state.visitor, operation.given(**values)
         loop, shared = asyncio.get_running_loop(), self._console
         answer = functools.partial(self._answer_now, operation, visitor, given, log, dry_run=dry_run, yes=yes)
-        if operation.plan is None or dry_run:
+        if operation.reads or dry_run:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
                 return await loop.run_in_executor(shared.gathering, answer)
         async with _place_of(self._changes, MOST_UNDER_WAY):
@@ -90,7 +90,7 @@ class JsonApi:
     def _answer_now(
         self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog, *, dry_run: bool, yes: bool
     ) -> object:
-        if operation.plan is not None:
+        if not operation.reads:
             check_rights(self._console, visitor, needs_of(operation, given))
         admin: Admin = visitor.observer.changer
         plan = operation.planned(admin, given)
@@ -102,7 +102,7 @@ class JsonApi:
             raise InvalidArgument(
                 f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
             )
-        log.has_begun = plan is not None
+        log.has_begun = not operation.reads
         try:
             view = operation.view(admin, given, operation.run(admin, given), plan)
         except Exception as error:
@@ -158,7 +158,7 @@ def _path(operation: Operation) -> str:
 
 
 def _parameters(operation: Operation) -> list[Parameter]:
-    switches = (*([_DRY_RUN] if operation.plan is not None else ()), *([_YES] if operation.asks else ()))
+    switches = (*([] if operation.reads else [_DRY_RUN]), *([_YES] if operation.asks else ()))
     return [each for each in (*operation.shown, *switches) if not each.about.is_local]
 
 

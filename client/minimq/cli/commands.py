@@ -89,7 +89,7 @@ def _params(operation: Operation) -> list[click.Parameter]:
     for param in params:
         if isinstance(param, click.Option):
             param.help = operation.with_flags(param.help or "")
-    if operation.plan is not None:
+    if not operation.reads:
         params.append(Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."))
     if operation.asks:
         params.append(Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
@@ -129,7 +129,7 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
             view = replace(view, notes=[each for each in view.notes if each not in warnings])
             if clears:
                 click.clear()
-            show(view, output, notes_first=operation.plan is None)
+            show(view, output, notes_first=operation.reads)
     except InvalidArgument as error:
         raise error.with_message(_with_flags(operation, error.message)) from None
     if not view.is_complete:

@@ -214,12 +214,14 @@ class AccessOperations(Operations):
 
     @Operation(
         "user list",
+        reads=True,
         view=_view_users,
         has_folder=True,
         text="List the users with their keys, roles and rules. Keys are shown by their ids; they are not stored.",
     )
     @Operation(
         "access show",
+        reads=True,
         example="access show > access.toml",
         view=_view_document,
         has_folder=True,
@@ -253,7 +255,7 @@ class AccessOperations(Operations):
                 self._wait_until_in_force(later, give_up)
             return later
 
-    @Operation("can", example="can alice write topic orders", view=_view_decision, has_folder=True)
+    @Operation("can", reads=True, example="can alice write topic orders", view=_view_decision, has_folder=True)
     def can(
         self,
         user: Annotated[str, Param(complete="users")],
@@ -306,6 +308,7 @@ class AccessOperations(Operations):
 
     @Operation(
         "access credentials",
+        reads=True,
         example="access credentials --token-file /var/run/secrets/minimq/token > token.minimq",
         view=_view_text,
         has_folder=True,
@@ -334,7 +337,7 @@ class AccessOperations(Operations):
             )
         return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, bearer), about)
 
-    @Operation("access status", view=_view_status)
+    @Operation("access status", reads=True, view=_view_status)
     def access_status(self) -> list[AccessStatus]:
         """Show the version of users and rules in force at each server.
 

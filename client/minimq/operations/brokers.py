@@ -230,7 +230,7 @@ class BrokerOperations(Operations):
         """Return the brokers that any of the name servers knows, sorted. Raises `Unavailable` if none answers."""
         return self._masters.brokers()
 
-    @Operation("cluster status", example="cluster status --output json", view=_view_status)
+    @Operation("cluster status", reads=True, example="cluster status --output json", view=_view_status)
     def broker_status(self) -> list[BrokerStatus]:
         """Show the status of each broker, also of those that are away.
 
@@ -316,7 +316,7 @@ class BrokerOperations(Operations):
         check_broker(broker_name)
         return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
 
-    @Operation("cluster conflicts", view=_view_conflicts)
+    @Operation("cluster conflicts", reads=True, view=_view_conflicts)
     def conflicts(self) -> list[ConflictReport]:
         """Show brokers that claim the place of another.
 

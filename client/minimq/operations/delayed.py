@@ -110,7 +110,9 @@ def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan 
 class DelayedOperations(Operations):
     """Lists and recalls delayed messages; users have it as `Admin`."""
 
-    @Operation("delayed list", example="delayed list --topic reminders --before 2026-12-24T18:00Z", view=_view_list)
+    @Operation(
+        "delayed list", reads=True, example="delayed list --topic reminders --before 2026-12-24T18:00Z", view=_view_list
+    )
     def _list_delayed(
         self,
         *,

@@ -276,7 +276,7 @@ class GroupOperations(GroupChanges):
             log.warning("admin: groups unknown broker=%s reason=%s", broker, error)
         return names
 
-    @Operation("group list", view=_view_groups)
+    @Operation("group list", reads=True, view=_view_groups)
     def describe_groups(self) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 
@@ -295,6 +295,7 @@ class GroupOperations(GroupChanges):
 
     @Operation(
         "group describe",
+        reads=True,
         example="group describe billing",
         view=_view_description,
         flags=[flag("all_queues", f"Show all queues, not only the {_FEW} most important ones.", "--queues")],

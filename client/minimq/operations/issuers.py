@@ -96,7 +96,7 @@ def _view_applied(_admin: Admin, _given: Given, later: AccessDocument, _plan: Pl
 class IssuerOperations(AccessOperations):
     """Lists and changes the issuers of tokens; a part of `Admin`."""
 
-    @Operation("access issuer list", view=_view_issuers, has_folder=True)
+    @Operation("access issuer list", reads=True, view=_view_issuers, has_folder=True)
     def issuers(self) -> dict[str, Issuer]:
         """List the identity providers whose tokens are accepted. Raises as `access`."""
         return dict(sorted(self.access().known_issuers.items()))

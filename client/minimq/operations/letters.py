@@ -253,7 +253,7 @@ class LetterOperations(Operations):
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)
 
-    @Operation("dlq list", example="dlq list billing --output json", view=_view_counts)
+    @Operation("dlq list", reads=True, example="dlq list billing --output json", view=_view_counts)
     def count_dead_letters(
         self,
         group: Annotated[str | None, _ANY_GROUP] = None,

@@ -218,7 +218,7 @@ def _not_looked_at(found: FoundMessages | MessageTrace) -> list[str]:
 class MessageOperations(Operations):
     """Shows single messages, and finds them; users have it as `Admin`. Nothing is committed, and no group is needed."""
 
-    @Operation("message view", example="message view orders/broker-a/3@10423", view=_view_message)
+    @Operation("message view", reads=True, example="message view orders/broker-a/3@10423", view=_view_message)
     def message_at(self, address: str | MessageAddress) -> ReceivedMessage:
         """Show the message that is stored at an address.
 
@@ -246,6 +246,7 @@ class MessageOperations(Operations):
 
     @Operation(
         "message find",
+        reads=True,
         example="message find orders --key 4711 --since -7d --until -6d",
         view=_view_found,
         abouts=_RANGE,
@@ -293,6 +294,7 @@ class MessageOperations(Operations):
 
     @Operation(
         "message trace",
+        reads=True,
         example="message trace orders/broker-a/3@10423",
         view=_view_trace,
         abouts={**dict.fromkeys(_RANGE, HIDDEN), "since": _SINCE},

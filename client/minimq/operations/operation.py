@@ -304,11 +304,12 @@ class Operation:
     name: str
     _: KW_ONLY
     view: Callable[[Admin, Given, Any, Plan | None], View]
+    #: It changes nothing. Whatever does not say so takes rights, is planned before it runs, and is in the audit log.
+    reads: bool = False
     #: A command without `minimq`, if it is more than the name.
     example: str = ""
     needs: Callable[[Given], Sequence[Need]] | None = None
-    #: Returns what would change, or raises what makes it impossible. Every operation that changes something has one;
-    #: every face calls `planned` before it runs.
+    #: Returns what would change, or raises what makes it impossible. Every face calls `planned` before it runs.
     plan: Callable[[Admin, Given], Plan] | None = None
     #: The question before what may lose or expose something, with parameters in braces: "Delete topic {name}?"
     asks: str = ""
@@ -329,6 +330,9 @@ class Operation:
 
     def __call__(self, function: Callable[Concatenate[Any, P], T] | Method[P, T, T]) -> Method[P, T, T]:
         """Declare a method; it may be several operations."""
+        facts = (self.needs, self.plan, self.asks, self.forms)
+        if any(facts) if self.reads else not all(facts[:2]):
+            raise TypeError(f"{self.name}: give needs and plan; or reads=True, and no needs, plan, asks or forms")
         declared: Any = function
         setattr(function, _OPERATIONS, [replace(self, function=declared), *getattr(function, _OPERATIONS, [])])
         return method(declared)
@@ -368,12 +372,8 @@ class Operation:
     @property
     def shown(self) -> list[Parameter]:
         """The parameters that commands and forms have."""
-        faceless = [
-            each.name
-            for each in self.parameters
-            if each.about.is_hidden or each.about.progress or each.about.is_collected
-        ]
-        own = [each for each in self.parameters if each.name not in faceless]
+        abouts = [(each, each.about) for each in self.parameters]
+        own = [each for each, about in abouts if not (about.is_hidden or about.progress or about.is_collected)]
         return [each for each in (*own, *self.flags) if each.name not in self.fixed]
 
     def given(self, **values: Any) -> Given:
@@ -383,7 +383,7 @@ class Operation:
 
     def planned(self, admin: Admin, given: Given) -> Plan | None:
         """Return what it would change; None if it changes nothing. Raises what makes it impossible."""
-        return None if self.plan is None else self.plan(admin, given)
+        return None if self.reads or self.plan is None else self.plan(admin, given)
 
     def question(self, given: Given, plan: Plan | None) -> str:
         """Return what is asked before it is done; empty if nobody is asked."""

@@ -158,6 +158,7 @@ class TopicOperations(TopicChanges):
 
     @Operation(
         "topic list",
+        reads=True,
         example="topic list --output json",
         view=_view_list,
         flags=[flag("with_own", "Include the topics that minimq creates itself, whose names begin with %.", "--all")],
@@ -171,7 +172,7 @@ class TopicOperations(TopicChanges):
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
 
-    @Operation("topic describe", example="topic describe orders", view=_view_description)
+    @Operation("topic describe", reads=True, example="topic describe orders", view=_view_description)
     def describe_topic(self, name: values.TopicName) -> TopicDescription:
         """Show the settings of a topic, and the offsets of each queue.
 
@@ -219,7 +220,7 @@ class TopicOperations(TopicChanges):
                 found.append(topic_from_wire(name, told, gone, unanswered))
         return found
 
-    @Operation("route", example="route orders", view=_view_route)
+    @Operation("route", reads=True, example="route orders", view=_view_route)
     def route(self, topic: values.TopicName) -> TopicRoute:
         """Show the brokers of a topic, as clients see them. It also tells which of them are away.
 

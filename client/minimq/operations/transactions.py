@@ -140,7 +140,7 @@ def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operatio
 class TransactionOperations(Operations):
     """Lists transactions with half messages, and ends them by hand; users have it as `Admin`."""
 
-    @Operation("transaction list", example="transaction list --group shop --undecided", view=_view_list)
+    @Operation("transaction list", reads=True, example="transaction list --group shop --undecided", view=_view_list)
     def list_transactions(
         self,
         group: Annotated[str | None, values.ProducerGroup] = None,

@@ -10,7 +10,17 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.cli.commands import command_of
-from minimq.operations.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of, read
+from minimq.operations.operation import (
+    HIDDEN,
+    Operation,
+    Operations,
+    Param,
+    Parameter,
+    flag,
+    operations_of,
+    read,
+    right,
+)
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -34,9 +44,16 @@ def view(_admin: Any, _given: Any, result: object, _plan: Plan | None) -> View:
     return View(json=result)
 
 
+RIGHT = right("manage cluster")
+
+
+def opening(_admin: Any, _given: Any) -> Plan:
+    return Plan(sentences=["Opens."])
+
+
 class Doors(Operations):
-    @Operation("door close", example="door close a", view=view, fixed={"shut": True}, flags=[flag("loud", "Loudly.")])
-    @Operation("door open", example="door open a", view=view, plan=lambda *_: Plan(sentences=["Opens."]))
+    @Operation("door close", reads=True, view=view, fixed={"shut": True}, flags=[flag("loud", "Loudly.")])
+    @Operation("door open", needs=RIGHT, plan=opening, view=view)
     def move(
         self,
         name: str,
@@ -132,14 +149,25 @@ def test_a_command_has_an_option_for_each_parameter() -> None:
     assert "--dry-run" not in [each.opts[0] for each in closed.params]
 
 
-def test_each_operation_of_admin_is_documented_and_plans_what_it_changes() -> None:
+@for_each("given", [{}, {"needs": RIGHT}, {"plan": opening}])
+def test_what_changes_something_is_not_declared_without_its_rights_and_its_plan(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="door lock: give needs and plan"):
+        Operation("door lock", view=view, **given)(lambda _self: None)
+
+
+@for_each("more", [{"needs": RIGHT}, {"plan": opening}, {"asks": "Really?"}])
+def test_what_reads_has_nothing_of_a_change(more: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match="door see: give needs and plan; or reads=True, and no needs"):
+        Operation("door see", reads=True, view=view, **more)(lambda _self: None)
+
+
+def test_each_operation_of_admin_is_documented() -> None:
     found = operations_of(Admin)
     assert len({each.name for each in found}) == len(found)
     for each in found:
         assert each.summary.endswith("."), each.name
         assert [parameter.name for parameter in each.shown if not parameter.help] == [], each.name
         assert (each.example or each.name).startswith(each.name), each.name
-        assert each.plan is not None or not (each.needs or each.asks or each.forms), each.name
 
 
 def test_what_may_lose_or_expose_something_asks() -> None:

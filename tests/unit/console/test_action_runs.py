@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from minimq.operations.operation import Form, Given, Operation, Param, operations_of
+from minimq.operations.operation import Form, Given, Operation, Param, operations_of, right
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
@@ -147,7 +147,8 @@ class Owner:
 
     @Operation(
         "thing change",
-        example="",
+        needs=right("manage cluster"),
+        plan=lambda *_: PLAN,
         view=lambda *_: View(json={}),
         forms=[
             Form(
