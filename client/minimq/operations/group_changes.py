@@ -109,6 +109,8 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
     is_ahead = any(offset > before.get(queue, offset) for queue, offset in after.items())
     sentences = [f"Group {group} goes on in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
     sentences += say_distances(after, before)
+    reset = {queue.broker_name for queue in after}
+    away = () if given.queues else [each for each in admin._masters.away(topic=topic) if each.broker_name not in reset]
     warnings = []
     if members:
         names = listing([each.client_id for each in members])
@@ -118,7 +120,12 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
     for each in () if described is None else described.away:
         warnings.append(f"Broker {each.broker_name} is away: its queues do not move.")
     return Plan(
-        sentences=sentences, warnings=warnings, rows=_reset_rows(after, before), table=_RESET, is_harmless=not is_ahead
+        sentences=sentences,
+        warnings=warnings,
+        rows=_reset_rows(after, before),
+        table=_RESET,
+        is_harmless=not is_ahead,
+        seen=away,
     )
 
 
@@ -129,26 +136,29 @@ def _reset_rows(after: Mapping[MessageQueue, int], before: Mapping[MessageQueue,
     ]
 
 
-def _view_reset(admin: Admin, given: Given, after: Mapping[MessageQueue, int], plan: Plan | None) -> View:
+def _view_reset(_admin: Admin, given: Given, after: Mapping[MessageQueue, int], plan: Plan) -> View:
     group, topic = given.group, given.topic
-    before = {(row["broker"], row["queue"]): row["before"] for row in (plan.rows if plan else ())}
+    before = {(row["broker"], row["queue"]): row["before"] for row in plan.rows}
     rows = [{**row, "before": before.get((row["broker"], row["queue"]))} for row in _reset_rows(after, {})]
     is_new = bool(before) and not any(each is not None for each in before.values()) and given.new
     said = f"group {group} continues from these offsets in topic {topic}"
     if is_new:
         said = f"group {group} is new: when it starts, it begins here in topic {topic}"
     reset = {queue.broker_name for queue in after}
-    away = () if given.queues else [each for each in admin.route(topic).away if each.broker_name not in reset]
+    away = [each for each in plan.seen if each.broker_name not in reset]
     return View(json=rows, lines=[f"{said}\n", Rows(_RESET, rows)], notes=left_out(away, "not reset"))
 
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
     name = check_group(given.group)
     admin._to_delete_group(name, force=given.force)
+    kept = dead_letter_topic(name)
+    is_kept = not given.dead_letters and kept in admin.list_topics()
+    told = f"; its dead letters are kept in topic {kept}" if is_kept else ""
     try:
         group = admin.describe_group(name)
     except GroupNotFound:
-        return Plan(sentences=[_say_rest(admin, given), "This cannot be taken back."])
+        return Plan(sentences=[_say_rest(admin, given), "This cannot be taken back."], seen=told)
     letters = count_of(group.dead_letters, "dead letter")
     topics = count_of(len({queue.queue.topic for queue in group.queues}), "topic")
     connected = f"{count_of(len(group.members), 'member')} connected: they start over."
@@ -161,6 +171,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
             "A group that uses the name later is a new one, and begins elsewhere. This cannot be taken back.",
         ],
         warnings=[connected] if group.members else [],
+        seen=told,
     )
 
 
@@ -179,11 +190,8 @@ def _say_rest(admin: Admin, given: Given) -> str:
     return f"Deletes the {' and '.join(left)} of group {name}; the group itself is deleted already."
 
 
-def _view_deletion(admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
-    kept = dead_letter_topic(given.group)
-    is_kept = kept in admin.list_topics()
-    told = f"; its dead letters are kept in topic {kept}" if is_kept else ""
-    return deletion_view("group", given.group, away, kept=told, unless=", if it knows the group")
+def _view_deletion(_admin: Admin, given: Given, away: Sequence[AwayBroker], plan: Plan) -> View:
+    return deletion_view("group", given.group, away, kept=plan.seen, unless=", if it knows the group")
 
 
 # ---- Operations -------------------------------------------------------------------------------------
@@ -377,11 +385,12 @@ class GroupChanges(Operations):
         """
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._to_delete_group(group, force=force)
+        away = self._masters.away()
         answers = self._masters.delete(f"group {group}", masters, lambda stub: stub.DeleteGroup, request, wait=wait)
         deleted = [broker for broker, answer in answers.items() if answer.deleted]
         if not deleted:
             raise group_not_found(group)
-        return tuple(each for each in self._masters.away() if each.broker_name not in deleted)
+        return tuple(each for each in away if each.broker_name not in deleted)
 
     def _to_delete_group(self, group: str, *, force: bool) -> dict[str, str]:
         """Return the masters that forget a group. Raises as `delete_group`."""

@@ -120,9 +120,9 @@ class _Found:
             given.until = moment(until_ms)
         elif given.until is None:
             given.until = moment(max(until_ms, now_ms + 1))
-        away = away_with_letters(admin, given.group)
+        self.away = away_with_letters(admin, given.group)
         #: What cannot be looked at.
-        self.missing = [*damage_notes(damages, f"not {done}"), *missing(away, {}, f"not {done}")]
+        self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.away, {}, f"not {done}")]
 
     @property
     def is_none(self) -> bool:
@@ -133,10 +133,19 @@ class _Found:
         said = count_of(self.topics.total(), "dead letter")
         return f"{said}, and others that could not be counted in time," if self.is_cut else said
 
+    def plan(self, sentences: Sequence[str], *, is_harmless: bool = False) -> Plan:
+        return Plan(
+            sentences=sentences,
+            warnings=self.missing,
+            is_harmless=is_harmless,
+            seen=self.away,
+            is_complete=not self.missing,
+        )
+
 
 def _nothing(given: Given, found: _Found) -> Plan:
     said = f"Group {given.group} has no such open dead letters: they were settled, or others are meant."
-    return Plan(sentences=[said], warnings=found.missing, is_complete=not found.missing, is_harmless=True)
+    return found.plan([said], is_harmless=True)
 
 
 def _plan_resend(admin: Admin, given: Given) -> Plan:
@@ -156,20 +165,18 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     if given.only_group:
         readers = f"Group {given.group} alone gets them."
     sentences.append(f"Each is resent once, and then open no more. {readers}")
-    return Plan(sentences=sentences, warnings=found.missing, is_complete=not found.missing)
+    return found.plan(sentences)
 
 
 def _plan_drop(admin: Admin, given: Given) -> Plan:
     found = _Found(admin, given, "dropped")
     if found.is_none:
         return _nothing(given, found)
-    return Plan(
-        sentences=[
+    return found.plan(
+        [
             f"Drops {found.total} of group {given.group}.",
             "They are shown and resent no more; brokers keep their bytes for a while. This cannot be taken back.",
-        ],
-        warnings=found.missing,
-        is_complete=not found.missing,
+        ]
     )
 
 
@@ -205,16 +212,13 @@ def _view_counts(admin: Admin, given: Given, counts: list[DeadLetterCount], _pla
     return View(json=rows, lines=[Rows(_COUNTS, rows)], notes=notes, is_complete=not given.collected)
 
 
-def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan | None], View]:
-    def view(admin: Admin, given: Given, count: int, _plan: Plan | None) -> View:
-        away = away_with_letters(admin, given.group)
-        if not count:
-            check_known(admin, given.group)
+def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
+    def view(_admin: Admin, given: Given, count: int, plan: Plan) -> View:
         return View(
             json={"group": given.group, done: count},
             lines=[f"{count_of(count, 'dead letter')} {done}"],
-            notes=[*damage_notes(given.collected, f"not {done}"), *missing(away, {}, f"not {done}")],
-            is_complete=not given.collected and not away,
+            notes=[*damage_notes(given.collected, f"not {done}"), *missing(plan.seen, {}, f"not {done}")],
+            is_complete=not (given.collected or plan.seen),
         )
 
     return view

@@ -303,7 +303,8 @@ class Operation:
     #: Of the command: a noun and a verb.
     name: str
     _: KW_ONLY
-    view: Callable[[Admin, Given, Any, Plan | None], View]
+    #: Returns what is shown. That of a change makes no call: it would fail after the change is made.
+    view: Callable[[Admin, Given, Any, Any], View]
     #: It changes nothing. Whatever does not say so takes rights, is planned before it runs, and is in the audit log.
     reads: bool = False
     #: A command without `minimq`, if it is more than the name.

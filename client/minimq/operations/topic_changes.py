@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from minimq.administration.descriptions import TopicDescription
 from minimq.administration.masters import raise_failures
@@ -29,7 +30,7 @@ from minimq.operations.topic_creation import (
     check_retention_bytes,
     retention_to_wire,
     say_retention,
-    settings_lines,
+    settings_line,
 )
 
 #: The fields of a request that change something.
@@ -74,7 +75,19 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
     if is_shorter:
         warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
     warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
-    return Plan(sentences=sentences, warnings=warnings, is_harmless=not (hidden or is_shorter))
+    changes: Mapping[str, Any] = {
+        "read_queues": given.read_queues if given.queues is None else given.queues,
+        "write_queues": given.write_queues if given.queues is None else given.queues,
+        "permission": given.permission,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    later = [replace(each, **changes) if each.broker_name in carriers else each for each in described.settings]
+    return Plan(
+        sentences=sentences,
+        warnings=warnings,
+        is_harmless=not (hidden or is_shorter),
+        seen=[settings_line(each.broker_name, each) for each in later],
+    )
 
 
 def _is_less(limit: float | None, now: Sequence[float | None]) -> bool:
@@ -121,10 +134,10 @@ def _say_taken(admin: Admin, described: TopicDescription, queues: int, hidden: i
     return said
 
 
-def _view_update(admin: Admin, given: Given, away: Sequence[AwayBroker], _plan: Plan | None) -> View:
+def _view_update(_admin: Admin, given: Given, away: Sequence[AwayBroker], plan: Plan) -> View:
     return View(
         json={"topic": given.name, "away": away_rows(away)},
-        lines=[f"topic {given.name} changed", *settings_lines(admin, given.name)],
+        lines=[f"topic {given.name} changed", *plan.seen],
         notes=left_out(away, "not changed"),
         is_complete=not away,
     )
@@ -235,6 +248,7 @@ class TopicChanges(TopicCreation):
         request = _update_request(Given(**locals()))
         has_steps = any(request.HasField(field) for field in _CHANGED)
         carriers = self._carriers(name, cluster, brokers, queues)
+        left_out = self._left_out(name, cluster, brokers, carriers)
         changed = carriers if has_steps else {}
         answers, failures = self._masters.call_all(changed, lambda stub: stub.UpdateTopic, request)
         failures = {broker: _with_remedy(error) for broker, error in failures.items()}
@@ -247,7 +261,7 @@ class TopicChanges(TopicCreation):
 
             ignored = tuple(request.ignored_groups)
             Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
-        return self._left_out(name, cluster, brokers, carriers)
+        return left_out
 
     def _carriers(
         self, topic: str, cluster: str | None, brokers: Sequence[str], queues: int | None = None

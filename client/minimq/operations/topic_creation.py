@@ -22,6 +22,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
+    from minimq.administration.descriptions import TopicSettings
 
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Answers that describe a topic.
@@ -51,21 +52,25 @@ def say_retention(seconds: float | None, size: int | None) -> list[str]:
     return said
 
 
-def settings_lines(admin: Admin, name: str) -> list[str]:
-    """Return a line for each broker of a topic."""
-    return [
-        f"  {data.broker_name}: {count_of(data.write_queues, 'write queue')}, "
-        f"{count_of(data.read_queues, 'read queue')}, {permission_name(data.permission)}"
-        for data in admin.route(name).queues
-    ]
+def settings_line(broker: str, settings: TopicSettings | broker_pb2.Topic) -> str:
+    """Return a line about a topic on a broker."""
+    return (
+        f"  {broker}: {count_of(settings.write_queues, 'write queue')}, "
+        f"{count_of(settings.read_queues, 'read queue')}, {permission_name(Permission(settings.permission))}"
+    )
 
 
 def _plan_creation(admin: Admin, given: Given) -> Plan:
-    names = sorted(admin._to_create(given)[2])
+    wanted, present, absent = admin._to_create(given)
+    topics = {**dict.fromkeys(absent, wanted), **{broker: each.topic for broker, each in present.items()}}
+    lines = [settings_line(*each) for each in sorted(topics.items(), key=lambda item: item[0])]
+    carriers = {each.broker_name for each in admin._masters.away(topic=given.name)}
+    gone = () if given.brokers else admin._masters.away(given.cluster)
+    away = [each for each in gone if each.broker_name not in carriers]
+    names = sorted(absent)
     if not names:
-        return Plan(sentences=[f"Topic {given.name} exists already: nothing changes."])
+        return Plan(sentences=[f"Topic {given.name} exists already: nothing changes."], seen=(lines, away))
     kind = "FIFO " if given.fifo else "compacted " if given.compaction else ""
-    away = [] if given.brokers else admin.away_brokers()
     return Plan(
         sentences=(
             f"Creates the {kind}topic {given.name} with {count_of(given.queues, 'queue')} on "
@@ -73,20 +78,16 @@ def _plan_creation(admin: Admin, given: Given) -> Plan:
             *say_retention(given.retention_s or None, given.retention_bytes or None),
         ),
         warnings=[f"Broker {each.broker_name} is away and does not get it." for each in away],
+        seen=(lines, away),
     )
 
 
-def _view_creation(admin: Admin, given: Given, is_new: bool, _plan: Plan | None) -> View:
-    carriers = {away.broker_name for away in admin.route(given.name).away}
-    lacking = [
-        away
-        for away in ([] if given.brokers else admin.away_brokers())
-        if given.cluster in (None, away.cluster) and away.broker_name not in carriers
-    ]
+def _view_creation(_admin: Admin, given: Given, is_new: bool, plan: Plan) -> View:
+    lines, lacking = plan.seen
     done = "created" if is_new else "exists already, unchanged"
     return View(
         json={"topic": given.name, "created": is_new, "away": away_rows(lacking)},
-        lines=[f"topic {given.name} {done}", *settings_lines(admin, given.name)],
+        lines=[f"topic {given.name} {done}", *lines],
         notes=left_out(lacking, "topic not created there"),
         is_complete=not lacking,
     )

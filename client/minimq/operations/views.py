@@ -50,6 +50,8 @@ class Plan:
     #: For `--dry-run --output json`; shown to people as well if there is a table.
     rows: Sequence[Mapping[str, object]] = ()
     table: Table | None = None
+    #: What the view says about the cluster as it was: it makes no call after a change.
+    seen: Any = None
     #: False if a part could not be looked at: a dry run ends with status 1.
     is_complete: bool = True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from dis import get_instructions
+from types import FunctionType
 from typing import Annotated, Any
 
 import pytest
@@ -23,6 +25,7 @@ from minimq.operations.operation import (
 )
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
+from minimq_console.produce import Sender
 from support.cases import for_each
 
 
@@ -168,6 +171,18 @@ def test_each_operation_of_admin_is_documented() -> None:
         assert each.summary.endswith("."), each.name
         assert [parameter.name for parameter in each.shown if not parameter.help] == [], each.name
         assert (each.example or each.name).startswith(each.name), each.name
+
+
+def test_the_view_of_a_change_makes_no_call() -> None:
+    """A call that fails after the change would tell that it has failed."""
+
+    def uses_admin(view: FunctionType) -> bool:
+        admin = view.__code__.co_varnames[0]
+        names = [each.argval for each in get_instructions(view)]
+        return any(admin in (each if isinstance(each, tuple) else (each,)) for each in names)
+
+    views: list[tuple[str, Any]] = [(each.name, each.view) for each in operations_of(Sender) if not each.reads]
+    assert [name for name, view in views if uses_admin(view)] == []
 
 
 def test_what_may_lose_or_expose_something_asks() -> None:
