@@ -131,7 +131,7 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
                 click.clear()
             show(view, output, notes_first=operation.reads)
     except InvalidArgument as error:
-        raise error.with_message(_with_flags(operation, error.message)) from None
+        raise error.with_message(with_flags(operation, error.message, typed)) from None
     if not view.is_complete:
         sys.exit(1)
 
@@ -178,18 +178,20 @@ def _content(path: Path) -> str:
         raise InvalidArgument(f"cannot read {path}: {error}") from None
 
 
-def _with_flags(operation: Operation, message: str) -> str:
-    """Return an error that names options instead of parameters."""
+def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> str:
+    """Return an error that names options instead of parameters; what was typed stays as it is."""
     own = [each for each in operation.shown if not (each.is_argument or each.about.made)]
     flags = {each.name: each.flag for each in (*own, *(part for each in own for part in each.parts))}
+    own_words = {text for each in typed.values() for text in (each if isinstance(each, tuple) else (each,))}
     lists_options = message.startswith("nothing to change: ")
 
     def shown(match: re.Match[str]) -> str:
         # A word such as "topic" or "since" names a parameter only where the sentence begins with it.
-        is_meant = lists_options or "_" in match[0] or match.start() == 0
+        is_meant = match.start() == 0 or ((lists_options or "_" in match[0]) and match[0] not in own_words)
         return flags.get(match[0], match[0]) if is_meant else match[0]
 
-    return re.sub(r"(?<![\w-])\w+(?![\w-])", shown, message)
+    # Quotes, which hold what was typed, are passed over as a whole.
+    return re.sub(r"""(?<!\S)(?:'(?:\\.|[^'\\])*'|"[^"]*"|\w+(?=[:;,.]?(?:\s|$)))""", shown, message)
 
 
 # ---- Parameters -------------------------------------------------------------------------------------
