@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -85,10 +86,27 @@ def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[No
                 to.unlink()
             raise
     except OSError as error:
-        reason = error.strerror
-        if isinstance(error, FileExistsError):  # and with it perhaps the only copy of a key that is in use
-            reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"
-        raise InvalidArgument(f"cannot write {to}: {reason}") from None
+        raise _refused(to, error) from None
+
+
+def check_file(to: Path, *, replaces: bool) -> None:
+    """Raise as `new_file_ready` if it could not write the file, and write nothing."""
+    try:
+        if not replaces and os.path.lexists(to):
+            raise FileExistsError
+        folder = to.resolve().parent
+        os.stat(f"{folder}/.")  # noqa: PTH116 - a Path drops the dot, which wants a folder
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _refused(to, error) from None
+
+
+def _refused(to: Path, error: OSError) -> InvalidArgument:
+    reason = error.strerror
+    if isinstance(error, FileExistsError):  # and with it perhaps the only copy of a key that is in use
+        reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"
+    return InvalidArgument(f"cannot write {to}: {reason}")
 
 
 def make_folder(path: Path) -> None:

@@ -99,7 +99,7 @@ class AccessChange(Operation):
 
         former = admin.access()
         rehearsal: Any = Rehearsal(former)
-        self.run(rehearsal, Given(**{**vars(given), "to": None}))
+        self.run(rehearsal, Given(**vars(given)))
         told = [f"planned: {each}" for each in changes(former, rehearsal.access())]
         is_loss = bool(told and self.asks and self.loses(given))
         told += ["Clients that lose a right or a key fail at once."] if is_loss else []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -24,6 +25,7 @@ from minimq_common.words import bytes_of, seconds_of
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
+    from minimq_common.security.certificates import Trust
 
 #: Maximum number of keys of a user: the one in use, and its replacement.
 _KEYS = 2
@@ -353,7 +355,6 @@ class UserOperations(IssuerOperations):
     ) -> str:
         """Change the document, and return the credentials, which were made before, and exist nowhere else."""
         from minimq.local.certificate_authority import issue_key
-        from minimq.local.secret_files import new_file_ready
 
         if lifetime_s is not None and not 0 < lifetime_s <= _LONGEST_S:
             raise InvalidArgument(f"lifetime_s is {lifetime_s:g}: it must be above 0, or be left out")
@@ -361,10 +362,7 @@ class UserOperations(IssuerOperations):
         # Before there is a file: it may be in the folder of secrets, which reads all files there.
         text, late = self.credentials_of(name, key), None
         path = None if to is None else Path(to)
-        replaces = replaces and path is not None and path.exists()
-        if path is not None and replaces:
-            text = _replacing(path, name, text, self.access())
-        with new_file_ready(path, text, replaces=replaces):
+        with self._file_ready(path, name, text, replaces=replaces and path is not None and path.exists()):
             try:
                 self.change_access(lambda document: edit(document, (key.id, stored)))
             except DeadlineExceeded as error:  # it is in force, but not everywhere yet
@@ -374,6 +372,13 @@ class UserOperations(IssuerOperations):
         if late is not None and on_late is not None:
             on_late(late)
         return text
+
+    def _file_ready(self, path: Path | None, name: str, text: str, *, replaces: bool) -> AbstractContextManager[None]:
+        from minimq.local.secret_files import new_file_ready
+
+        if path is not None and replaces:
+            text = _replacing(_former(path, name, self.access()), name, text)
+        return new_file_ready(path, text, replaces=replaces)
 
 
 class Rehearsal(UserOperations):
@@ -397,6 +402,17 @@ class Rehearsal(UserOperations):
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         """Return none: the key is not kept."""
         return ""
+
+    @contextmanager
+    def _file_ready(self, path: Path | None, name: str, text: str, *, replaces: bool) -> Iterator[None]:
+        from minimq.local.secret_files import check_file
+
+        document = self._document
+        yield  # what is wrong with the change is said first
+        if path is not None and replaces:
+            _former(path, name, document)
+        if path is not None:
+            check_file(path, replaces=replaces)
 
 
 def _user(document: AccessDocument, name: str) -> User:
@@ -432,13 +448,13 @@ def _added(rules: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def _replacing(to: Path, name: str, text: str, document: AccessDocument) -> str:
-    """Return the credentials that replace those in a file, whose client certificate stays.
+def _former(to: Path, name: str, document: AccessDocument) -> Trust:
+    """Return the credentials in a file, which are replaced.
 
     Raises `InvalidArgument` unless the file has a key of that user: it may be the only copy of another one.
     """
     from minimq_common.security.credentials import Credentials
-    from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+    from minimq_common.security.credentials_file import CredentialsFile
 
     former = CredentialsFile(Credentials(str(to))).stored
     user = document.users.get(name)
@@ -447,6 +463,14 @@ def _replacing(to: Path, name: str, text: str, document: AccessDocument) -> str:
             f"cannot replace {to}: it does not hold a valid key of user {name}; give another name, or remove the file "
             "if nobody uses the key in it"
         )
+    return former
+
+
+def _replacing(former: Trust, name: str, text: str) -> str:
+    """Return the credentials that replace others, whose client certificate stays."""
+    from minimq_common.security.credentials import Credentials
+    from minimq_common.security.credentials_file import CredentialsFile, about_user, written
+
     later = CredentialsFile(Credentials.from_text(text))
     if former.pair is None or later.stored.pair is not None:
         return text

@@ -151,8 +151,14 @@ def test_the_folder_of_a_server_alone_is_enough(folder: Path, tmp_path: Path) ->
         assert opened.nameservers == ("mq2:1",)
         assert opened.trust().pair is None
         assert stat.S_IMODE(to.stat().st_mode) == 0o600
-    refused = run("user", "add", "carol", "--secrets", folder, "--to", alice, status=2).stderr
-    assert "the file already exists; give another name, or remove" in refused
+    for to, reason in (
+        (alice, "the file already exists; give another name, or remove"),
+        (tmp_path / "none" / "carol.minimq", "No such file or directory"),
+        (alice / "carol.minimq", "Not a directory"),
+    ):
+        for dry_run in ((), ("--dry-run",)):
+            refused = run("user", "add", "carol", "--secrets", folder, "--to", to, *dry_run, status=2).stderr
+            assert f"cannot write {to}: {reason}" in refused
     assert "carol" not in policy(folder).document.users
     assert "has no access.toml" in run("user", "list", "--secrets", tmp_path, status=2).stderr
 
@@ -255,7 +261,9 @@ def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path)
         ("bob", tmp_path / "notes", "is no credentials file"),
         ("nobody", file, "there is no user nobody"),
     ):
-        assert reason in run("user", "rotate", name, "--to", to, "--secrets", folder, status=2).stderr
+        for dry_run in ((), ("--dry-run",)):
+            refused = run("user", "rotate", name, "--to", to, "--secrets", folder, *dry_run, status=2).stderr
+            assert reason in refused
     assert file.read_bytes() == before
     assert (tmp_path / "notes").read_text() == "mine"
     run("user", "rotate", "bob", "--to", tmp_path / "bob.minimq", "--secrets", folder)
