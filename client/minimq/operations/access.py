@@ -194,9 +194,9 @@ def _view_status(_admin: Admin, _given: Given, found: list[AccessStatus], _plan:
     )
 
 
-def _view_decision(admin: Admin, _given: Given, decision: AccessDecision, _plan: Plan | None) -> View:
+def _view_decision(_admin: Admin, _given: Given, decision: AccessDecision, _plan: Plan | None) -> View:
     return View(
-        json={"allowed": decision.allowed, "reason": decision.reason, "version": admin.access().version},
+        json={"allowed": decision.allowed, "reason": decision.reason, "version": decision.version},
         lines=[f"{'yes' if decision.allowed else 'no'}: {decision.reason}"],
         is_complete=decision.allowed,
     )

@@ -74,7 +74,7 @@ class Param:
     high: float | None = None
     #: Names that a shell completes: "topics", "groups", "brokers" or "users".
     complete: str = ""
-    #: In commands and forms, as a text, if it is not that of the method.
+    #: In faces, as a text, if it is not that of the method.
     default: str | None = None
     #: The command takes it without an option although it has a default; or with one although it is required.
     is_argument: bool = False
@@ -379,7 +379,10 @@ class Operation:
 
     def given(self, **values: Any) -> Given:
         """Return all arguments of a call, defaults included."""
-        defaults = {each.name: each.default for each in (*self.parameters, *self.flags)}
+        defaults = {
+            each.name: each.default if each.about.default is None else each.read(each.name, each.about.default)
+            for each in (*self.parameters, *self.flags)
+        }
         return Given(**{**defaults, **values, **self.fixed})
 
     def planned(self, admin: Admin, given: Given) -> Plan | None:

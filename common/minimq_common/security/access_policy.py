@@ -5,6 +5,7 @@ Pure: time is an argument.
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class AccessDecision:
     source: str = ""
     #: Why the user is let in nowhere, whatever the rules.
     obstacle: str = ""
+    #: Of the document, for who asks whether a user may do something.
+    version: int = 0
 
     @property
     def reason(self) -> str:
@@ -156,13 +159,13 @@ class Policy:
         """Decide as `decide`, for who asks whether a user may do something: nobody may who is let in nowhere."""
         refusal = self.refusal(user, now_ms)
         if refusal is None:
-            return self.decide(user, need)
+            return dataclasses.replace(self.decide(user, need), version=self.document.version)
         obstacle = {
             Refusal.UNKNOWN: f"there is no user {user}",
             Refusal.DISABLED: f"user {user} is disabled",
             Refusal.EXPIRED: f"key expired: `minimq user rotate {user} --drop-old` makes a new one",
         }[refusal]
-        return AccessDecision(False, of_group(need), obstacle=obstacle)
+        return AccessDecision(False, of_group(need), obstacle=obstacle, version=self.document.version)
 
     def refusal(self, user: str, now_ms: int) -> Refusal | None:
         """Return why no key of a user is let in; None if one is, or if the user has none at all."""

@@ -108,6 +108,13 @@ def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() 
     assert OPEN.help == "Move a door. It creaks.\n\nIt may be done --times times."
 
 
+def test_faces_have_one_default_where_the_method_has_another() -> None:
+    [listing] = [each for each in operations_of(Admin) if each.name == "transaction list"]
+    [limit] = [each for each in command_of(listing).params if each.name == "limit"]
+    assert str(listing.given().most) == limit.default == "100"
+    assert listing.given(most=7).most == 7
+
+
 @for_each("text", ["0", "4", "x", "1.5", ""])
 def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--times is "):

@@ -90,6 +90,12 @@ def test_a_refusal_says_what_was_wanted(what: str, said: str) -> None:
     assert refused("alice", Policy(document_of("allow write topic orders*")).decide("alice", need_of(what))) == said
 
 
+def test_an_answer_tells_the_version_of_the_rules_that_decided() -> None:
+    later = Rehearsal(document_of("allow write topic orders*")).add_rules("alice", ["allow read topic orders"])
+    for user in ("alice", "nobody"):
+        assert Rehearsal(later).can(user, "read", "topic", "orders").version == later.version > 1
+
+
 def test_a_rule_of_a_role_is_named_with_the_role() -> None:
     document = Rehearsal(document_of("allow read topic *")).add_rules("alice", (), ["readers"])
     denied = Policy(document).decide("alice", need_of("read topic payroll"))
