@@ -399,7 +399,7 @@ for number in range(500):
 print("done")
 """
     done = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-W", "default", "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (0, "done\n")
     warned = "ResourceWarning: a minimq.Producer was not closed when the process ended: use `with Producer(...)`, "
