@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import posixpath
 import re
 from collections.abc import Iterator
@@ -15,7 +16,9 @@ from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
+from minimq import Admin
 from minimq.cli import main as client
+from minimq.operations.operation import operations_of
 from minimq_broker import __main__ as broker
 from minimq_nameserver import __main__ as nameserver
 
@@ -76,8 +79,12 @@ def labelled(table: re.Match[str]) -> str:
 def with_parts(markdown: str) -> str:
     """Return the text of a page of docs/ in which each mark `<!-- README.md#ANCHOR -->` is replaced by that section.
 
-    With the name of a language after the anchor, only the first block of code in it is taken.
+    With the name of a language after the anchor, only the first block of code in it is taken. `<!-- commands -->` is
+    replaced by the table of all commands of minimq, and `<!-- methods -->` by that of all methods of `Admin`.
     """
+    for mark, rows in {"<!-- commands -->": command_rows, "<!-- methods -->": method_rows}.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, "\n".join(rows()))
     return re.sub(r"^<!-- README\.md#(\S+)(?: (\w+))? -->$", _part, markdown, flags=re.MULTILINE)
 
 
@@ -89,6 +96,36 @@ def _part(mark: re.Match[str]) -> str:
     text = re.sub(r"\]\((?![#\w+]+:|#)", "](../", sections[mark[1]])
     block = re.search(rf"^```{mark[2]}\n.*?^```$", text, re.MULTILINE | re.DOTALL) if mark[2] else None
     return block[0] if block else text
+
+
+def command_rows() -> Iterator[str]:
+    """Yield the lines of the table of all commands of minimq."""
+    asking = {each.name for each in operations_of(Admin) if each.asks}
+    yield from ("| command | what it does | may ask |", "|---|---|---|")
+    for path, command in commands_below(client.main, ()):
+        name = " ".join(path)
+        yield f"| `{name}` | {command.get_short_help_str(200)} | {'yes' if name in asking else ''} |"
+
+
+def commands_below(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yield the commands that do something, with their names."""
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        if found := command.get_command(context, name):
+            yield from commands_below(found, (*path, name))
+
+
+def method_rows() -> Iterator[str]:
+    """Yield the lines of the table of all methods of `Admin`."""
+    yield from ("| method | command | what it does |", "|---|---|---|")
+    for name in dir(Admin):
+        if not name.startswith("_"):
+            said = " ".join((inspect.getdoc(getattr(Admin, name)) or "").partition("\n\n")[0].split())
+            commands = [f"`{each.name}`" for each in operations_of(Admin) if each.function.__name__ == name]
+            yield f"| `{name}` | {', '.join(commands)} | {said} |"
 
 
 def command_page(name: str, command: click.Command) -> str:

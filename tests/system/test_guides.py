@@ -18,6 +18,7 @@ import minimq.schemas
 import pyspark_minimq
 from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
 from minimq.cli import main as client
+from minimq.operations.operation import operations_of
 from minimq_broker.options import BrokerOptions
 from support.cases import for_each
 from support.pages import ROOT, run_page, text_of
@@ -118,18 +119,19 @@ def leaves(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tupl
         yield path, command
 
 
-def test_pages_name_each_command_and_option() -> None:
+def test_pages_name_each_option_of_commands_that_are_no_operations() -> None:
+    """The list of all commands, and the help of each, are made when the site is built."""
     pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md") if page.name != "configuration.md")
-    listed = text_of("docs/command.md")
+    operations = {each.name for each in operations_of(minimq.Admin)}
     seen = 0
     for path, command in leaves(client.main, ()):
+        if (name := " ".join(path)) in operations:
+            continue
         seen += 1
-        assert f"`{' '.join(path)}`" in listed, f"docs/command.md does not name {' '.join(path)}"
         for option in (option for parameter in command.params for option in parameter.opts):
             if option.startswith("--"):
-                named = re.search(rf"{re.escape(option)}\b(?!-)", pages)
-                assert named, f"no page names {option} of {' '.join(path)}"
-    assert seen > 50
+                assert re.search(rf"{re.escape(option)}\b(?!-)", pages), f"no page names {option} of {name}"
+    assert seen > 10
 
 
 @for_each("module", [minimq, minimq.aio, minimq.schemas, faststream_minimq, pyspark_minimq])

@@ -18,6 +18,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
+from minimq import Admin
+from minimq.operations.operation import operations_of
 from support.browser import CHROMIUM, DRIVER, LACKING, NARROW, WIDE, open_browser
 from support.waiting import wait_until
 
@@ -147,6 +149,16 @@ def test_the_reference_links_names_to_their_place(site: Path) -> None:
     inventory = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     names = {line.split()[0] for line in zlib.decompress(inventory).decode().splitlines()}
     assert {"minimq.Producer", "minimq.Producer.send", "minimq.Admin.create_topic", "minimq.errors.Fenced"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_pages_list_all_commands_and_methods(site: Path) -> None:
+    commands = {each.name for each in operations_of(Admin)} | {"produce", "consume", "peek", "bench latency"}
+    methods = {name for name in dir(Admin) if not name.startswith("_")}
+    for page, head, names in (("command", "command", commands), ("administration", "method", methods)):
+        text = (site / f"{page}.html").read_text()
+        assert names <= set(re.findall(rf'<td data-label="{head}"><code>([^<]*)</code></td>', text))
 
 
 @pytest.mark.slow
