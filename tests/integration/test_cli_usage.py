@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from minimq_common.errors import Unavailable
 from minimq_common.model import Message, MessageQueue
 from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
+from support.console_actions import make_dead_letters
 from support.server_copies import CommandCopy
 
 NOBODY = f"127.0.0.1:{free_port()}"
@@ -134,6 +136,25 @@ def test_a_person_is_asked_before_a_group_skips_messages(cluster: LocalCluster, 
     assert admin.committed_offsets(topic, topic)[queue] == 0
 
 
+def test_a_person_is_asked_before_what_cannot_be_taken_back(
+    cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Producer(cluster.nameserver) as producer:
+        sent = producer.send(Message(topic, b"later", deliver_after_s=86_400, recallable=True))
+        make_dead_letters(cluster, producer, topic, topic, 1)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    for command, asked in (
+        (("delayed", "recall", str(sent.recall_handle)), "Recall "),
+        (("dlq", "drop", topic, "--all"), "Drop "),
+        (("group", "delete", topic), "Delete group "),
+    ):
+        declined = CliRunner().invoke(main, ["-n", cluster.nameserver, *command], input="n\n")
+        assert declined.exit_code == 1, command
+        assert re.search(rf"(?m)^{asked}.*\? \[y/N\]", declined.output), command
+    assert [each.messages for each in admin.delayed_totals([topic])] == [1]
+    assert len(list(admin.dead_letters(topic))) == 1
+
+
 def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
     cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +202,21 @@ def test_a_dry_run_shows_where_a_group_would_go_on_and_changes_nothing(
     assert admin.committed_offsets(topic, topic)[queue] == offset
 
 
+# ---- Lines of JSON ------------------------------------------------------------------------------
+
+
+def test_lines_of_json_are_the_items_of_a_list_or_the_one_result(
+    minimq: Callable[..., Result], cluster: LocalCluster, admin: Admin, topic: str
+) -> None:
+    described = ("topic", "describe", topic, "--output")
+    for command in (("topic", "list", "--output"), ("topic", "create", f"{topic}2", "--dry-run", "--output")):
+        lines = minimq(*command, "jsonl").stdout.splitlines()
+        assert [json.loads(line) for line in lines] == json.loads(minimq(*command, "json").stdout)
+    [line] = minimq(*described, "jsonl").stdout.splitlines()
+    assert json.loads(line) == json.loads(minimq(*described, "json").stdout)
+    assert json.loads(line)["topic"] == topic
+
+
 # ---- Completion ---------------------------------------------------------------------------------
 
 
@@ -202,6 +238,16 @@ def test_topics_and_groups_are_completed(cluster: LocalCluster, admin: Admin, to
         assert completed(cluster.nameserver, *words, topic[:-1]) == [topic]
     assert completed(cluster.nameserver, "group", "reset-offset", topic, topic[:-1]) == [topic]
     assert completed(NOBODY, "topic", "describe", "-n", cluster.nameserver, topic[:-1]) == [topic]
+
+
+def test_brokers_and_users_are_completed() -> None:
+    with LocalCluster(brokers=2, secure=True) as secured:
+        given = (secured.nameserver, "--credentials", str(secured.credentials))
+        for words in (["cluster", "permission"], ["cluster", "promote"], ["topic", "create", "x", "--broker"]):
+            assert completed(*given, *words, "br") == ["broker-a", "broker-b"]
+        for words in (["user", "rotate"], ["user", "remove"], ["can"]):
+            assert completed(*given, *words, "ad") == ["admin"]
+        assert completed(*given, "user", "rotate", "x") == []
 
 
 def test_without_a_name_server_nothing_is_completed_soon_and_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
