@@ -386,6 +386,10 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
     assert 0 < first["age_s"] < first["expires_s"]
     text = minimq("transaction", "list", "--group", group)
     assert all(part in text for part in (str(numbers[0]), "o-17, x", "undecided", orders))
+    for verb, asked in (("commit", "Commit"), ("rollback", "Roll back")):
+        status, said = minimq.on_terminal("transaction", verb, group, str(numbers[0]), answer=b"n\n")
+        assert (status, f"{asked} transaction {numbers[0]} of producer group {group}? [y/N]" in said) == (1, True)
+    assert len(minimq.json("transaction", "list", "--group", group)) == 2
     assert minimq("transaction", "commit", group, str(numbers[0])) == "committed\n"
     assert minimq("transaction", "commit", group, str(numbers[0])) == "committed\n"
     assert "was committed before" in minimq("transaction", "rollback", group, str(numbers[0]), status=1)

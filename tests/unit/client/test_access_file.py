@@ -365,6 +365,29 @@ def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Pa
     }
 
 
+def test_what_takes_something_away_asks_on_a_terminal(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, stored = tmp_path / "access.toml", folder / "server" / "access.toml"
+    file.write_text(run("access", "show", "--secrets", folder).stdout.replace("version = 1", "version = 99"))
+    for command in (["user", "add"], ["user", "rotate"]):
+        run(*command, "alice", "--secrets", folder)
+    issuer = ("--issuer", "https://k8s.example", "--audience", "minimq", "--jwks", "k8s.json")
+    run("access", "issuer", "add", "k8s", *issuer, "--secrets", folder)
+    before = stored.read_bytes()
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    for command in (
+        ["access", "apply", str(file)],
+        ["access", "issuer", "remove", "k8s"],
+        ["user", "drop-old-keys", "alice"],
+        ["user", "remove", "alice"],
+        ["user", "rotate", "alice", "--drop-old"],
+    ):
+        declined = CliRunner().invoke(main, [*command, "--secrets", str(folder)], input="n\n")
+        assert (declined.exit_code, "? [y/N]" in declined.output) == (1, True), command
+        assert stored.read_bytes() == before, command
+
+
 def test_changes_at_once_are_all_made(folder: Path) -> None:
     def add(number: int) -> None:
         AccessFolder(folder).add_rules("admin", [f"allow read topic t{number}"])
