@@ -10,6 +10,7 @@ import asyncio
 import functools
 import json
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -55,8 +56,8 @@ class JsonApi:
         own = [Route(_path(each), self._answering(each), methods=["POST"]) for each in OPERATIONS]
         return [Route("/api/openapi.json", self._describe, methods=["GET"]), *own]
 
-    async def _describe(self, _request: Request) -> Response:
-        return json_answer(openapi())
+    async def _describe(self, request: Request) -> Response:
+        return json_answer(openapi(request.scope.get("root_path", "")))
 
     def _answering(self, operation: Operation) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -168,13 +169,23 @@ def _struct_of(name: str, parameters: Iterable[Parameter]) -> type[msgspec.Struc
             each.name,
             Annotated[
                 _type_of(each) if each.is_required else _type_of(each) | msgspec.UnsetType,
-                msgspec.Meta(description=each.help),
+                msgspec.Meta(description=each.help, extra_json_schema=_shown_default(each)),
             ],
             msgspec.NODEFAULT if each.is_required else msgspec.UNSET,
         )
         for each in parameters
     ]
     return msgspec.defstruct(name, fields, forbid_unknown_fields=True, kw_only=True)
+
+
+def _shown_default(parameter: Parameter) -> dict[str, Any]:
+    if parameter.is_required or parameter.default is None:
+        return {}
+    texts = {value: text for text, value in parameter.about.choices.items()}
+    default = texts.get(parameter.default, parameter.default)
+    if parameter.is_many:
+        default = {} if parameter.kind is dict else list(default)
+    return {"default": default}
 
 
 def _type_of(parameter: Parameter) -> Any:
@@ -204,25 +215,101 @@ def _type_of(parameter: Parameter) -> Any:
 _BODIES = {each.name: _struct_of(_path(each), _parameters(each)) for each in OPERATIONS}
 
 
-def openapi() -> dict[str, object]:
-    """Return the OpenAPI document of all operations."""
-    found, schemas = msgspec.json.schema_components(_BODIES.values(), ref_template="#/components/schemas/{name}")
-    own = [schemas.pop(each["$ref"].rpartition("/")[2]) for each in found]
+#: What statuses say; all answers with them have the same schema.
+_FAILURES = {
+    400: "A parameter is missing, unknown or wrong, or it may lose data and `yes` is not given.",
+    401: "Nobody has signed in, or the key or token is not accepted.",
+    403: "The user may not do this, or the console only reads.",
+    404: "There is no such topic, group, queue or message.",
+    500: "The console has an error of its own.",
+    502: "The cluster refused.",
+    503: "A server does not answer, or too much is asked at once: send it again.",
+    504: "A server does not answer in time.",
+}
+
+
+class Error(msgspec.Struct):
+    """The reason why nothing was done, or why a part may have been done."""
+
+    #: Its stable name, such as "TOPIC_NOT_FOUND".
+    error: str
+    #: The cause, and the remedy if there is one.
+    message: str
+
+
+class Result(msgspec.Struct):
+    """The outcome of an operation."""
+
+    #: As the command prints it with `--output json`.
+    result: Any
+    notes: list[str]
+    #: False if a part could not be done or looked at.
+    complete: bool
+
+
+class DryRun(msgspec.Struct):
+    """The changes that an operation would make."""
+
+    changes: list[str]
+    warnings: list[str]
+    rows: list[Any]
+    #: The question that `yes` answers; empty if there is none.
+    asks: str
+
+
+def openapi(root: str = "") -> dict[str, object]:
+    """Return the OpenAPI document of all operations, at addresses below a prefix."""
+    kinds = [*_BODIES.values(), Error, Result, DryRun]
+    found, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    bodies = [schemas.pop(each["$ref"].rpartition("/")[2]) for each in found[: len(_BODIES)]]
+    failures = {str(status): {"description": said, **_content("Error")} for status, said in _FAILURES.items()}
     return {
         "openapi": "3.1.0",
         "info": {"title": "minimq", "version": __version__},
-        "paths": {
-            _path(each): {"post": _described(each, schema)} for each, schema in zip(OPERATIONS, own, strict=True)
+        "servers": [{"url": root or "/"}],
+        "security": [{"bearer": []}, {}],
+        "paths": {_path(each): {"post": _described(each, body)} for each, body in zip(OPERATIONS, bodies, strict=True)},
+        "components": {
+            "schemas": schemas,
+            "responses": failures,
+            "securitySchemes": {
+                "bearer": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "The key of a user, or a token; nothing on a cluster without access control.",
+                }
+            },
         },
-        "components": {"schemas": schemas},
     }
 
 
-def _described(operation: Operation, schema: Mapping[str, object]) -> dict[str, object]:
+def _content(*schemas: str) -> dict[str, object]:
+    choices = [{"$ref": f"#/components/schemas/{each}"} for each in schemas]
+    return {"content": {"application/json": {"schema": choices[0] if len(choices) == 1 else {"anyOf": choices}}}}
+
+
+def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, object]:
+    own = [part for each in operation.shown for part in (each, *each.parts)]
+    names = {each.flag: each.name for each in (*own, _DRY_RUN, _YES)}
+
+    def named(text: str) -> str:
+        return re.sub(r"`?(?<![\w-])(--[a-z][a-z-]*)`?", lambda found: f"`{names.get(found[1], found[1])}`", text)
+
+    properties = {
+        name: {**each, "description": named(each["description"])} for name, each in body["properties"].items()
+    }
+    answers = ("Result", "DryRun") if operation.plan is not None else ("Result",)
+    failures = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _FAILURES}
     return {
-        "operationId": operation.function.__name__.lstrip("_"),
-        "summary": operation.summary,
-        "description": operation.help,
-        "requestBody": {"content": {"application/json": {"schema": schema}}},
-        "responses": {"200": {"description": "The result, or the plan of a dry run."}},
+        "operationId": re.sub(r"[ -]", "_", operation.name),
+        "summary": named(operation.summary),
+        "description": named(operation.description),
+        "requestBody": {
+            "required": bool(body["required"]),
+            "content": {"application/json": {"schema": {**body, "properties": properties}}},
+        },
+        "responses": {
+            "200": {"description": "The result, or the plan of a dry run.", **_content(*answers)},
+            **failures,
+        },
     }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import operator
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -11,10 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
+import jsonschema
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.cli.console import serving_console
+from minimq.operations.operation import operations_of
 from minimq_common.errors import Unavailable
 from minimq_console import answers
 from minimq_console.action_runs import MOST_UNDER_WAY
@@ -194,6 +199,19 @@ def test_those_that_hang_hold_up_no_others_and_are_bounded(
         assert {each.result()["message"] for each in hanging} == {"it went on"}
 
 
+def test_a_change_that_is_done_leaves_a_line_and_a_dry_run_none(
+    visitor: ConsoleVisitor, new_name: Callable[[], str], audit: Callable[[], list[str]]
+) -> None:
+    name = new_name()
+    call(visitor, "topic/create", name=name, dry_run=True)
+    call(visitor, "topic/list")
+    assert audit() == []
+    call(visitor, "topic/create", name=name)
+    assert audit() == ["done"]
+    call(visitor, "topic/delete", name=name, yes=True)
+    assert audit() == ["done", "done"]
+
+
 def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
     visitor: ConsoleVisitor, topic: str, monkeypatch: pytest.MonkeyPatch, audit: Callable[[], list[str]]
 ) -> None:
@@ -320,6 +338,7 @@ def test_the_document_describes_every_operation(visitor: ConsoleVisitor) -> None
         "type": "integer",
         "minimum": 1,
         "maximum": 1024,
+        "default": 8,
         "description": "Queues on each broker, 1 to 1024.",
     }
     assert {"/api/cluster/status", "/api/group/reset-offset", "/api/route"} <= document["paths"].keys()
@@ -329,3 +348,52 @@ def test_the_document_describes_every_operation(visitor: ConsoleVisitor) -> None
             "properties"
         ].items():
             assert each["description"], (path, name)
+
+
+def test_the_document_is_one_of_openapi() -> None:
+    """It has what generators of clients and tests of contracts need."""
+    document: Any = openapi("/console")
+    assert document["openapi"] == "3.1.0"
+    assert (document["info"].keys(), document["servers"]) == ({"title", "version"}, [{"url": "/console"}])
+    assert document["security"] == [{"bearer": []}, {}]
+    assert document["components"]["securitySchemes"]["bearer"].items() >= {"type": "http", "scheme": "bearer"}.items()
+    places = re.findall(r'"\$ref": "#/([^"]+)"', json.dumps(document))
+    for place in set(places):
+        functools.reduce(operator.getitem, place.split("/"), document)
+    described = {path: each["post"] for path, each in document["paths"].items()}
+    assert len({each["operationId"] for each in described.values()}) == len(described)
+    failures = {"400", "401", "403", "404", "500", "502", "503", "504"}
+    assert failures >= {str(status) for status in answers._STATUS.values()}
+    for status in failures:
+        failure = document["components"]["responses"][status]
+        assert failure["description"]
+        assert failure["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Error"}
+    assert document["components"]["schemas"]["Error"]["required"] == ["error", "message"]
+    for path, each in described.items():
+        assert each["responses"].keys() == {"200", *failures}, path
+        assert all(each["responses"][status] == {"$ref": f"#/components/responses/{status}"} for status in failures)
+        body = each["requestBody"]["content"]["application/json"]["schema"]
+        assert each["requestBody"]["required"] == bool(body["required"])
+        jsonschema.Draft202012Validator.check_schema(body)
+        for name, schema in body["properties"].items():
+            if "default" in schema:
+                jsonschema.validate(schema["default"], {key: schema[key] for key in schema if key != "$ref"})
+                assert name not in body["required"]
+
+
+def test_the_document_speaks_of_parameters_and_not_of_options() -> None:
+    document: Any = openapi()
+    for operation in operations_of(Admin):
+        described = document["paths"][f"/api/{operation.name.replace(' ', '/')}"]["post"]
+        properties = described["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        said = [described["summary"], described["description"], *(each["description"] for each in properties.values())]
+        options = {"--dry-run", "--yes", *(part.flag for each in operation.shown for part in (each, *each.parts))}
+        assert options.isdisjoint(re.findall(r"--[a-z-]+", " ".join(said))), operation.name
+
+
+def test_what_is_answered_is_as_the_document_says(visitor: ConsoleVisitor, topic: str) -> None:
+    schemas = visitor.json("/api/openapi.json")["components"]["schemas"]
+    jsonschema.validate(call(visitor, "topic/describe", name=topic), schemas["Result"])
+    jsonschema.validate(call(visitor, "topic/delete", name=topic, dry_run=True), schemas["DryRun"])
+    jsonschema.validate(call(visitor, "topic/delete", 400, name=topic), schemas["Error"])
+    jsonschema.validate(call(visitor, "topic/describe", 404, name="nothing"), schemas["Error"])
