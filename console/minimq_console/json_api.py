@@ -86,7 +86,13 @@ class JsonApi:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
                 return await loop.run_in_executor(shared.gathering, answer)
         async with _place_of(self._changes, MOST_UNDER_WAY):
-            return await loop.run_in_executor(shared.acting, answer)
+            leaving = asyncio.ensure_future(request.receive())  # what comes after the body: the end of the connection
+            if hasattr(given, "is_wanted"):
+                given.is_wanted = lambda: not leaving.done()
+            try:
+                return await loop.run_in_executor(shared.acting, answer)
+            finally:
+                leaving.cancel()
 
     def _answer_now(
         self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog, *, dry_run: bool, yes: bool

@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -128,7 +129,9 @@ def test_wrong_parameters_are_refused(visitor: ConsoleVisitor, wrong: dict[str, 
 @pytest.mark.parametrize(
     ("path", "wrong", "said"),
     [
-        ("delayed/list", {"limit": 1 << 63}, "Expected `int` <= 9223372036854775807 - at `$.limit`"),
+        ("delayed/list", {"limit": 10_001}, "Expected `int` <= 10000 - at `$.limit`"),
+        ("message/find", {"topic": "t", "key": "k", "max_messages": 10_001}, "<= 10000 - at `$.max_messages`"),
+        ("topic/update", {"name": "t", "queues": 1, "timeout_s": 1e9}, "<= 86400.0 - at `$.timeout_s`"),
         ("group/reset-offset", {"group": "g", "topic": "t", "to": 0, "queues": [1]}, "queues '1'"),
         ("group/reset-offset", {"group": "g", "topic": "t", "to": -1}, "to is '-1'"),
     ],
@@ -291,6 +294,35 @@ def test_a_body_that_does_not_come_as_a_whole_holds_nothing(
         left.sendall(head.encode())
     assert wait_until(lambda: caplog.text.count("has not come as a whole") == 2)
     assert "Traceback" not in caplog.text
+
+
+def test_a_change_that_waits_ends_with_its_connection(
+    visitor: ConsoleVisitor, admin: Admin, producer: Producer, group: str, new_name: Callable[[], str]
+) -> None:
+    topic = new_name()
+    admin.create_topic(topic, queues=2)
+    for queue in admin.route(topic).read_queues():
+        producer.send(Message(topic, b"unread"), queue=queue)
+    admin.reset_offsets(group, topic, "earliest")
+    parts, body = urlsplit(visitor.address), {"name": topic, "queues": 1, "timeout_s": 3_600, "yes": True}
+    sent = json.dumps(body)
+    lines = ["POST /api/topic/update HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
+    request = "\r\n".join([*lines, f"Content-Length: {len(sent)}", "", sent]).encode()
+    probe = json.dumps({"name": new_name(), "if_not_exists": True}).encode()
+
+    def status() -> int:
+        headers = {"Content-Type": "application/json", "Origin": visitor.address}
+        return visitor._ask("POST", "/api/topic/create", probe, headers).status
+
+    with ExitStack() as opened:
+
+        def is_full_with_one_more() -> bool:
+            waiting = opened.enter_context(socket.create_connection((parts.hostname, parts.port), timeout=20))
+            waiting.sendall(request)
+            return status() == 503
+
+        assert wait_until(is_full_with_one_more)
+    assert wait_until(lambda: status() == 200)
 
 
 def test_what_is_no_json_or_of_another_site_is_refused(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:

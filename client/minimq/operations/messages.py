@@ -43,7 +43,7 @@ _SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME")
 _RANGE: Final = {
     "since": _SINCE,
     "until": Param(metavar="TIME"),
-    "max_messages": Param(flag="--max", low=1, default="1000"),
+    "max_messages": Param(flag="--max", low=1, high=10_000, default="1000"),
     "verify": Param(),
 }
 

@@ -91,7 +91,7 @@ class Resize:
     _before: dict[str, Counts] = field(default_factory=dict)
     _now: dict[str, Counts] = field(default_factory=dict)
 
-    def run(self, timeout_s: float) -> None:
+    def run(self, timeout_s: float, is_wanted: Callable[[], bool] | None = None) -> None:
         """Return when it is done. Raises as `update_topic` does."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -101,7 +101,7 @@ class Resize:
             except MiniMQError as error:
                 if not error.retriable:
                     raise
-                if time.monotonic() >= deadline:
+                if time.monotonic() >= deadline or (is_wanted is not None and not is_wanted()):
                     raise self._too_late(error, timeout_s) from None
                 hint = f"; {_REMEDY}" if isinstance(error, NotDrained) else ""
                 self._say(f"waiting: {error.message}{hint}")

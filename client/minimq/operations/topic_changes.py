@@ -40,6 +40,9 @@ _NOTHING = "nothing to change: give queues, read_queues, write_queues, permissio
 
 _PAGE: Final = "/topics/{name}"
 
+#: Seconds for which a resize waits at most.
+_MOST_S: Final = 86_400
+
 
 def _plan_update(admin: Admin, given: Given) -> Plan:
     """Plan a resize, another permission, another retention, or several of them."""
@@ -203,9 +206,10 @@ class TopicChanges(TopicCreation):
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         ignore_groups: Annotated[Sequence[str], Param(flag="--ignore-group", complete="groups")] = (),
         force: bool = False,
-        timeout_s: Annotated[float, Param(flag="--timeout", low=0.001, metavar="SECONDS")] = 60.0,
+        timeout_s: Annotated[float, Param(flag="--timeout", low=0.001, high=_MOST_S, metavar="SECONDS")] = 60.0,
         wait: Annotated[bool, HIDDEN] = True,
         progress: Annotated[Callable[[str], None] | None, values.Progress] = None,
+        is_wanted: Annotated[Callable[[], bool] | None, HIDDEN] = None,
     ) -> tuple[AwayBroker, ...]:
         """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
@@ -232,9 +236,10 @@ class TopicChanges(TopicCreation):
             brokers: only on this broker; may be given several times.
             ignore_groups: remove queues even if this group has not read them; may be given several times.
             force: remove queues even if they have unread messages, or if producers still send to them.
-            timeout_s: seconds to wait until all groups have read the removed queues.
+            timeout_s: seconds to wait until all groups have read the removed queues, at most 86400.
             wait: return only when every name server that answers shows the change.
             progress: told in one sentence what is done or waited for, each time that changes; in the calling thread.
+            is_wanted: called there before each wait for groups; if it returns False, that is as if the time were over.
 
         Returns:
             The brokers that carry the topic and are away, on which it was not changed; none when `brokers` is given.
@@ -260,7 +265,8 @@ class TopicChanges(TopicCreation):
             from minimq.operations.resizing import Resize
 
             ignored = tuple(request.ignored_groups)
-            Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress).run(timeout_s)
+            resize = Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress)
+            resize.run(timeout_s, is_wanted)
         return left_out
 
     def _carriers(
@@ -306,8 +312,8 @@ def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
         if (given.read_queues, given.write_queues) != (None, None):
             raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
         check_queue_counts(queues=given.queues)
-        if given.timeout_s <= 0:
-            raise InvalidArgument(f"timeout_s is {given.timeout_s}: it must be above 0")
+        if not 0 < given.timeout_s <= _MOST_S:
+            raise InvalidArgument(f"timeout_s is {given.timeout_s}: it must be above 0, and at most {_MOST_S:,}")
     return request
 
 
