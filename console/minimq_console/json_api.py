@@ -185,10 +185,12 @@ def _struct_of(name: str, parameters: Iterable[Parameter]) -> type[msgspec.Struc
 
 
 def _shown_default(parameter: Parameter) -> dict[str, Any]:
-    if parameter.is_required or parameter.default is None:
+    about, default = parameter.about, parameter.default
+    if about.default is not None:
+        default = about.default if about.read is not None else parameter.read(parameter.name, about.default)
+    if parameter.is_required or default is None:
         return {}
-    texts = {value: text for text, value in parameter.about.choices.items()}
-    default = texts.get(parameter.default, parameter.default)
+    default = {value: text for text, value in about.choices.items()}.get(default, default)
     if parameter.is_many:
         default = {} if parameter.kind is dict else list(default)
     return {"default": default}
@@ -309,7 +311,7 @@ def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, objec
     return {
         "operationId": re.sub(r"[ -]", "_", operation.name),
         "summary": named(operation.summary),
-        "description": named(operation.description),
+        "description": named(operation.text or "\n\n".join(filter(None, operation._doc[:2]))),
         "requestBody": {
             "required": bool(body["required"]),
             "content": {"application/json": {"schema": {**body, "properties": properties}}},

@@ -350,12 +350,7 @@ class Operation:
     @property
     def help(self) -> str:
         """The whole help: parameters in backticks are options."""
-        return self.text or self.with_flags(self.description)
-
-    @property
-    def description(self) -> str:
-        """The whole help, with parameters in backticks."""
-        return self.text or "\n\n".join(filter(None, self._doc[:2]))
+        return self.text or self.with_flags("\n\n".join(filter(None, self._doc[:2])))
 
     def with_flags(self, text: str) -> str:
         """Return a text in which options stand for parameters in backticks."""
