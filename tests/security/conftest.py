@@ -22,9 +22,13 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "client_certificates": "required",
         "reflection": True,
     }
-    folder = tmp_path_factory.mktemp("secure")
     cluster = LocalCluster(
-        brokers=1, slaves=1, data_dir=folder, secure=True, broker_options=options, nameserver_options=options
+        brokers=1,
+        slaves=1,
+        data_dir=tmp_path_factory.mktemp("secure"),
+        secure=True,
+        broker_options=options,
+        nameserver_options={**options, "term_lease_s": 10.0},  # so that a busy machine elects no other master
     )
     with real_commands():  # a test looks at what others see of them
         cluster.start()
