@@ -85,7 +85,7 @@ class PopPlaces:
         for topic in topics:
             route = self._client.routes.known(topic)
             if route is None:
-                left_s = max(0.2, min(until - asyncio.get_running_loop().time(), self._client.timeout_s))
+                left_s = min(max(until - asyncio.get_running_loop().time(), _LOOK_UP_S), self._client.timeout_s)
                 try:
                     route = await routes.route(topic, left_s)
                 except MiniMQError as error:
@@ -108,6 +108,8 @@ class PopPlaces:
         return found, failure
 
 
+#: A topic is looked up for at least so long, however short the wait is, in seconds: the first look opens connections.
+_LOOK_UP_S = 2.0
 #: How long it is waited for others while a broker is away, in seconds.
 _LOOK_S = 2.0
 
