@@ -206,7 +206,7 @@ def test_groups_are_traced_for_those_who_may_describe_them(
                 refused()
 
 
-def test_whoever_may_manage_a_group_but_sees_none_of_its_topics_deletes_it(
+def test_a_group_is_deleted_by_a_user_who_sees_none_of_its_topics(
     secure: LocalCluster, admin: Admin, new_user: NewUser
 ) -> None:
     admin.create_topic("unseen", queues=1)

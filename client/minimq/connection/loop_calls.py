@@ -57,7 +57,7 @@ class Awaited(Generic[T]):
 
 
 class LoopCall(Generic[T]):
-    """A coroutine of a client on the event loop of its connection, which reports its end to whoever asked for it.
+    """A coroutine of a client on the event loop of its connection, which reports its end to its caller.
 
     Ctrl-C may come anywhere in a thread that waits. So no lock is held in turns with the loop, as in a
     `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.

@@ -52,7 +52,7 @@ class GatheredCalls:
             self._woken = turns  # last: after Ctrl-C in between, the next call wakes the loop
 
     def _make_calls(self) -> None:
-        self._turns += 1  # first: whoever adds one from here on wakes the loop again
+        self._turns += 1  # first: a call that is added from here on wakes the loop again
         for _ in range(len(self._calls)):
             context, callback, arguments = self._calls.popleft()
             try:

@@ -145,7 +145,7 @@ class Replier:
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._looks += 1  # first: whoever adds one from here on wakes the loop again
+        self._looks += 1  # first: a call that is added from here on wakes the loop again
         while self._came:
             self._add(self._came.popleft())
         for line in self._lines.values():
