@@ -39,7 +39,7 @@ class ActionRun:
 
     number: str
     browser: str = field(repr=False)
-    #: Empty where nobody signs in.
+    #: Empty without access control.
     user: str
     #: The arguments and the plan that were described, and what was filled in for them.
     given: SimpleNamespace = field(repr=False)

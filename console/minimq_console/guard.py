@@ -211,7 +211,7 @@ class SigningIn:
         self._visitors = visitors
 
     def routes(self) -> list[Route]:
-        """Return the routes of these pages; none where nobody signs in."""
+        """Return the routes of these pages; none without access control."""
         if not self._visitors.asks_for_keys:
             return []
         return [
@@ -221,7 +221,7 @@ class SigningIn:
         ]
 
     async def show(self, request: Request) -> Response:
-        """Return the form; who has signed in already goes on."""
+        """Return the form; a visitor who has signed in goes on to the page."""
         to = _place(request.query_params.get("to", ""))
         return self._form(request, to) if request.state.visitor is None else RedirectResponse(to, 303)
 

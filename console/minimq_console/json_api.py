@@ -226,7 +226,7 @@ _BODIES = {each.name: _struct_of(_path(each), _parameters(each)) for each in OPE
 #: What statuses say; all answers with them have the same schema.
 _FAILURES = {
     400: "A parameter is missing, unknown or wrong, or it may lose data and `yes` is not given.",
-    401: "Nobody has signed in, or the key or token is not accepted.",
+    401: "No user has signed in, or the key or token is not accepted.",
     403: "The user may not do this, or the console only reads.",
     404: "There is no such topic, group, queue or message.",
     500: "The console has an error of its own.",
@@ -306,7 +306,7 @@ def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, objec
     properties = {
         name: {**each, "description": named(each["description"])} for name, each in body["properties"].items()
     }
-    answers = ("Result", "DryRun") if operation.plan is not None else ("Result",)
+    answers = ("Result",) if operation.reads else ("Result", "DryRun")
     failures = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _FAILURES}
     return {
         "operationId": re.sub(r"[ -]", "_", operation.name),

@@ -27,7 +27,7 @@ class Master(Protocol):
     """The master of a broker, wherever that is."""
 
     async def find(self, limit_s: float) -> str:
-        """Return its present address, within so many seconds. Raises `Unavailable` if there is none."""
+        """Return its present address; look for at most `limit_s`. Raises `Unavailable` if there is none."""
 
     def failed(self, address: str, error: MiniMQError) -> None:
         """Note that a try has failed, before the next one; the address is empty if it was not found."""
@@ -41,7 +41,7 @@ class RoutedMaster(NamedTuple):
     broker_name: str
 
     async def find(self, limit_s: float) -> str:
-        """Return its present address; by anybody. Raises as `RouteCache.find`, and `Unavailable`."""
+        """Do as `Master.find`, on any thread or event loop. Raises as `RouteCache.find` as well."""
         routes, limit_s = self.client.routes, min(limit_s, self.client.timeout_s)
         find = partial(routes.find, self.topic, limit_s)
         route = routes.known(self.topic) or await LoopStep(self.client, find)
@@ -66,7 +66,7 @@ async def at_master(
     again: Callable[[str, MiniMQError], bool] | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
-    """Return what an attempt returns, which is given the address of the master, and what is left of its time.
+    """Return the result of an attempt, which gets the address of the master and the seconds that are left for it.
 
     `again` tells whether an error is worth another try, and may raise another one. It runs where its parts do: on the
     event loop of the connection, or in the steps of a caller, who gives a `pause` of his own.

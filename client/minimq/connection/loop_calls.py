@@ -174,12 +174,12 @@ class LoopRequest(NamedTuple, Generic[T]):
 def _ask(ask: Ask[T], take: Take[T]) -> None:
     try:
         ask(take)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is told, and leaves nobody waiting
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it, and waits no longer
         take(None, error)
 
 
 async def answer_of(ask: Ask[T], limit_s: float = math.inf) -> T:
-    """Return the answer to a request whose outcome is told to a function; on the loop that calls it."""
+    """Make a request on the present event loop, and return its answer."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[T] = loop.create_future()
     take = partial(resolve, arrived)
@@ -193,7 +193,7 @@ async def answer_of(ask: Ask[T], limit_s: float = math.inf) -> T:
 
 
 def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseException | None) -> None:
-    """Give a future its outcome, unless nobody waits any more; on its loop."""
+    """Set the outcome of a future that is not done; on its event loop."""
     if future.done():
         return
     if error is not None:
@@ -202,7 +202,7 @@ def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseE
         future.set_result(value)  # type: ignore[arg-type]
 
 
-#: So many messages are handled in one `Turn`.
+#: Messages that are handled in one `Turn`.
 PER_TURN = 1000
 
 

@@ -390,7 +390,7 @@ class Operation:
         return None if self.reads or self.plan is None else self.plan(admin, given)
 
     def question(self, given: Given, plan: Plan | None) -> str:
-        """Return what is asked before it is done; empty if nobody is asked."""
+        """Return the question before it is done; empty if there is none."""
         return "" if plan is None or plan.is_harmless else self.asks.format_map(vars(given))
 
     def run(self, admin: Admin, given: Given) -> Any:

@@ -45,7 +45,7 @@ class Plan:
 
     sentences: Sequence[str]
     warnings: Sequence[str] = ()
-    #: It loses and exposes nothing: nobody is asked.
+    #: It loses and exposes nothing, so there is no question.
     is_harmless: bool = False
     #: For `--dry-run --output json`; shown to people as well if there is a table.
     rows: Sequence[Mapping[str, object]] = ()

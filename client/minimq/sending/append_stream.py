@@ -75,7 +75,7 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
                 answer(result, None)
 
     def _conclude(self, error: MiniMQError | None) -> None:
-        self._tell_end(self)  # first: who hears of the end may send by another stream
+        self._tell_end(self)  # first: told of the end, a caller may send by another stream
         super()._conclude(error)
 
 
