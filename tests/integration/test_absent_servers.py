@@ -286,7 +286,8 @@ def test_commands_wait_as_long_as_they_are_told() -> None:
     said = minimq("produce", "orders", "--send-timeout", "0.3", stdin=b"x\n", status=1)
     assert re.match(r"error: no name server .* \(waited 0.3 s, as --send-timeout says\); no line is known .*\n", said)
     said = minimq("consume", "orders", "--group", "billing", "--start-timeout", "0.3", status=1)
-    assert re.search(r"\nerror: no name server .* \(waited 0.3 s, as --start-timeout says\)\n$", said)
+    # A busy machine has no time left to say before it that the command waits.
+    assert re.search(r"^error: no name server .* \(waited 0.3 s, as --start-timeout says\)\n\Z", said, re.MULTILINE)
     with minimq.running("consume", "orders", "--group", "billing") as waiting:
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == b"waiting up to 60 s for servers that are not reachable\n"

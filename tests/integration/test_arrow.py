@@ -84,8 +84,9 @@ def test_what_is_read_is_what_messages_give(
         with producer.transaction() as tx:
             tx.send(Message(topic, b"in a transaction"))
         producer.send(Message(topic, b"later", deliver_after_s=0.01))
-    wait_until(lambda: len(read_all(cluster.nameserver, topic)) == 3_042, PATIENCE_S)
+    wait_until(lambda: b"later" in {message.body for message in read_all(cluster.nameserver, topic)}, PATIENCE_S)
     expected = in_order([row_of(message) for message in read_all(cluster.nameserver, topic)])
+    assert len(expected) >= 3_042  # a busy broker has some twice, which were sent to another one as well
     table = minimq.arrow.read_table(topic, cluster.nameserver)
     assert table.schema.equals(MESSAGE_SCHEMA)
     table.validate(full=True)
