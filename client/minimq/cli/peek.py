@@ -16,7 +16,7 @@ from minimq.cli.base import check_allowed, stop_on_signal, tell
 from minimq.cli.commands import declared
 from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted, as_json
 from minimq.operations import values
-from minimq.operations.messages import as_line, place_in_time
+from minimq.operations.messages import as_line, store_order
 from minimq.operations.operation import Param
 from minimq.operations.texts import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
@@ -205,7 +205,7 @@ def _read(
         else:
             latest: list[ReceivedMessage] = []
             for messages in stored:
-                latest = heapq.nlargest(last, latest + messages, key=place_in_time)
+                latest = heapq.nlargest(last, latest + messages, key=store_order)
             yield latest[::-1]
         while follow and not told.is_set():
             yield consumer.poll(_POLL_S)

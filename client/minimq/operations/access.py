@@ -1,4 +1,4 @@
-"""The document of users and rules: where it is kept, what it has, and what it allows."""
+"""Operations that show the document of users and rules; the common parts of all its changes."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ class AccessStatus:
     #: "broker-a", "broker-a-1" for a slave, or "name server HOST:PORT".
     server: str
     address: str
-    #: Of its document; 0 if it has none, because it was started without a folder with `access.toml`.
+    #: Version of its document; 0 if it was started without a folder with `access.toml`.
     version: int = 0
     digest: str = ""
-    #: It lets everybody in, and reports what it would refuse (`--access-mode report`).
+    #: It refuses nothing, and reports what it would refuse (`--access-mode report`).
     only_reports: bool = False
     error: str | None = None
 
 
 def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
-    """Return a document after a change, under the next version, with the same checks as documents from elsewhere."""
+    """Return the changed document with the next version, checked like a document from a file."""
     changed = edit(document)
     later = decode(msgspec.structs.replace(changed, version=max(changed.version, document.version + 1)).encoded())
     if _has_administrator(document) and not _has_administrator(later):
@@ -74,7 +74,7 @@ def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
 
 
 def _has_administrator(document: AccessDocument) -> bool:
-    """Return whether somebody may change users and rules whose key no issuer can take back."""
+    """Return whether a user may change users and rules without depending on an issuer's tokens."""
     policy = Policy(document)
     return any(not issuer_of(name) and policy.decide(name, MANAGE_ACCESS).allowed for name in document.users)
 
@@ -85,17 +85,17 @@ def _needs(_given: Given) -> Sequence[Need]:
 
 @dataclass(frozen=True)
 class AccessChange(Operation):
-    """A change of the document, which is rehearsed to tell what it would do."""
+    """A change of the document; its plan comes from a rehearsal on a copy."""
 
     has_folder: bool = True
     needs: Callable[[Given], Sequence[Need]] | None = _needs
     plan: Callable[[Admin, Given], Plan] | None = lambda *_: Plan(sentences=())
-    #: Returns whether users lose a right or a key, if it `asks`.
+    #: Returns whether users lose a right or a key; ignored without `asks`.
     loses: Callable[[Given], bool] = lambda _given: True
 
     def planned(self, admin: Admin, given: Given) -> Plan:
         """Return what it would change. Raises `MiniMQError`."""
-        from minimq.operations.users import Rehearsal  # all operations that are such changes
+        from minimq.operations.users import Rehearsal  # that module imports this one
 
         former = admin.access()
         rehearsal: Any = Rehearsal(former)
@@ -107,7 +107,7 @@ class AccessChange(Operation):
 
 
 def said(text: str) -> Callable[[Admin, Given, AccessDocument, Plan | None], View]:
-    """Return a view that says what was done with a name, and the limits of the user of that name."""
+    """Return a view that formats `text` with the name of a user, and with its limits."""
 
     def view(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
         limits = shown_limits(user.limits or NO_LIMITS) if (user := later.users.get(given.name)) else ""
@@ -210,7 +210,7 @@ def _view_text(_admin: Admin, _given: Given, text: str, _plan: Plan | None) -> V
 
 
 class AccessOperations(Operations):
-    """Keeps and reads the document of users and rules; a part of `Admin`. A folder of secrets keeps it elsewhere."""
+    """Stores and reads the document of users and rules in a cluster; a part of `Admin`. See also `AccessFolder`."""
 
     @Operation(
         "user list",
@@ -375,7 +375,7 @@ class AccessOperations(Operations):
         except InvalidArgument:
             raise
         except MiniMQError:
-            if self._read(master) != later:  # the answer was lost, and the change was not
+            if self._read(master) != later:  # else only the response was lost
                 raise
         return later
 

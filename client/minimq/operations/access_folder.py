@@ -1,4 +1,4 @@
-"""The document of users and rules in a folder of secrets, changed where no server need run."""
+"""Users and rules in a folder of secrets, changed without a server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 
 class AccessFolder(UserOperations):
-    """Works on the file `access.toml`, which servers that have its folder follow.
+    """Edits the file `access.toml`; servers with that folder reload it.
 
     Args:
         directory: the folder of `minimq secure init`, or that of the servers in it.

@@ -1,4 +1,4 @@
-"""The activity of a cluster: what grows, how fast, and what an operator has to look at."""
+"""The activity of a cluster: counters, their rates, and problems for an operator."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: Topics that are looked at each time: the busiest ones, and as many others in turn.
+#: Topics described in each read: the busiest ones, and others in turn.
 _BUSIEST = 20
 _IN_TURN = 20
-#: Seconds after which no further topic is looked at.
-_TOPICS_S = 1.0
+#: Time in seconds for describing topics, in each read.
+_TOPIC_BUDGET_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class BrokerActivity:
     """A replica of a broker, and its rates."""
 
     status: BrokerStatus
-    #: Messages that it stores in a second; None before the second look, and after a restart.
+    #: Messages stored per second; None until the second read, and after a restart.
     in_per_s: float | None
-    #: Messages that it sends to consumers in a second; likewise.
+    #: Messages sent to consumers per second; None likewise.
     out_per_s: float | None
 
 
@@ -48,7 +48,7 @@ class TopicActivity:
 
     topic: str
     messages: int
-    #: Messages that are stored in a second; None before the second look.
+    #: Messages stored per second; None until the second read.
     in_per_s: float | None
 
 
@@ -57,13 +57,13 @@ class GroupActivity:
     """A consumer group, and its rate."""
 
     group: GroupDescription
-    #: Messages that it commits in a second; None before the second look, and when it has gone back.
+    #: Messages committed per second; None until the second read, and after a reset to earlier offsets.
     out_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityProblem:
-    """A thing that an operator has to look at."""
+    """A problem that needs an operator."""
 
     text: str
     #: The group that it is about; None if it is about a broker.
@@ -72,7 +72,7 @@ class ActivityProblem:
 
 @dataclass(frozen=True, slots=True)
 class ClusterActivity:
-    """A cluster at one moment."""
+    """A snapshot of the activity of a cluster."""
 
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
@@ -82,7 +82,7 @@ class ClusterActivity:
 
 
 class CounterRates:
-    """Rates of counters, each known by a key. Not thread-safe."""
+    """Computes the rates of counters, by key. Not thread-safe."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, dict[str, tuple[float, int]]] = {}
@@ -103,12 +103,12 @@ class CounterRates:
 
 
 def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescription]) -> list[ActivityProblem]:
-    """Return what an operator has to look at, brokers first; of one that does not answer there is one sentence."""
+    """Return the problems, brokers first. A broker that does not answer is reported once."""
     sentences = [sentence for status in brokers for sentence in _of_broker(status)]
     unanswered: dict[str, str] = {}
     for group in groups:
         unanswered.update({name: why for name, why in group.unanswered.items() if name not in unanswered})
-    told = _told_of(brokers)
+    told = _reported_brokers(brokers)
     sentences += [
         f"broker {name} does not answer: {why}" for name, why in sorted(unanswered.items()) if name not in told
     ]
@@ -121,7 +121,7 @@ def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescr
 
 
 def stored_in(topic: TopicDescription) -> Mapping[str, int]:
-    """Return how many messages a topic has ever had, by broker: they grow, whatever retention deletes."""
+    """Return how many messages were ever stored in a topic, by broker. Retention does not lower them."""
     found = Counter[str]()
     for queue in topic.queues:
         found[queue.queue.broker_name] += queue.max_offset
@@ -129,14 +129,14 @@ def stored_in(topic: TopicDescription) -> Mapping[str, int]:
 
 
 def committed_by(group: GroupDescription) -> Mapping[str, int]:
-    """Return how many messages a group has passed, by broker: they grow with each commit."""
+    """Return how far a group has committed, in messages by broker. They grow with each commit."""
     found = Counter[str]()
     for queue in group.queues:
         found[queue.queue.broker_name] += queue.max_offset - queue.lag
     return found
 
 
-def _told_of(brokers: Collection[BrokerStatus]) -> set[str]:
+def _reported_brokers(brokers: Collection[BrokerStatus]) -> set[str]:
     answering = {status.broker_name for status in brokers if status.error is None}
     return {
         status.broker_name
@@ -146,7 +146,7 @@ def _told_of(brokers: Collection[BrokerStatus]) -> set[str]:
 
 
 def say_about_disk(status: BrokerStatus) -> list[str]:
-    """Return sentences about what a broker does since its disk is nearly full."""
+    """Return sentences about early deletion on a nearly full disk."""
     found, report = list[str](), status.report
     if report is not None and report.disk_filled_by_others:
         found.append(f"broker {status.broker_name}: other files fill its disk, so it deletes nothing more early")
@@ -180,11 +180,11 @@ class ActivityReader:
         self._clock = clock
         self._rates = CounterRates()
         self._topics: dict[str, TopicActivity] = {}
-        #: The last one that was looked at because it was its turn.
+        #: Name of the last topic that was described in turn.
         self._last = ""
 
     def read(self) -> ClusterActivity:
-        """Look at the cluster. What you may not describe is left out."""
+        """Take a snapshot. Objects that the user may not describe are missing."""
         statuses = _allowed(self._source.broker_status)
         names = [name for name in self._source.list_topics() if not name.startswith("%")]
         self._topics = {name: self._topics[name] for name in names if name in self._topics}
@@ -217,18 +217,18 @@ class ActivityReader:
         )
 
     def _look_at_topics(self, names: Sequence[str]) -> None:
-        until = self._clock() + _TOPICS_S
+        until = self._clock() + _TOPIC_BUDGET_S
         busiest = [each.topic for each in islice(self._by_rate(), _BUSIEST)]
         others = sorted(set(names) - set(busiest))
         begin = bisect_right(others, self._last)
         in_turn = (others[begin:] + others[:begin])[:_IN_TURN]
-        # One of each, so that the time is not over before any of the others is looked at.
+        # Alternate, so that the time is not over before any of the others is described.
         for name in filter(None, chain(*zip_longest(in_turn, busiest))):
             if name not in busiest:
                 self._last = name
             try:
                 topic = self._source.describe_topic(name)
-            except MiniMQError:  # deleted meanwhile, or its brokers are away, which is told of them
+            except MiniMQError:  # deleted meanwhile, or its brokers are away, which is reported for them
                 continue
             rate = self._rates.rate(("topic", name), stored_in(topic), self._clock())
             self._topics[name] = TopicActivity(name, sum(queue.messages for queue in topic.queues), rate)
@@ -257,12 +257,12 @@ _KEYS = (
     *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
 )
 
-#: A controller that is silent for longer is reported, in seconds.
+#: A controller that is silent for more seconds is reported.
 _SILENT_S = 3.0
 
 
 def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
-    """Return the replication status of a broker, by the keys of the JSON output; masters report the lag of slaves."""
+    """Return the replication status of a broker by JSON key. The lag of a slave comes from its master."""
     problem = "; ".join(broker_problems(status.report)) or None if status.report is not None else None
     if status.report is None or status.report.replication.role == "alone":
         return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
@@ -290,7 +290,7 @@ def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
 
 
 def in_short(row: Row) -> Row:
-    """Return lists and sizes in readable form."""
+    """Return the columns of a table about replication, as text."""
     in_sync, behind_bytes, behind_s = row["in_sync"], row["behind_bytes"], row["behind_s"]
     behind = size_of(behind_bytes) if isinstance(behind_bytes, int) else None
     if behind is not None and isinstance(behind_s, float) and behind_bytes:
@@ -318,7 +318,7 @@ def _as_its_master_sees_it(
 
 
 def broker_problems(report: BrokerReport) -> list[str]:
-    """Return what is wrong with a broker, in sentences without a subject."""
+    """Return the problems of a broker, as sentences without a subject."""
     about = report.replication
     problems = ["stores nothing after a disk error: restart it"] if report.store_failed else []
     if report.clock_ahead_s:

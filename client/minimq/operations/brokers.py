@@ -1,4 +1,4 @@
-"""Brokers: their status, permission and master."""
+"""Operations on brokers: their status, permission and master."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from minimq.connection.away import ConflictReport
 
 _MANAGE_CLUSTER = right("manage cluster")
-#: Time limit of a promotion in seconds: a long lease.
+#: Timeout of a promotion in seconds, enough for a long lease.
 _PROMOTION_S = 60.0
 
 _BROKERS = Table(
@@ -67,7 +67,7 @@ def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _pla
 
 
 def status_rows(statuses: Sequence[BrokerStatus]) -> list[dict[str, Any]]:
-    """Return the status of each broker, by the keys of the JSON output."""
+    """Return the status of each broker by JSON key."""
     masters = masters_of(statuses)
     return [{**_status_row(item), **replication_of(item, masters)} for item in statuses]
 
@@ -93,7 +93,6 @@ def _uninformative(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return times and sizes as people read them."""
     started_at, disk_bytes, used, level = row["started_at"], row["disk_bytes"], row["disk_used"], row["disk_level"]
     up_s = None if started_at is None else (datetime.now(UTC) - started_at).total_seconds()
     return {
@@ -119,8 +118,8 @@ def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan |
 
 
 def _permission_of(admin: Admin, name: str) -> Permission | None:
-    """Return that of a broker; None while its master does not answer. Raises as `set_broker_permission`."""
-    admin._masters.find(names=[name], need="all")  # which waits for an election, and knows what is away
+    """Return a broker's permission; None while its master does not answer. Raises as `set_broker_permission`."""
+    admin._masters.find(names=[name], need="all")  # waits for an election, and raises if the broker is away
     masters = [each for each in admin.broker_status() if (each.broker_name, each.broker_id) == (name, MASTER_ID)]
     return next((each.report.permission for each in masters if each.report is not None), None)
 
@@ -148,7 +147,7 @@ def _view_permission(_admin: Admin, given: Given, _result: None, _plan: Plan | N
 
 
 def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
-    """Return the replicas of a broker that answer, by their numbers. Raises `InvalidArgument`."""
+    """Return the replicas of a broker that answer, by number. Raises `InvalidArgument`."""
     statuses = admin.broker_status()
     if name not in (names := sorted({each.broker_name for each in statuses})):
         raise InvalidArgument(f"there is no broker {name!r}: the name server knows {', '.join(names) or 'none'}")
@@ -167,7 +166,7 @@ def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) 
 def _replicas(
     admin: Admin, given: Given, wanted: int | None = None
 ) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
-    """Return the master of a broker and its other replicas, of those that answer."""
+    """Return the master of a broker, and its other replicas; only those that answer."""
     found = _replicas_of(admin, given.broker_name, wanted).values()
     own = [each.report.replication for each in found if each.report is not None]
     master = next((each for each in own if each.role == "master"), None)
@@ -223,7 +222,7 @@ def _view_promotion(_admin: Admin, given: Given, term: int, plan: Plan | None) -
 
 
 class BrokerOperations(Operations):
-    """Shows brokers, sets their permission, and elects masters; users have it as `Admin`."""
+    """Shows brokers, sets their permission, and elects masters; a part of `Admin`."""
 
     @method
     def cluster(self) -> list[BrokerData]:
@@ -246,7 +245,7 @@ class BrokerOperations(Operations):
         request = broker_pb2.GetStatusRequest()
         answers, failures = self._masters.calls.call_all(replicas, lambda stub: stub.GetStatus, request)
         for failure in failures.values():
-            if isinstance(failure, AccessDenied):  # which all brokers say
+            if isinstance(failure, AccessDenied):  # the same at every broker
                 raise failure
         present = [
             BrokerStatus(
@@ -270,7 +269,7 @@ class BrokerOperations(Operations):
             for broker in self.away_brokers()
             for broker_id, address in broker.addresses.items()
         ]
-        # One that goes meanwhile was still asked: it is listed once, as away, which says more than that it is silent.
+        # A broker that left during the calls is listed once, as away: that says more than the failed call.
         gone = {(status.cluster, status.broker_name, status.broker_id) for status in away}
         asked = [
             status for replica, status in zip(replicas, present, strict=True) if status.report or replica not in gone

@@ -1,4 +1,4 @@
-"""Delayed messages: list and recall them."""
+"""Operations on delayed messages: list and recall them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from minimq.administration.masters import Masters
     from minimq.administration.recalls import RecallResult
 
-#: Batches that a broker lists at a time.
+#: Maximum number of batches in a page of a broker.
 _PAGE = 1_000
 _TOTALS = Table("no delayed messages", columns("topic messages batches next_due_at", next_due_at="Next due"))
 _WAITING = Table(
@@ -40,7 +40,7 @@ _BEFORE = Param(flag="--before", read=values.any_moment, metavar="TIME")
 
 @dataclass(frozen=True, slots=True)
 class DelayedMessages:
-    """Messages that wait together until they are due; recallable ones wait alone."""
+    """A delayed batch; a recallable message is a batch of its own."""
 
     queue: MessageQueue
     due_at: datetime
@@ -108,7 +108,7 @@ def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan 
 
 
 class DelayedOperations(Operations):
-    """Lists and recalls delayed messages; users have it as `Admin`."""
+    """Lists and recalls delayed messages; a part of `Admin`."""
 
     @Operation(
         "delayed list", reads=True, example="delayed list --topic reminders --before 2026-12-24T18:00Z", view=_view_list
@@ -182,7 +182,7 @@ class DelayedOperations(Operations):
             failed = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
             raise_failures(f"the delayed messages of topic {name} are not known", failed, masters, "try again")
             if not pages:
-                self._masters.route(name)  # which has the words for a topic that is away, or nowhere
+                self._masters.route(name)  # raises the proper error if the topic is away or does not exist
             found.append(self._totals(name, pages))
         return found
 
@@ -235,7 +235,7 @@ class DelayedOperations(Operations):
 
 
 def delayed_batches(masters: Masters, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
-    """Yield what waits for a topic, or was recalled, with the batches themselves; broker by broker."""
+    """Yield the delayed or the recalled batches of a topic, with their bytes, broker by broker."""
     request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
     for broker in _carrying(masters, topic):
         yield from _of_broker(masters, broker, request)
@@ -249,7 +249,7 @@ def _of_broker(
     masters: Masters, broker: str, asked: delay_pb2.ListDelayedRequest
 ) -> Iterator[tuple[DelayedMessages, bytes]]:
     request = delay_pb2.ListDelayedRequest()
-    request.CopyFrom(asked)  # it goes on from page to page
+    request.CopyFrom(asked)  # its `after` advances from page to page
     for page in _pages(masters, broker, request):
         for batch in page.batches:
             yield _from_wire(request.topic, broker, batch), batch.batch

@@ -1,4 +1,4 @@
-"""Consumer groups: reset and delete them."""
+"""Operations that reset and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _PAGE: Final = "/groups/{group}"
 _MANAGE_GROUP: Final = right("manage group group")
 
-#: Queues that a plan lists, and members and queues that an error does.
+#: Maximum number of queues that a plan lists, and of names that an error lists.
 _MOST_QUEUES, _NAMED = 20, 5
 
 
@@ -45,7 +45,7 @@ _MOST_QUEUES, _NAMED = 20, 5
 
 
 def say_target(to: Time) -> str:
-    """Return where a reset leads, in words."""
+    """Describe the target of a reset."""
     if isinstance(to, int):
         return f"offset {to:,}"
     words = {"earliest": "the earliest message", "latest": "the end"}
@@ -176,7 +176,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
 
 
 def _say_rest(admin: Admin, given: Given) -> str:
-    """Return a sentence about a group without members, or offsets that one may see. Raises `GroupNotFound`."""
+    """Describe the deletion of a group whose members and offsets are gone or invisible. Raises `GroupNotFound`."""
     name = given.group
     if name in admin.list_groups():
         return f"Deletes group {name}; you may see none of its topics."
@@ -274,7 +274,7 @@ class GroupChanges(Operations):
     def _reset(
         self, request: broker_pb2.ResetOffsetsRequest, chosen: Mapping[str, Sequence[int]] | None, *, dry_run: bool
     ) -> dict[MessageQueue, int]:
-        """Reset all queues of a topic, or those chosen by broker; all brokers are looked at before one is changed."""
+        """Reset all queues of a topic, or those in `chosen`. Checks all brokers before it changes the first."""
         group, topic = request.group, request.topic
         if chosen or not request.force:
             what = f"group {group} was not reset in topic {topic}"
@@ -313,7 +313,7 @@ class GroupChanges(Operations):
         masters = self._masters.find()
         asked = masters if chosen is None else {broker: masters[broker] for broker in chosen if broker in masters}
         described = self._masters.describe(topic, asked)
-        # Slaves show the queues of a broker whose master is away.
+        # The route also has brokers of which only slaves are left.
         carriers = sorted({*described, *self._routed(topic)})
         if not carriers:
             raise TopicNotFound.nowhere(topic)
@@ -333,7 +333,7 @@ class GroupChanges(Operations):
         try:
             return [data.broker_name for data in self._masters.route(topic).queues]
         except TopicNotFound:
-            return []  # which masters may carry all the same: it was made a moment ago
+            return []  # the topic may be too new for the route, and masters carry it already
 
     @Operation(
         "group delete",
@@ -393,7 +393,7 @@ class GroupChanges(Operations):
         return tuple(each for each in away if each.broker_name not in deleted)
 
     def _to_delete_group(self, group: str, *, force: bool) -> dict[str, str]:
-        """Return the masters that forget a group. Raises as `delete_group`."""
+        """Return the masters on which to delete the group. Raises as `delete_group`."""
         masters = self._masters.find(need="all")
         if not force:
             remedy = "delete it on the others with force (--force)"
@@ -419,7 +419,7 @@ def _statuses(
     described: Mapping[str, broker_pb2.DescribeTopicResponse],
     offset: int | None,
 ) -> dict[MessageQueue, broker_pb2.QueueStatus]:
-    """Return the queues that are meant, which all have the offset."""
+    """Return the selected queues. Raises `OffsetOutOfRange` unless all of them have the offset."""
     found, outside = {}, []
     for broker, chosen in ids.items():
         known = {status.queue_id: status for status in described[broker].queues}
@@ -478,7 +478,6 @@ def _refuse_if_live(
 
 
 def _some_of(names: Sequence[str]) -> str:
-    """Return the first few names, and how many more there are."""
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 

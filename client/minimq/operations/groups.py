@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.group_descriptions import PoppedQueueDescription
 
-#: An expiry later than this is not shown; JSON always has the time.
+#: Tables show an expiry that is nearer than this; JSON always has the time.
 _SOON = timedelta(days=2)
 
-#: The default number of queues shown: enough to see problems, few enough for one screen.
-_FEW = 10
-#: Consumers that are listed for one queue.
+#: Enough to see problems, few enough for one screen.
+_QUEUES_SHOWN = 10
+#: Maximum number of consumers listed for one queue.
 _HOLDERS = 3
 
 _GROUPS = Table(
@@ -65,7 +65,6 @@ def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | R
 
 
 def _summary(found: GroupDescription) -> str:
-    """Return the state of a group in one sentence."""
     how = [found.strategy] if found.strategy else []
     if found.hold_s:
         how.append(f"hold {found.hold_s:g} s")
@@ -90,18 +89,18 @@ def _has_unread(queue: GroupQueueDescription) -> bool:
 
 
 def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
-    """Return the queues to look at first, sorted: unread and held ones and, if there are members, those without one."""
+    """Return the queues that need attention: unread, held, or without an owner although there are members."""
     suspects = [
         queue
         for queue in found.queues
         if queue.lag or queue.waiting or queue.holder or (found.members and found.strategy and not queue.owner)
     ]
     suspects.sort(key=lambda queue: (queue.owner is not None, -queue.lag_s, -queue.lag))
-    return sorted(suspects[:_FEW], key=lambda queue: queue.queue)
+    return sorted(suspects[:_QUEUES_SHOWN], key=lambda queue: queue.queue)
 
 
 def _members(found: GroupDescription, numbers: Mapping[str, str]) -> Rows:
-    """Show members by number, since the names of clients are too long for a column of the other table."""
+    """Number the members: client ids are too long for a column of the queue table."""
     rows: list[Row] = [
         {
             "number": numbers[member.client_id],
@@ -138,7 +137,6 @@ def _queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str])
 
 
 def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
-    """Describe the reader of a queue, the members that wait for it, and its hold."""
     if queue.popped is not None and queue.owner is None:
         return _popped(queue.popped, numbers)
     said = "nobody" if queue.owner is None else numbers[queue.owner]
@@ -152,7 +150,6 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
 
 
 def _popped(popped: PoppedQueueDescription, numbers: Mapping[str, str]) -> str:
-    """Describe the messages in flight by consumer, and the highest number of tries."""
     parts = [f"{count} with {numbers.get(client, 'others')}" for client, count in popped.holders.items()][:_HOLDERS]
     if popped.returned:
         parts.append(f"{popped.returned} waiting for a retry")
@@ -171,7 +168,6 @@ def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
 
 
 def _view_groups(_admin: Admin, _given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
-    """Return the list of groups."""
     keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "away")
     rows = [
         row_of(
@@ -263,7 +259,7 @@ class _Answers(NamedTuple):
 
 
 class GroupOperations(GroupChanges):
-    """Lists, describes, resets and deletes consumer groups; users have it as `Admin`."""
+    """Lists, describes, resets and deletes consumer groups; a part of `Admin`."""
 
     @method
     def list_groups(self) -> list[str]:
@@ -290,7 +286,7 @@ class GroupOperations(GroupChanges):
         names, _ = self._names(masters)
         asked = self._ask(names, masters)
         now, away = datetime.now(UTC), self._masters.away_lookup()
-        # A group that was known a moment ago may be gone.
+        # A group may have been deleted since it was listed.
         return [answers.description(group, now, away) for group, answers in asked.items() if answers.is_known]
 
     @Operation(
@@ -298,7 +294,7 @@ class GroupOperations(GroupChanges):
         reads=True,
         example="group describe billing",
         view=_view_description,
-        flags=[flag("all_queues", f"Show all queues, not only the {_FEW} most important ones.", "--queues")],
+        flags=[flag("all_queues", f"Show all queues, not only the {_QUEUES_SHOWN} most important ones.", "--queues")],
         can_watch=True,
     )
     def describe_group(self, group: values.GroupName) -> GroupDescription:
@@ -338,7 +334,7 @@ class GroupOperations(GroupChanges):
         }
         return dict(sorted(offsets.items()))
 
-    # ---- Looking --------------------------------------------------------------------------------
+    # ---- Calls ----------------------------------------------------------------------------------
 
     def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
         request = broker_pb2.ListGroupsRequest()

@@ -1,4 +1,4 @@
-"""The issuers of tokens, and the document as a whole: change them."""
+"""Operations on the issuers of tokens, and on the document of users and rules as a whole."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _ISSUER = Param(
                 (),
                 "--claimed-role",
             ),
-            kind=dict,  # in JSON
+            kind=dict,  # in the JSON API
         ),
     ),
 )

@@ -22,7 +22,7 @@ from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, de
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of
 
-if TYPE_CHECKING:  # other administration does not need to load sending and receiving
+if TYPE_CHECKING:  # other operations do not load sending and receiving
     from minimq.admin import Admin
     from minimq.dead_letters.dead_letter import DeadLetter
     from minimq.dead_letters.letter_settler import Outcome
@@ -41,7 +41,7 @@ class DeadLetterCount:
     """The open dead letters of a group that have the same topic and the same reason."""
 
     group: str
-    #: That they were sent to; None when they do not tell.
+    #: The topic that they were sent to; None if they do not name it.
     topic: str | None
     reason: str
     count: int
@@ -71,7 +71,7 @@ _FIELDS: Final = {
     "reason": "Only those with this reason",
     "key": "Only those with this key",
 }
-#: Topics that a plan names, and rights that are looked up at once; brokers check all.
+#: Maximum number of topics that a plan names, and of rights that it checks; brokers check all.
 _MOST_TOPICS, _MOST_RIGHTS = 20, 1_000
 
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
@@ -83,7 +83,7 @@ def _resend_needs(given: Given) -> Sequence[Need]:
 
 
 def chosen_of(given: Given) -> Chosen:
-    """Return which dead letters are meant."""
+    """Return the arguments that select dead letters."""
     chosen: Chosen = {name: getattr(given, name) for name in Chosen.__annotations__}  # type: ignore[assignment]
     return chosen
 
@@ -93,14 +93,14 @@ def _check_some(chosen: Chosen, *, everything: bool) -> None:
         raise InvalidArgument("everything is not given, and no choice: choose some, by key or by time")
 
 
-class _Found:
-    """The open dead letters that are meant, as far as they could be counted in the time that a face has."""
+class _OpenLetters:
+    """Counts the selected open dead letters for a plan, for at most `given.patience_s`."""
 
     def __init__(self, admin: Admin, given: Given, done: str) -> None:
         _check_some(chosen_of(given), everything=given.everything)
         if given.everything and any(chosen_of(given).values()):
             raise InvalidArgument("everything excludes a choice")
-        #: Their number by the topic that they were sent to; "" for those that do not tell.
+        #: Their number by the topic that they were sent to; "" for those that do not name it.
         self.topics = Counter[str]()
         self.is_cut = False
         damages: list[DamagedMessages] = []
@@ -116,12 +116,12 @@ class _Found:
                 break
         if not self.topics and not self.is_cut:
             check_known(admin, given.group)
-        if not self.is_cut:  # one that dies after the plan is not meant
+        if not self.is_cut:  # messages that become dead letters after the plan stay
             given.until = moment(until_ms)
         elif given.until is None:
             given.until = moment(max(until_ms, now_ms + 1))
         self.away = away_with_letters(admin, given.group)
-        #: What cannot be looked at.
+        #: Notes about dead letters that could not be examined.
         self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.away, {}, f"not {done}")]
 
     @property
@@ -143,13 +143,13 @@ class _Found:
         )
 
 
-def _nothing(given: Given, found: _Found) -> Plan:
+def _nothing(given: Given, found: _OpenLetters) -> Plan:
     said = f"Group {given.group} has no such open dead letters: they were settled, or others are meant."
     return found.plan([said], is_harmless=True)
 
 
 def _plan_resend(admin: Admin, given: Given) -> Plan:
-    found = _Found(admin, given, "resent")
+    found = _OpenLetters(admin, given, "resent")
     if found.is_none:
         return _nothing(given, found)
     if not given.only_group:
@@ -169,7 +169,7 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
 
 
 def _plan_drop(admin: Admin, given: Given) -> Plan:
-    found = _Found(admin, given, "dropped")
+    found = _OpenLetters(admin, given, "dropped")
     if found.is_none:
         return _nothing(given, found)
     return found.plan(
@@ -181,21 +181,21 @@ def _plan_drop(admin: Admin, given: Given) -> Plan:
 
 
 def away_with_letters(admin: Admin, group: str | None) -> tuple[AwayBroker, ...]:
-    """Return the absent brokers with dead letters of a group, or of any."""
+    """Return the brokers that are away and have dead letters of the group, or of any group."""
     topic = None if group is None else dead_letter_topic(group)
     routes = [route for route in admin.routes() if topic in (None, route.topic)]
     return by_broker(each for route in routes if route.topic.startswith(DEAD_LETTER_PREFIX) for each in route.away)
 
 
 def check_known(admin: Admin, group: str) -> None:
-    """Raise `GroupNotFound` for a group that has no topic of dead letters either: its name may be mistyped."""
+    """Raise `GroupNotFound` if the group neither has dead letters nor exists: the name may be mistyped."""
     topic = dead_letter_topic(group)
     if all(route.topic != topic for route in admin.routes()):
         admin.describe_group(group)
 
 
 def damage_notes(damages: Sequence[DamagedMessages], consequence: str) -> list[str]:
-    """Return a line for each damaged batch, and one about them all."""
+    """Return a line for each damaged batch, and one with the remedy."""
     if not damages:
         return []
     are = "batch is" if len(damages) == 1 else "batches are"
@@ -225,10 +225,7 @@ def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
 
 
 class LetterOperations(Operations):
-    """Shows dead letters, and sends them again or drops them; users have it as `Admin`.
-
-    A dead letter is open until it was resent or dropped.
-    """
+    """Counts, resends and drops dead letters; a part of `Admin`. One is open until it is resent or dropped."""
 
     @iterating
     def dead_letters(
@@ -252,7 +249,7 @@ class LetterOperations(Operations):
     def _open_letters(
         self, group: str, wants: Wants, progress: Progress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
-        from minimq.dead_letters.letter_settler import LetterReader  # as above
+        from minimq.dead_letters.letter_settler import LetterReader  # other operations do not load it
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)

@@ -1,4 +1,4 @@
-"""The search for messages of one topic: a row of short calls to each of its brokers."""
+"""Searches a topic for messages, by a series of short calls to each of its brokers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.operations.messages import place_in_time
+from minimq.operations.messages import store_order
 from minimq.operations.search_bounds import SearchBounds
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
@@ -24,9 +24,9 @@ from minimq_proto.v1 import find_pb2
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
 _ID_PARTS = (16, 32)
 
-#: Called with the number of offsets that were looked at, and of those that are known to be in the range by now.
+#: Called with the number of offsets searched so far, and of those known to be in the range.
 Progress = Callable[[int, int], None]
-#: Queues about which one broker is asked at once, so that it has something to do while an answer is on its way.
+#: Concurrent calls to one broker, so that it is busy while responses travel.
 _QUEUES_AT_ONCE = 4
 
 
@@ -36,17 +36,17 @@ class Criterion:
 
     request: find_pb2.FindRequest
     matches: Callable[[RecordBatch], Sequence[int]]
-    #: At most one message has it, but for copies.
+    #: At most one message matches, apart from copies.
     is_one: bool = False
 
     def numbers_in(self, batch: ReceivedBatch) -> Iterator[int]:
-        """Yield the numbers of the wanted records of a batch. Raises `CorruptBatch` if any text of it is malformed."""
+        """Yield the numbers of matching records. Raises `CorruptBatch` if any text of the batch is malformed."""
         batch.check_texts()
         yield from self.matches(batch.records)
 
 
 def by_key(key: object) -> Criterion:
-    """Return the criterion for messages with this key. Raises `InvalidArgument` for one that no message has."""
+    """Return the criterion for messages with this key. Raises `InvalidArgument` for an impossible key."""
     text = _text(key, "the key")
     wanted, separator = text.encode(), SEPARATOR.encode()
 
@@ -58,14 +58,14 @@ def by_key(key: object) -> Criterion:
 
 
 def by_id(message_id: object) -> Criterion:
-    """Return the criterion for the message with this id. Raises `InvalidArgument` for a text that is none."""
+    """Return the criterion for the message with this id. Raises `InvalidArgument` if it is no message id."""
     if not is_id(message_id):
         raise InvalidArgument(f"{str(message_id)[:100]!r} is not the id of a message: ids have 40 hexadecimal digits")
     wanted, (first, second) = str(message_id).lower(), _ID_PARTS
     number = find_pb2.MessageNumber(producer_id=int(wanted[:first], 16), sequence=int(wanted[first:second], 16))
 
     def matches(records: RecordBatch) -> list[int]:
-        if records.origins is None:  # the numbers in it are those in the ids
+        if records.origins is None:  # a record's number is the index in its id
             index = int(wanted[second:], 16)
             return [index] if index < len(records) and records.message_id(index) == wanted else []
         return [each for each in records.numbers() if records.message_id(each) == wanted]
@@ -104,27 +104,27 @@ def _text(text: object, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class UnreadOffsets:
-    """Offsets of a queue at which nothing could be looked for: any message there may be one that was wanted."""
+    """Offsets of a queue that could not be searched; matching messages may be there."""
 
     queue: MessageQueue
     offset: int
-    #: The one behind the last.
+    #: Exclusive.
     end_offset: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """The messages that a search has found."""
+    """The result of a search."""
 
     #: In the order of their store times.
     messages: tuple[ReceivedMessage, ...]
     unread: tuple[UnreadOffsets, ...] = ()
-    #: Brokers that are away, with their queues of the topic: nothing was looked for there.
+    #: Brokers that are away; their queues were not searched.
     away: tuple[AwayBroker, ...] = ()
     #: Brokers whose slave answered, which may lack the latest messages.
     from_slaves: tuple[str, ...] = ()
-    #: The number of offsets that were looked at.
+    #: The number of offsets that were searched.
     searched: int = 0
     #: The search has ended at `max_messages`; there may be more.
     is_cut: bool = False
@@ -137,7 +137,7 @@ class FoundMessages:
 
 @dataclass(slots=True)
 class _QueueSearch:
-    """The state of the search of one queue. `offset` is where it goes on, `end` is 0 until a broker has said it."""
+    """The search of one queue: continues at `offset`; `end` is 0 until a broker reports it."""
 
     queue: MessageQueue
     start: int = 0
@@ -148,7 +148,7 @@ class _QueueSearch:
 
 @dataclass(slots=True)
 class _BrokerSearch:
-    """The queues of one broker that are still to be searched, in their order, and since when it is silent."""
+    """The remaining queues of one broker, in order, and the time since it does not answer."""
 
     ways: list[_QueueSearch] = field(default_factory=list)
     silent_since: float | None = None
@@ -181,7 +181,7 @@ class MessageSearch:
             self._round(waiting)
             if self._progress is not None:
                 self._progress(self._searched, self._known)
-        self._messages.sort(key=place_in_time)
+        self._messages.sort(key=store_order)
         most = self._bounds.max_messages
         return FoundMessages(
             tuple(self._messages[:most]),

@@ -1,4 +1,4 @@
-"""The fate of a message: brokers say what their groups have done with it, and its copies tell what has failed."""
+"""The fate of a message: brokers report what groups did with it; its copies in other topics show failures."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from minimq_proto.v1 import find_pb2, halves_pb2
 
-#: Clocks of brokers may differ by so much, in ms: a copy may seem to be stored before its message.
+#: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
-#: Half messages that one broker lists.
+#: Maximum number of half messages that one broker lists.
 _MOST_HALVES = 1_000
-#: Copies of one message in one topic that are looked at.
+#: Maximum number of copies of a message that are examined in one topic.
 _MOST_COPIES = 1_000
 
 
 class TraceState(Enum):
     """The state of a message for one group."""
 
-    #: The group has not got to it yet; a member may have received it and not committed.
+    #: The group has not committed it yet; a member may have received it.
     WAITING = "waiting"
-    #: The group has committed an offset behind it.
+    #: The group has committed an offset beyond it.
     READ = "read"
-    #: Of groups that receive messages one by one: a consumer has it.
+    #: A consumer has it; in groups that receive messages one by one.
     IN_FLIGHT = "in flight"
     #: It was released, or not acknowledged in time, and will be redelivered.
     RETURNED = "returned"
@@ -67,10 +67,9 @@ class GroupTrace:
     state: TraceState
     #: The consumer that has it, or that reads its queue; None without one.
     client_id: str | None = None
-    #: How often it was delivered, as far as that is counted: in groups that receive messages one by one, and from the
-    #: first failure on in others.
+    #: Number of deliveries. Groups that do not receive messages one by one count from the first failure on.
     tries: int = 0
-    #: Until when it is in flight, or from when on it is redelivered; None if there is no such time.
+    #: The time until which it is in flight, or from which it is redelivered; None if neither applies.
     until: datetime | None = None
     #: Where its dead letter, or its copy that waits for another try, is stored.
     copy: MessageAddress | None = None
@@ -83,7 +82,7 @@ class HalfTrace:
     producer_group: str
     number: int
     checks: int
-    #: No producer is asked any more: an operator has to decide.
+    #: Brokers no longer ask the producer group: an operator has to decide.
     is_undecided: bool
 
 
@@ -96,14 +95,14 @@ class MessageTrace:
     message: ReceivedMessage | None = None
     #: What each group that reads its topic has done with it, sorted by name; those that you may describe.
     groups: tuple[GroupTrace, ...] = ()
-    #: The delayed batch in which it waits until it is due; None if it does not.
+    #: The delayed batch in which it waits until it is due; None if it is not delayed.
     due: DelayedMessages | None = None
     #: The delayed batch with which it was recalled; None if it was not, or would be due by now.
     recalled: DelayedMessages | None = None
     #: Its open transaction; None if it has none.
     half: HalfTrace | None = None
     unread: tuple[UnreadOffsets, ...] = ()
-    #: Brokers that are away: it may be there.
+    #: Brokers that are away, and may store it.
     away: tuple[AwayBroker, ...] = ()
     #: Brokers whose slave answered, which may lack the latest messages.
     from_slaves: tuple[str, ...] = ()
@@ -147,13 +146,13 @@ class Tracer:
         self._from_slaves: set[str] = set()
 
     def trace_id(self, message_id: str, topic: str | None) -> MessageTrace:
-        """Look for a message by its id, in one topic or in all that may be read, and trace it. Raises `MiniMQError`."""
+        """Find a message by its id, in `topic` or in all readable topics, and trace it. Raises `MiniMQError`."""
         criterion, message_id = by_id(message_id), message_id.lower()
         topics = [topic] if topic is not None else self._topics()
         for name in topics:
             found = self._search(name, criterion, self._bounds, is_needed=topic is not None)
             if found.messages:
-                self._unread.clear()  # it was somewhere else
+                self._unread.clear()  # found: gaps in other places do not matter
                 self._away.clear()
                 return self.trace(found.messages[0])
         due = self._delayed(topics, criterion, recalled=False, is_needed=topic is not None)

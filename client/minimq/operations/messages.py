@@ -1,4 +1,4 @@
-"""Single messages: show, find and trace them."""
+"""Operations on single messages: show, find and trace them."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _RANGE: Final = {
 }
 
 
-def place_in_time(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
-    """Return what sorts messages by their store times."""
+def store_order(message: ReceivedMessage) -> tuple[int, MessageQueue, int]:
+    """Return the sort key for the order of store times."""
     return message.batch.stored_ms_of(message.index), message.queue, message.queue_offset
 
 
 def message_row(message: ReceivedMessage, *, body: bool) -> Row:
-    """Return everything about a message, by its keys in JSON; the body only if asked for."""
+    """Return all fields of a message by JSON key; the body only if `body` is set."""
     return {
         "address": f"{message.queue}@{message.queue_offset}",
         "topic": message.topic,
@@ -76,7 +76,7 @@ def message_row(message: ReceivedMessage, *, body: bool) -> Row:
 
 
 def message_lines(message: ReceivedMessage) -> Iterator[str]:
-    """Yield a message in lines: what is known of it, an empty line, and the body. Control characters are escaped."""
+    """Yield a line for each field, an empty line, and the body. Control characters are escaped."""
     yield from _labelled(
         ("address", f"{message.queue}@{message.queue_offset}"),
         ("id", message.message_id),
@@ -98,7 +98,7 @@ def _labelled(*about: tuple[str, str | None]) -> Iterator[str]:
 
 
 def as_line(message: ReceivedMessage) -> bytes:
-    """Return a message in one line: store time, address, tag, keys and the beginning of the body, with escapes."""
+    """Return a line: store time, address, tag, keys and the start of the body. Control characters are escaped."""
     body = message.body[:_SHOWN_BYTES].decode(errors="backslashreplace")
     if len(message.body) > _SHOWN_BYTES:
         body += f"... ({len(message.body):,} bytes)"
@@ -113,7 +113,7 @@ def as_line(message: ReceivedMessage) -> bytes:
 
 
 def trace_row(trace: MessageTrace) -> Row:
-    """Return the fate of a message, by its keys in JSON."""
+    """Return the fate of a message by JSON key."""
     stored, half = trace.message, trace.half
     return {
         "message_id": trace.message_id,
@@ -154,7 +154,6 @@ def trace_lines(trace: MessageTrace) -> Iterator[str]:
 
 
 def _said(trace: GroupTrace) -> str:
-    """Return what a group has done, in words."""
     words = [trace.state.value]
     if trace.client_id:
         words.append(f"{'with' if trace.until else 'its queue is read by'} {trace.client_id}")
@@ -168,12 +167,12 @@ def _said(trace: GroupTrace) -> str:
 
 
 def due_field(message: ReceivedMessage) -> dict[str, datetime]:
-    """Return the field of a JSON object that says when a delayed message was due; no field for any other message."""
+    """Return the JSON field with the due time of a delayed message; no field for any other message."""
     return {} if message.due_at is None else {"due_at": message.due_at}
 
 
 def body_fields(body: bytes) -> dict[str, str]:
-    """Return the field of a JSON object that has a body."""
+    """Return the JSON field with the body: as text, or in base64 if it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -216,7 +215,7 @@ def _not_looked_at(found: FoundMessages | MessageTrace) -> list[str]:
 
 
 class MessageOperations(Operations):
-    """Shows single messages, and finds them; users have it as `Admin`. Nothing is committed, and no group is needed."""
+    """Shows, finds and traces single messages; a part of `Admin`. It needs no group, and commits nothing."""
 
     @Operation("message view", reads=True, example="message view orders/broker-a/3@10423", view=_view_message)
     def message_at(self, address: str | MessageAddress) -> ReceivedMessage:
@@ -230,7 +229,7 @@ class MessageOperations(Operations):
             DamagedMessages: its batch is damaged.
             TopicNotFound, QueueNotFound: there is no such queue.
         """
-        from minimq.receiving.range_reader import RangeOptions, RangeReader  # as above
+        from minimq.receiving.range_reader import RangeOptions, RangeReader  # other commands start faster without it
 
         found = parse_address(address)
         queue, offset, client = found.queue, found.offset, self._masters.calls
@@ -277,11 +276,7 @@ class MessageOperations(Operations):
         Raises:
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
         """
-        from minimq.operations.message_search import (  # as above
-            MessageSearch,  # as above
-            by_id,
-            by_key,
-        )
+        from minimq.operations.message_search import MessageSearch, by_id, by_key  # as above
         from minimq.operations.search_bounds import bounds_of  # as above
 
         if (key is None) == (message_id is None):

@@ -1,7 +1,8 @@
-"""Declarations of operations: methods of `Admin`, from whose signatures and docstrings all faces derive.
+"""Declares each operation once, as a method of `Admin`; all other interfaces are derived from it.
 
-The name, type and default of each parameter come from the signature, its help from the section `Args` of the
-docstring. `Annotated[..., Param(...)]` says what a signature cannot. Commands and forms read values as text.
+The CLI, the console's forms, its JSON API and `aio.Admin` take the name, type and default of a parameter from the
+signature, and its help from the section `Args` of the docstring. `Annotated[..., Param(...)]` adds what a signature
+cannot express. The CLI and forms pass values as text.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: The result for asyncio.
+#: The result type of the asyncio variant.
 A = TypeVar("A")
 
-#: The arguments of a call, by parameter; all of them have a value.
+#: The arguments of a call as attributes, defaults included.
 Given = SimpleNamespace
 _OPERATIONS, _COLLECT = "__operations__", "__collect__"
-#: The default of what has to be given.
+#: The default of a required parameter.
 REQUIRED: Any = inspect.Parameter.empty
 _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
     "topic": check_topic,
@@ -53,8 +54,8 @@ _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
     "transaction": check_producer_group,
     "cluster": str,
 }
-#: Least and largest int of a `Param` without bounds.
-_INT = (-(1 << 63), (1 << 63) - 1)
+#: Used if a `Param` sets no bounds.
+_INT64_BOUNDS = (-(1 << 63), (1 << 63) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,34 +67,34 @@ class Param:
     #: The option of the command; by default the name of the parameter.
     flag: str = ""
     metavar: str = ""
-    #: Returns the value of a text, given the name of the option or field. Raises `InvalidArgument`.
+    #: Parses the name of the option or field, for errors, and the text. Raises `InvalidArgument`.
     read: Callable[[str, str], object] | None = None
-    #: The values by their texts.
+    #: The values by the text that selects each.
     choices: Mapping[str, object] = field(default_factory=dict)
     low: float | None = None
     high: float | None = None
-    #: Names that a shell completes: "topics", "groups", "brokers" or "users".
+    #: What shell completion offers: "topics", "groups", "brokers" or "users".
     complete: str = ""
-    #: In faces, as a text, if it is not that of the method.
+    #: The default in commands and forms, as text, if it differs from the method's.
     default: str | None = None
-    #: The command takes it without an option although it has a default; or with one although it is required.
+    #: Positional in the command although it has a default; an option although it is required.
     is_argument: bool = False
     is_option: bool = False
-    #: Commands and forms have to give it although it has a default; or do not have it.
+    #: Required in commands and forms although it has a default; absent from them.
     is_required: bool = False
     is_hidden: bool = False
-    #: The method calls it, and faces show that: "line" with a sentence, "bar" with two numbers.
+    #: A callback that reports progress: "line" receives a sentence, "bar" two numbers.
     progress: str = ""
-    #: The fields of a dataclass that are options of their own.
+    #: The fields of a dataclass that become options of their own.
     parts: Mapping[str, Param] = field(default_factory=dict)
-    #: The method calls it with errors; views find them in `given.collected`.
+    #: A callback that receives errors; views find these in `given.collected`.
     is_collected: bool = False
-    #: Options of the command that stand for the value together; `made` gets their values by name.
+    #: Options of the command from which `made` builds the value; it receives their values by name.
     options: Sequence[Parameter] = ()
     made: Callable[..., object] | None = None
-    #: If the docstring says nothing about it.
+    #: The help, if the docstring has none.
     help: str = ""
-    #: Only commands have it; and take the name of a file with its content.
+    #: Only the CLI has it; the CLI takes a file name and passes the file's content.
     is_local: bool = False
     is_file: bool = False
 
@@ -109,18 +110,18 @@ class Parameter:
     #: bool, int, float, str, or a dataclass whose fields are options of their own.
     kind: type
     is_many: bool
-    #: The command takes it without an option.
+    #: Positional in the command.
     is_argument: bool
     #: `REQUIRED` if there is none.
     default: Any
     help: str
     about: Param
-    #: It is a field of a `TypedDict`, which is left out if it is None.
+    #: A field of a `TypedDict`, omitted from the call if it is None.
     is_keyword: bool = False
 
     @property
     def is_required(self) -> bool:
-        """True if every call has to give it."""
+        """True if every call must give a value."""
         return self.default is inspect.Parameter.empty or self.about.is_required
 
     @property
@@ -130,12 +131,12 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """Its name in commands and forms: that of the option."""
+        """The name in commands and forms, taken from the option."""
         return self.name if self.is_argument else self.flag.lstrip("-").replace("-", "_")
 
     @property
     def parts(self) -> list[Parameter]:
-        """The options of its own that a command has for it."""
+        """The options that the command has in place of this parameter."""
         if self.about.options:
             return list(self.about.options)
         helps = _parse((inspect.getdoc(self.kind) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
@@ -146,7 +147,7 @@ class Parameter:
         ]
 
     def read(self, what: str, given: Any) -> Any:
-        """Return the value of a text; numbers and switches are values already. Raises `InvalidArgument`."""
+        """Convert text to a value; numbers and switches pass unchanged. Raises `InvalidArgument`."""
         about = self.about
         if not isinstance(given, str) and (about.read is None or self.kind in (int, float)):
             return given
@@ -162,7 +163,7 @@ class Parameter:
         return text
 
     def _number(self, what: str, text: str) -> float:
-        lowest, highest = _INT if self.kind is int else (-math.inf, math.inf)
+        lowest, highest = _INT64_BOUNDS if self.kind is int else (-math.inf, math.inf)
         low = lowest if self.about.low is None else self.about.low
         high = highest if self.about.high is None else self.about.high
         try:
@@ -183,12 +184,12 @@ class Parameter:
 def read(
     parameters: Iterable[Parameter], source: Mapping[str, Any], called: Callable[[Parameter], str]
 ) -> dict[str, Any]:
-    """Return the values of the parameters that a face was given, by name. Raises `InvalidArgument`.
+    """Convert user input to argument values, by parameter name. Raises `InvalidArgument`.
 
     Args:
-        parameters: those that the face has.
-        source: what was given by name: texts, numbers and switches, lists of them, or mappings for parts.
-        called: returns the name of a parameter in errors.
+        parameters: those that the interface offers; those absent from `source` are omitted.
+        source: the input by parameter name: texts, numbers, switches, lists of these, or mappings for `parts`.
+        called: returns the name of a parameter for error messages.
     """
 
     def value(parameter: Parameter, given: Any) -> Any:
@@ -205,31 +206,31 @@ def read(
 
 @dataclass(frozen=True)
 class Form:
-    """An action of the console: some parameters of an operation at an address."""
+    """A form of the console: some parameters of an operation at a URL."""
 
     #: A verb and a noun, such as "delete-topic".
     action: str
-    #: Address of the page about the thing that it changes, with parameters in braces.
+    #: URL path of the page about the object that it changes; parameters in braces.
     page: str
     title: str
-    #: On the link and the button.
+    #: Text of the link and of the button.
     label: str
     _: KW_ONLY
-    #: Address of the form, if it is not the verb below the page.
+    #: URL path of the form; by default `page` followed by the verb of `action`.
     path: str = ""
-    #: Address of the page that shows the effect, if it is not `page`.
+    #: URL path of the page that shows the effect; by default `page`.
     to: str = ""
-    #: The label of each parameter that is filled in.
+    #: The label of each input field, by parameter.
     fields: Mapping[str, str] = field(default_factory=dict)
-    #: The parameter whose value is typed to confirm it.
+    #: The user must type the value of this parameter to confirm.
     typed: str = ""
-    #: Parameters of several lines, which no log shows.
+    #: Multi-line parameters; they are never logged.
     long: frozenset[str] = frozenset()
-    #: The flag that is set if no keyword argument of a `TypedDict` is filled in.
+    #: The flag to set if no keyword argument of a `TypedDict` is filled in.
     otherwise: str = ""
-    #: Returns the first values of the fields, by parameter; a field is left out with None.
+    #: Returns the initial values of the fields, by parameter; None hides a field.
     defaults: Callable[[Admin, Given], Mapping[str, str | None]] | None = None
-    #: Returns the values and texts of fields with a choice, by parameter.
+    #: Returns the (value, text) pairs of fields with a choice, by parameter.
     choices: Callable[[Admin, Given], Mapping[str, Sequence[tuple[str, str]]]] | None = None
 
     def __post_init__(self) -> None:
@@ -238,14 +239,14 @@ class Form:
 
 
 class Operations:
-    """A part of `Admin`: the operations on one kind of thing. What is public is a `Method`."""
+    """Base of the parts of `Admin`, one for each kind of object. Each public member is a `Method`."""
 
     def __init__(self, masters: Masters) -> None:
         self._masters = masters
 
 
 class Method(Generic[P, T, A]):
-    """The type of a method of `Admin`, which `minimq.aio.Admin` has as a coroutine function: it is a function."""
+    """Static type of a method of `Admin`, a plain function at run time; in `aio.Admin` a coroutine function."""
 
     @overload
     def __get__(self, owner: None, kind: type) -> Callable[Concatenate[Any, P], T]: ...
@@ -258,13 +259,13 @@ class Method(Generic[P, T, A]):
 
 
 def method(function: Callable[Concatenate[Any, P], T]) -> Method[P, T, T]:
-    """Declare a method of `Admin` that is no operation."""
+    """Declare a method of `Admin` that is not an operation."""
     declared: Method[P, T, T] = _marked(function, lambda result: result)
     return declared
 
 
 def iterating(function: Callable[Concatenate[Any, P], Iterator[T]]) -> Method[P, Iterator[T], list[T]]:
-    """Do as `method` for a method that returns an iterator: for asyncio it returns a list of all."""
+    """Declare a method that returns an iterator; its asyncio variant returns a list."""
     declared: Method[P, Iterator[T], list[T]] = _marked(function, list)
     return declared
 
@@ -275,21 +276,21 @@ def _marked(function: Any, collect: Callable[[Any], Any]) -> Any:
 
 
 class AsyncFace:
-    """A base of `minimq.aio.Admin`: a thread runs each `Method`, on this `Admin`."""
+    """Base of `minimq.aio.Admin`: runs each `Method` of `_admin` on a thread."""
 
     _admin: Admin
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         for name, function in inspect.getmembers(cls, lambda member: hasattr(member, _COLLECT)):
-            if not inspect.iscoroutinefunction(function):  # those of a base are
+            if not inspect.iscoroutinefunction(function):  # inherited ones are wrapped already
                 setattr(cls, name, _asynchronous(function))
 
 
 def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     async def call(self: AsyncFace, /, *args: Any, **named: Any) -> Any:
-        import asyncio  # commands do not load it
+        import asyncio  # keeps the start of commands fast
 
         return await asyncio.to_thread(lambda: getattr(function, _COLLECT)(function(self._admin, *args, **named)))
 
@@ -298,34 +299,34 @@ def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: a decorator that declares a method of `Admin`, from which all faces derive."""
+    """A decorator that declares a method of `Admin` as an operation."""
 
-    #: Of the command: a noun and a verb.
+    #: The command: a noun and a verb.
     name: str
     _: KW_ONLY
-    #: Returns what is shown. That of a change makes no call: it would fail after the change is made.
+    #: Renders the result. The view of a change must not call the cluster: it could fail after the change was made.
     view: Callable[[Admin, Given, Any, Any], View]
-    #: It changes nothing. Whatever does not say so takes rights, is planned before it runs, and is in the audit log.
+    #: It changes nothing. All others need rights, are planned before they run, and are written to the audit log.
     reads: bool = False
-    #: A command without `minimq`, if it is more than the name.
+    #: An example command without `minimq`; by default the name.
     example: str = ""
     needs: Callable[[Given], Sequence[Need]] | None = None
-    #: Returns what would change, or raises what makes it impossible. Every face calls `planned` before it runs.
+    #: Returns what would change, or raises the error that prevents it. Call `planned` before `run`.
     plan: Callable[[Admin, Given], Plan] | None = None
-    #: The question before what may lose or expose something, with parameters in braces: "Delete topic {name}?"
+    #: The confirmation question if data may be lost or exposed; parameters in braces: "Delete topic {name}?"
     asks: str = ""
     forms: Sequence[Form] = ()
-    #: Options for the plan and the view alone; see `flag`.
+    #: Options that only the plan and the view use; see `flag`.
     flags: Sequence[Parameter] = ()
-    #: Facts about the keyword arguments of a `TypedDict`.
+    #: The `Param`s of keyword arguments of a `TypedDict`.
     abouts: Mapping[str, Param] = field(default_factory=dict)
-    #: Arguments that it always has: a method may be several operations.
+    #: Arguments with a fixed value: one method may be several operations.
     fixed: Mapping[str, object] = field(default_factory=dict)
-    #: A command can repeat it until Ctrl-C.
+    #: The command can repeat it until Ctrl-C.
     can_watch: bool = False
-    #: A command can do it in a folder of secrets, without a server.
+    #: The command can do it in a folder of secrets, without a server.
     has_folder: bool = False
-    #: The help, if it is not that of the docstring.
+    #: The help; by default that of the docstring.
     text: str = ""
     function: Callable[..., Any] = len
 
@@ -344,16 +345,16 @@ class Operation:
 
     @property
     def summary(self) -> str:
-        """One sentence."""
+        """The first sentence of the help."""
         return re.split(r"\.\s", self.text or self._doc[0])[0].rstrip(".") + "."
 
     @property
     def help(self) -> str:
-        """The whole help: parameters in backticks are options."""
+        """The whole help, with options in place of parameters in backticks."""
         return self.text or self.with_flags("\n\n".join(filter(None, self._doc[:2])))
 
     def with_flags(self, text: str) -> str:
-        """Return a text in which options stand for parameters in backticks."""
+        """Replace parameters in backticks by their options."""
         flags = {each.name: each.name.upper() if each.is_argument else each.flag for each in self.parameters}
         return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), text)
 
@@ -372,7 +373,7 @@ class Operation:
 
     @property
     def shown(self) -> list[Parameter]:
-        """The parameters that commands and forms have."""
+        """The parameters that commands and forms offer."""
         abouts = [(each, each.about) for each in self.parameters]
         own = [each for each, about in abouts if not (about.is_hidden or about.progress or about.is_collected)]
         return [each for each in (*own, *self.flags) if each.name not in self.fixed]
@@ -386,15 +387,15 @@ class Operation:
         return Given(**{**defaults, **values, **self.fixed})
 
     def planned(self, admin: Admin, given: Given) -> Plan | None:
-        """Return what it would change; None if it changes nothing. Raises what makes it impossible."""
+        """Return what `run` would change; None for a read. Raises the error that prevents it."""
         return None if self.reads or self.plan is None else self.plan(admin, given)
 
     def question(self, given: Given, plan: Plan | None) -> str:
-        """Return the question before it is done; empty if there is none."""
+        """Return the confirmation question; empty if none is needed."""
         return "" if plan is None or plan.is_harmless else self.asks.format_map(vars(given))
 
     def run(self, admin: Admin, given: Given) -> Any:
-        """Do it. Raises `MiniMQError`."""
+        """Call the method of `admin`. Raises `MiniMQError`."""
         given.collected = []
         for each in self.parameters:
             if each.about.is_collected and getattr(given, each.name) is None:
@@ -402,14 +403,14 @@ class Operation:
         return getattr(admin, self.function.__name__)(**self.arguments(given))
 
     def arguments(self, given: Given) -> dict[str, Any]:
-        """Return those of the method; a field of a `TypedDict` that is None is left out."""
+        """Return the arguments of the method; fields of a `TypedDict` that are None are omitted."""
         values = vars(given)
         kept = [each.name for each in self.parameters if not each.is_keyword or values[each.name] is not None]
         return {name: values[name] for name in kept}
 
 
 def right(text: str) -> Callable[[Given], Sequence[Need]]:
-    """Return `Operation.needs` for "manage topic name": the last word is a parameter, and needs nothing while empty."""
+    """Return `Operation.needs` for "manage topic name"; nothing is needed while the parameter `name` is None."""
 
     def needs(given: Given) -> Sequence[Need]:
         verb, resource, *parameter = text.split()
@@ -422,12 +423,12 @@ def right(text: str) -> Callable[[Given], Sequence[Need]]:
 
 
 def flag(name: str, text: str, option: str = "") -> Parameter:
-    """Return an option that the plan and the view know, and the method does not."""
+    """Return a switch that only the plan and the view use."""
     return Parameter(name, bool, False, False, False, text, Param(flag=option))
 
 
 def text_option(name: str, metavar: str, text: str, default: Any = "", option: str = "") -> Parameter:
-    """Return an option with a text, or with several if that is its default, which stands for a value with others."""
+    """Return a text option for `Param.options`; it may be repeated if `default` is ()."""
     return Parameter(name, str, default == (), False, default, text, Param(flag=option, metavar=metavar))
 
 
@@ -464,7 +465,6 @@ def _parameter(
 
 
 def _keywords(annotation: str, scope: Mapping[str, Any], abouts: Mapping[str, Param]) -> list[Parameter]:
-    """Return the fields of a `TypedDict` as parameters: they may all be left out."""
     [choice] = get_args(eval(annotation, dict(scope)))
     helps = _parse((inspect.getdoc(choice) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
     scope = vars(inspect.getmodule(choice))
@@ -480,7 +480,7 @@ def _capital(text: str) -> str:
 
 
 def _parse(doc: str) -> tuple[str, str, Mapping[str, str]]:
-    """Return the first line of a docstring, what follows it, and the help of each parameter."""
+    """Return the summary of a docstring, the text below it, and the help of each parameter."""
     head, _, rest = re.sub(r" Raises as `\w+`\.", "", doc).partition("\nArgs:\n")
     summary, _, more = head.partition("\n\n")
     helps: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Leading a topic from the queues it has to another number of them, on many brokers at once."""
+"""Changes the number of queues of a topic step by step, on many brokers at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportE
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
-#: Pause before a step that was refused is tried again.
+#: Pause in seconds before a refused step is retried.
 _LOOK_AGAIN_S = 0.2
-#: What may be done about a group that does not read on.
+#: The remedy if a group does not read the queues that are being removed.
 _REMEDY = "--ignore-group leaves a dead group out, --force hides the messages all the same"
 
 
@@ -27,9 +27,9 @@ class Counts(NamedTuple):
 
 
 def next_counts(now: Counts, queues: int) -> Counts | None:
-    """Return the counts after the next step towards a number of queues, None when it is reached.
+    """Return the counts after the next step towards a number of queues; None when it is reached.
 
-    Consumers see added queues first and removed ones last, so that they read all that is sent.
+    Consumers see added queues before producers do, and removed ones longer, so they read everything that is sent.
     """
     if now.read < queues:
         return Counts(queues, min(now.write, queues))
@@ -41,8 +41,8 @@ def next_counts(now: Counts, queues: int) -> Counts | None:
 
 
 def say_step(steps: Mapping[str, Counts], now: Mapping[str, Counts]) -> str:
-    """Return what is being done in one sentence; steps and counts are by broker name."""
-    by_action: dict[tuple[str, str], list[str]] = {}  # the sentence before the brokers, and after them
+    """Describe the steps in one sentence; steps and counts are by broker name."""
+    by_action: dict[tuple[str, str], list[str]] = {}  # (text before the brokers, text after them): brokers
     for broker, step in steps.items():
         rest = ""
         if step.read > now[broker].read:
@@ -58,7 +58,7 @@ def say_step(steps: Mapping[str, Counts], now: Mapping[str, Counts]) -> str:
 
 
 def say_undo(topic: str, before: Mapping[str, Counts]) -> str:
-    """Return the commands that give each broker the number of queues back that consumers saw before."""
+    """Return the commands that restore the former number of queues on each broker."""
     by_count: dict[int, list[str]] = {}
     for broker, counts in before.items():
         by_count.setdefault(counts.read, []).append(broker)
@@ -73,8 +73,8 @@ def say_undo(topic: str, before: Mapping[str, Counts]) -> str:
 class Resize:
     """One resize of one topic. Used by one thread.
 
-    Nothing is remembered between the steps: each round asks the brokers what they have, waits until the name servers
-    show it, and makes the next step of each broker. So it goes on from wherever an earlier one, or a crash, left off.
+    It stores no progress: each round asks the brokers for their counts, waits until the name servers show these, and
+    makes the next step of each broker. So it can continue after an interrupted resize or a crash.
     """
 
     masters: Masters
@@ -92,7 +92,7 @@ class Resize:
     _now: dict[str, Counts] = field(default_factory=dict)
 
     def run(self, timeout_s: float, is_wanted: Callable[[], bool] | None = None) -> None:
-        """Return when it is done. Raises as `update_topic` does."""
+        """Resize, and return when it is done. Raises as `update_topic`."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
@@ -106,7 +106,7 @@ class Resize:
                 hint = f"; {_REMEDY}" if isinstance(error, NotDrained) else ""
                 self._say(f"waiting: {error.message}{hint}")
                 time.sleep(_LOOK_AGAIN_S)
-                self._find_again()
+                self._refresh_addresses()
 
     def _round(self) -> bool:
         seen = self._look()
@@ -117,7 +117,7 @@ class Resize:
         if not steps:
             return True
         new = {broker: step for broker, step in steps.items() if self._steps.get(broker) != step}
-        if new:  # each is said once, not at every try
+        if new:  # report each step once, not at every retry
             self._steps |= new
             self._say(say_step(new, self._now))
         self._make(steps)
@@ -147,7 +147,7 @@ class Resize:
         if failures:
             raise merge_failures(failures)
 
-    def _find_again(self) -> None:
+    def _refresh_addresses(self) -> None:
         with contextlib.suppress(TransportError, SystemBusy):
             found = self.masters.find()
             self.carriers = {broker: found.get(broker, address) for broker, address in self.carriers.items()}

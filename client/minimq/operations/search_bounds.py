@@ -1,4 +1,4 @@
-"""Where messages are looked for: an address, or a range of times."""
+"""The bounds of a message search: an address, or a time range."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ _MOST_OFFSET = (1 << 63) - 1
 _MOST_QUEUE = (1 << 31) - 1
 _MOST_CHARACTERS = 1_000
 
-#: How far back a search goes unless it is told.
 DEFAULT_SINCE = "-1h"
-#: A search ends with so many messages unless it is told.
 DEFAULT_MAX_MESSAGES = 1_000
 
 
@@ -35,13 +33,13 @@ class MessageAddress(msgspec.Struct, frozen=True, order=True):
 
 
 def parse_address(text: object) -> MessageAddress:
-    """Return the address that a text says; an address itself is returned as it is. Raises `InvalidArgument`."""
+    """Parse an address; a `MessageAddress` is returned unchanged. Raises `InvalidArgument`."""
     if isinstance(text, MessageAddress):
         return text
     if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
         raise _wrong(text)
     where, _, offset = text.rpartition("@")
-    # The names of topics and brokers have no slash.
+    # Names of topics and brokers contain no slash.
     parts = where.split("/")
     if len(parts) != 3 or not _is_number(offset, _MOST_OFFSET) or not _is_number(parts[2], _MOST_QUEUE):
         raise _wrong(text)
@@ -62,19 +60,19 @@ def _wrong(text: object) -> InvalidArgument:
 
 @dataclass(frozen=True, slots=True)
 class SearchBounds:
-    """Where and for how long to look."""
+    """The checked bounds of a search."""
 
-    #: Earlier messages are not wanted, in ms since 1970.
+    #: Inclusive start, in ms since 1970.
     since_ms: int
-    #: Nor those stored from this time on; 0 stands for none.
+    #: Exclusive end, in ms since 1970; 0 for none.
     before_ms: int
     max_messages: int
     verify: bool
-    #: A broker that does not answer for so long is left out.
+    #: A broker that does not answer for this long is left out.
     patience_s: float
 
     def contains(self, stored_ms: int) -> bool:
-        """Return whether a message that was stored at this time is wanted."""
+        """Return whether a message stored at this time is in the range."""
         return self.since_ms <= stored_ms and (not self.before_ms or stored_ms < self.before_ms)
 
 
@@ -98,7 +96,7 @@ class SearchRange(TypedDict, total=False):
 
 
 def bounds_of(chosen: SearchRange, patience_s: float) -> SearchBounds:
-    """Return the bounds that a user has chosen. Raises `InvalidArgument`."""
+    """Check the bounds that a user chose; relative times are resolved now. Raises `InvalidArgument`."""
     names = tuple(SearchRange.__annotations__)
     if unknown := chosen.keys() - set(names):
         refuse_unknown(unknown, names, f"a search has {', '.join(names)}")

@@ -26,13 +26,13 @@ def duration_of(seconds: float) -> str:
 
 
 def listing(names: Sequence[str], most: int = 10) -> str:
-    """Return names in a sentence: "a, b and c"; of many the first, and how many there are besides."""
+    """Join names for a sentence: "a, b and c"; after `most` names "and 7 others"."""
     shown = [*names[:most], *([f"{len(names) - most:,} others"] if len(names) > most else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def left_out(away: Iterable[AwayBroker], consequence: str) -> list[str]:
-    """Return a line for each broker that is away, with what that means: "not changed"."""
+    """Return a line for each broker that is away, with the consequence, such as "not changed"."""
     from minimq.connection.away import state_of  # protobuf takes longer to load than --help
 
     return [f"{each.broker_name}: {state_of(each)}, {consequence}" for each in away]
@@ -46,7 +46,7 @@ def missing(away: Iterable[AwayBroker], unanswered: Mapping[str, str], lacking: 
 
 
 def describe_unanswered(unanswered: Mapping[str, str], lacking: str) -> list[str]:
-    """Return a line for each broker that does not answer, from the reason and what does not happen to its queues."""
+    """Return a line for each broker in `unanswered`, which has the reasons; `lacking` is such as "not counted"."""
     return [
         f"{broker}: does not answer, its queues are {lacking} ({reason})"
         for broker, reason in sorted(unanswered.items())
@@ -68,7 +68,7 @@ def instant_of(when: datetime) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return a text in which control characters, which a terminal or a page would obey, are escapes."""
+    """Escape control characters, which a terminal would obey; those in `keep` stay."""
     if text.isprintable():
         return text
     escaped = ((c, c.encode("unicode_escape", "surrogatepass").decode()) for c in text)

@@ -1,4 +1,4 @@
-"""Topics: change their settings and queues."""
+"""The operation that changes the settings and queues of topics."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ _NOTHING = "nothing to change: give queues, read_queues, write_queues, permissio
 
 _PAGE: Final = "/topics/{name}"
 
-#: Seconds for which a resize waits at most.
-_MOST_S: Final = 86_400
+_MAX_TIMEOUT_S: Final = 86_400
 
 
 def _plan_update(admin: Admin, given: Given) -> Plan:
-    """Plan a resize, another permission, another retention, or several of them."""
     _update_request(given)
     carriers = admin._carriers(given.name, given.cluster, given.brokers, given.queues)
     described = admin.describe_topic(given.name)
@@ -206,7 +204,7 @@ class TopicChanges(TopicCreation):
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         ignore_groups: Annotated[Sequence[str], Param(flag="--ignore-group", complete="groups")] = (),
         force: bool = False,
-        timeout_s: Annotated[float, Param(flag="--timeout", low=0.001, high=_MOST_S, metavar="SECONDS")] = 60.0,
+        timeout_s: Annotated[float, Param(flag="--timeout", low=0.001, high=_MAX_TIMEOUT_S, metavar="SECONDS")] = 60.0,
         wait: Annotated[bool, HIDDEN] = True,
         progress: Annotated[Callable[[str], None] | None, values.Progress] = None,
         is_wanted: Annotated[Callable[[], bool] | None, HIDDEN] = None,
@@ -238,8 +236,8 @@ class TopicChanges(TopicCreation):
             force: remove queues even if they have unread messages, or if producers still send to them.
             timeout_s: seconds to wait until all groups have read the removed queues, at most 86400.
             wait: return only when every name server that answers shows the change.
-            progress: told in one sentence what is done or waited for, each time that changes; in the calling thread.
-            is_wanted: called there before each wait for groups; if it returns False, that is as if the time were over.
+            progress: called in the calling thread, with a sentence about each step and wait.
+            is_wanted: called in the calling thread before each wait for groups; False acts as an expired `timeout_s`.
 
         Returns:
             The brokers that carry the topic and are away, on which it was not changed; none when `brokers` is given.
@@ -292,7 +290,6 @@ class TopicChanges(TopicCreation):
 
 
 def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
-    """Return the request for a change. Raises `InvalidArgument`."""
     check_queue_counts(read_queues=given.read_queues, write_queues=given.write_queues)
     if given.permission is not None:
         check_permission(given.permission)
@@ -312,8 +309,8 @@ def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
         if (given.read_queues, given.write_queues) != (None, None):
             raise InvalidArgument("queues sets both counts: give it alone, or read_queues and write_queues")
         check_queue_counts(queues=given.queues)
-        if not 0 < given.timeout_s <= _MOST_S:
-            raise InvalidArgument(f"timeout_s is {given.timeout_s}: it must be above 0, and at most {_MOST_S:,}")
+        if not 0 < given.timeout_s <= _MAX_TIMEOUT_S:
+            raise InvalidArgument(f"timeout_s is {given.timeout_s}: it must be above 0, and at most {_MAX_TIMEOUT_S:,}")
     return request
 
 

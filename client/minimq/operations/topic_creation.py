@@ -1,4 +1,4 @@
-"""Topics: create them."""
+"""The operation that creates topics."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from minimq.administration.descriptions import TopicSettings
 
 _INT32 = range(-(1 << 31), 1 << 31)
-#: Answers that describe a topic.
+#: Responses that contain a topic.
 _WithTopic = broker_pb2.CreateTopicResponse | broker_pb2.DescribeTopicResponse
-#: Permissions of a new topic.
-_OF_NEW: Final = {name: value for name, value in PERMISSIONS.items() if value}
+#: Permissions of a new topic: all but "none".
+_PERMISSIONS: Final = {name: value for name, value in PERMISSIONS.items() if value}
 
 _COMPACTED = Param(
     flag="--compact",
@@ -128,7 +128,7 @@ class TopicCreation(Operations):
         *,
         read_queues: Annotated[int | None, values.Queues] = None,
         write_queues: Annotated[int | None, values.Queues] = None,
-        permission: Annotated[Permission, Param(choices=_OF_NEW, default="read-write")] = Permission.READ_WRITE,
+        permission: Annotated[Permission, Param(choices=_PERMISSIONS, default="read-write")] = Permission.READ_WRITE,
         fifo: bool = False,
         compaction: Annotated[Compaction | None, _COMPACTED] = None,
         retention_s: Annotated[float, values.Retention] = 0.0,
@@ -188,7 +188,7 @@ class TopicCreation(Operations):
     def _to_create(
         self, given: Given
     ) -> tuple[broker_pb2.Topic, dict[str, broker_pb2.DescribeTopicResponse], dict[str, str]]:
-        """Return a topic, the brokers that have it, and the masters that lack it. Raises as `create_topic`."""
+        """Return the topic, the brokers that have it, and the masters that lack it. Raises as `create_topic`."""
         check_queue_counts(queues=given.queues, read_queues=given.read_queues, write_queues=given.write_queues)
         check_permission(given.permission)
         check_compaction(given.compaction)
@@ -227,7 +227,7 @@ def _unlike(wanted: broker_pb2.Topic | None, answers: Mapping[str, _WithTopic]) 
 
 
 def check_queue_counts(**counts: object) -> None:
-    """Raise `InvalidArgument` when a count is no number that a request can hold; brokers know the other rules."""
+    """Raise `InvalidArgument` if a count does not fit a request; brokers check the other rules."""
     for name, count in counts.items():
         if count is None:
             continue
@@ -238,7 +238,7 @@ def check_queue_counts(**counts: object) -> None:
 
 
 def retention_to_wire(seconds: float) -> int:
-    """Return a time in ms. Raises `InvalidArgument` unless it is 0, or one that a topic can have."""
+    """Convert seconds to ms. Raises `InvalidArgument` unless they are 0 or a retention that a topic may have."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise InvalidArgument(f"retention_s is {kind_of(seconds)}: give a number of seconds")
     if seconds != 0 and not 0.001 <= seconds <= MAX_RETENTION_MS / 1000:
@@ -254,14 +254,14 @@ def check_retention_bytes(size: int) -> int:
 
 
 def topic_settings(topic: broker_pb2.Topic) -> tuple[object, ...]:
-    """Return what two brokers have the same of, if their topic is the same."""
+    """Return the settings by which the topics of two brokers are compared."""
     rules = topic.compaction.SerializeToString(deterministic=True) if topic.HasField("compaction") else None
     kept = topic.retention_ms, topic.retention_bytes
     return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, rules, *kept
 
 
 def say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
-    """Name the topic and how the brokers have it, and the remedies."""
+    """Return an error text with the settings of the topic on each broker, and remedies."""
     there = "; ".join(
         f"{broker} has {count_of(topic.write_queues, 'write queue')} and {count_of(topic.read_queues, 'read queue')}, "
         f"permission {permission_name(permission_from_wire(topic.permission))}{', FIFO' if topic.fifo else ''}"

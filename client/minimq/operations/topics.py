@@ -45,7 +45,7 @@ _ROUTE = Table(
     "no broker carries the topic", columns("broker cluster master slaves read_queues write_queues permission")
 )
 
-#: Columns that are shown if a broker has something there.
+#: Columns that are hidden while no broker has a value there.
 _RARE = ("fifo", "compacted", "retention_s", "retention_bytes")
 
 
@@ -117,7 +117,7 @@ def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | N
         }
         for data in found.queues
     ]
-    # In JSON each broker is a row; a table has only those in the route.
+    # JSON has a row for each broker; the table has only those in the route.
     gone = [
         {**dict.fromkeys(rows[0]), "broker": away.broker_name, "cluster": away.cluster, "away": plain(away)}
         for away in found.away
@@ -132,7 +132,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
     if not chosen:
         return Plan(sentences=[f"There is no topic {name} to delete."], is_harmless=True)
-    away = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # else it is refused
+    away = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
     messages = sum(each.messages for each in admin.describe_topic(name).queues if each.queue.broker_name in chosen)
     return Plan(
         sentences=[
@@ -145,7 +145,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
 
 
 class TopicOperations(TopicChanges):
-    """Creates, lists, describes, changes and deletes topics; users have it as `Admin`."""
+    """Creates, lists, describes, changes and deletes topics; a part of `Admin`."""
 
     @method
     def list_topics(self) -> list[str]:
@@ -299,7 +299,7 @@ class TopicOperations(TopicChanges):
     def _to_delete(
         self, name: str, cluster: str | None, brokers: Sequence[str], *, if_exists: bool, force: bool
     ) -> dict[str, str]:
-        """Return the masters that carry a topic which is deleted there. Raises as `delete_topic`."""
+        """Return the masters on which to delete the topic. Raises as `delete_topic`."""
         check_topic(name)
         if not force and not brokers:
             remedy = "delete it on the others with force (--force) or by name (--broker)"

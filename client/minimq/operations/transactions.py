@@ -23,10 +23,10 @@ from minimq_proto.v1 import broker_pb2, halves_pb2
 if TYPE_CHECKING:
     from minimq.admin import Admin
 
-#: Transactions that are listed at most, and bytes of a body.
+#: Maximum number of transactions listed, and of bytes shown of a body.
 _MOST = 10_000
 _SHOWN_BYTES = 200
-#: Takes note of a broker that did not answer, and why.
+#: Called with the name of a broker that did not answer, and the error.
 OnFailure = Callable[[str, MiniMQError], None]
 _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
 
@@ -36,19 +36,19 @@ class ListedTransaction:
     """A transaction with half messages that has not ended."""
 
     group: str
-    #: By which it is ended by hand.
+    #: Identifies it for `Admin.end_transaction`.
     number: int
     broker_name: str
     topics: Sequence[str]
     batches: int
-    #: Of its first message; None if that is large, or damaged.
+    #: Keys of its first message; None if that is too large or damaged.
     keys: Sequence[str] | None
-    #: The first bytes of that; None likewise.
+    #: First bytes of the body of that message; None likewise.
     body: bytes | None
     age_s: float
     expires_s: float
     checks: int
-    #: No producer is asked any more: an operator has to decide.
+    #: Brokers no longer ask the producer group: an operator has to decide.
     is_undecided: bool
 
 
@@ -79,7 +79,7 @@ def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Pl
     ]
     for row in rows:
         del row["is_undecided"]
-    # Numbers are copied.
+    # As text, without thousands separators: users copy the numbers into commands.
     shown = [{**row, "number": str(row["number"]), "age": duration_of(row["age_s"])} for row in rows]
     is_cut = found.count > len(rows)
     notes = [f"only the oldest {len(rows):,} are shown: see --limit and --group"] if is_cut else []
@@ -88,7 +88,7 @@ def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Pl
 
 def _plan_end(admin: Admin, given: Given) -> Plan:
     group, number, is_commit = given.group, given.number, given.resolution is COMMIT
-    broker, answer = admin._ask_for_one(group, number)
+    broker, answer = admin._find_transaction(group, number)
     if not answer.halves:
         _resolution_of(group, number, given.resolution, answer.outcome)
         done = "committed" if is_commit else "rolled back"
@@ -138,7 +138,7 @@ def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operatio
 
 
 class TransactionOperations(Operations):
-    """Lists transactions with half messages, and ends them by hand; users have it as `Admin`."""
+    """Lists transactions with half messages, and ends them by hand; a part of `Admin`."""
 
     @Operation("transaction list", reads=True, example="transaction list --group shop --undecided", view=_view_list)
     def list_transactions(
@@ -191,13 +191,13 @@ class TransactionOperations(Operations):
         """
         if resolution not in OUTCOMES or resolution is UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
-        broker, _ = self._ask_for_one(group, number)
+        broker, _ = self._find_transaction(group, number)
         end = halves_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
         outcome = self._masters.at(broker, partial(self._end_half, end))
         return _resolution_of(group, number, resolution, outcome)
 
-    def _ask_for_one(self, group: str, number: int) -> tuple[str, halves_pb2.ListHalvesResponse]:
-        """Return the broker that knows a transaction, and what it knows. Raises `TransactionExpired`."""
+    def _find_transaction(self, group: str, number: int) -> tuple[str, halves_pb2.ListHalvesResponse]:
+        """Return the broker that knows a transaction, and its response. Raises `TransactionExpired`."""
         answers = self._ask_for_halves(check_producer_group(group), number, 1)
         for broker, answer in answers.items():
             if answer.halves or answer.outcome:
@@ -224,7 +224,7 @@ class TransactionOperations(Operations):
     async def _end_half(
         self, end: halves_pb2.EndHalf, address: str, limit_s: float
     ) -> halves_pb2.HalfOutcome.ValueType:
-        from minimq.connection.loop_calls import answer_of  # other administration does not load it
+        from minimq.connection.loop_calls import answer_of  # other operations do not load it
         from minimq.sending.append_stream import AtomicStream
 
         stream = AtomicStream(self._masters.calls.connection, address)
@@ -255,7 +255,7 @@ def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
     if half.batch:
         from minimq_common.batch.records import RecordBatch
 
-        with suppress(MiniMQError):  # whoever may write may send anything
+        with suppress(MiniMQError):  # producers may send malformed batches
             records = RecordBatch(half.batch)
             records.check_values()
             records.check_texts()

@@ -1,4 +1,4 @@
-"""Users, their keys and their rights, and the issuers of tokens: change them."""
+"""Operations that change users, their keys and their rights."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 #: Maximum number of keys of a user: the one in use, and its replacement.
 _KEYS = 2
-#: Longest lifetime of a key in seconds: no clock shows so much.
+#: Maximum lifetime of a key in seconds, beyond any real clock.
 _LONGEST_S = 1e13
 OnLate = Callable[[DeadlineExceeded], None]
 _UNKNOWN = "there is no user {0}: `minimq user list` lists all, `minimq user add {0}` adds one"
 
 # ---- Options ----------------------------------------------------------------------------------------
 
-#: The rights of the options, and what they are about.
+#: The right that each option grants, and the help of the option.
 GRANTS: Final = {
     "write": ("write topic", "Send to these topics: a name, or a prefix followed by *."),
     "read": ("read topic", "Read these topics."),
@@ -112,7 +112,7 @@ def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan 
 
 
 class UserOperations(IssuerOperations):
-    """Changes users, rules and issuers; users have it as `Admin`. Each change returns the whole document after it."""
+    """Changes users, rules and issuers; a part of `Admin`. Each change returns the whole document after it."""
 
     @AccessChange("user add", example="user add alice --write 'orders*' --to alice.minimq", view=_view_credentials)
     def add_user(
@@ -158,7 +158,7 @@ class UserOperations(IssuerOperations):
         undone = {f"deny {rule.removeprefix('allow ')}" for rule in added if rule.startswith("allow ")}
 
         def add(user: User) -> User:
-            # One that denies leaves the one that it overrules, which holds again when it is removed.
+            # A deny keeps the allow that it overrules: that applies again once the deny is removed.
             kept = [rule for rule in user.rules if rule not in undone]
             every = tuple(dict.fromkeys((*user.roles, *roles)))
             return replace(user, rules=tuple(dict.fromkeys((*kept, *added))), roles=every)
@@ -353,19 +353,19 @@ class UserOperations(IssuerOperations):
         *,
         replaces: bool = False,
     ) -> str:
-        """Change the document, and return the credentials, which were made before, and exist nowhere else."""
+        """Change the document, and return the credentials, the only copy of the new key."""
         from minimq.local.certificate_authority import issue_key
 
         if lifetime_s is not None and not 0 < lifetime_s <= _LONGEST_S:
             raise InvalidArgument(f"lifetime_s is {lifetime_s:g}: it must be above 0, or be left out")
         key, stored = issue_key(lifetime_s)
-        # Before there is a file: it may be in the folder of secrets, which reads all files there.
+        # Before the file exists: it may be in the folder of secrets, all files of which are read.
         text, late = self.credentials_of(name, key), None
         path = None if to is None else Path(to)
         with self._file_ready(path, name, text, replaces=replaces and path is not None and path.exists()):
             try:
                 self.change_access(lambda document: edit(document, (key.id, stored)))
-            except DeadlineExceeded as error:  # it is in force, but not everywhere yet
+            except DeadlineExceeded as error:  # the change was made, but is not in force everywhere yet
                 late = error
         if late is not None and on_late is None:
             raise late
@@ -382,14 +382,14 @@ class UserOperations(IssuerOperations):
 
 
 class Rehearsal(UserOperations):
-    """Changes a document that nobody else sees."""
+    """Applies a change to a private copy of the document, for its plan."""
 
     def __init__(self, document: AccessDocument) -> None:
         self._document = document
 
     @method
     def access(self) -> AccessDocument:
-        """Return the document as it is by now."""
+        """Return the copy with the changes so far."""
         return self._document
 
     @method
@@ -400,7 +400,7 @@ class Rehearsal(UserOperations):
 
     @method
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
-        """Return none: the key is not kept."""
+        """Return an empty text: the key of a rehearsal is discarded."""
         return ""
 
     @contextmanager
@@ -408,7 +408,7 @@ class Rehearsal(UserOperations):
         from minimq.local.secret_files import check_file
 
         document = self._document
-        yield  # what is wrong with the change is said first
+        yield  # errors of the change take precedence over those of the file
         if path is not None and replaces:
             _former(path, name, document)
         if path is not None:
@@ -421,7 +421,7 @@ def _user(document: AccessDocument, name: str) -> User:
         return found
     if (issuer := issuer_of(name)) and is_token_user(name):
         if issuer in document.known_issuers:
-            return User()  # whoever has a token with that name
+            return User()  # users with tokens have no entry until they are given rights
         raise InvalidArgument(NO_ISSUER.format(issuer))
     raise InvalidArgument(_UNKNOWN.format(name))
 
@@ -449,9 +449,9 @@ def _added(rules: Iterable[str]) -> tuple[str, ...]:
 
 
 def _former(to: Path, name: str, document: AccessDocument) -> Trust:
-    """Return the credentials in a file, which are replaced.
+    """Return the credentials in a file that is to be replaced.
 
-    Raises `InvalidArgument` unless the file has a key of that user: it may be the only copy of another one.
+    Raises `InvalidArgument` unless it has a key of that user: it may be the only copy of another key.
     """
     from minimq_common.security.credentials import Credentials
     from minimq_common.security.credentials_file import CredentialsFile
@@ -467,7 +467,7 @@ def _former(to: Path, name: str, document: AccessDocument) -> Trust:
 
 
 def _replacing(former: Trust, name: str, text: str) -> str:
-    """Return the credentials that replace others, whose client certificate stays."""
+    """Return the new credentials with the client certificate of the former ones."""
     from minimq_common.security.credentials import Credentials
     from minimq_common.security.credentials_file import CredentialsFile, about_user, written
 

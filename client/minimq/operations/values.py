@@ -1,4 +1,4 @@
-"""Values as people write them in commands and forms. Each function takes the name of the option, and the text."""
+"""Parsers of values in commands and forms. Each takes the name of the option, for errors, and the text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms
 from minimq_common.words import bytes_of, seconds_of
 
-#: Stands for no rule of its own.
+#: Texts that select the broker's own setting.
 _AS_THE_BROKER = ("default", "0")
 
-#: No queue has a longer number.
+#: Maximum number of digits of a queue id.
 _MOST_DIGITS = 9
 
 
 def new_topic(_what: str, text: str) -> str:
-    """Return the name of a topic that people create."""
+    """Return the name; topics that begin with % are reserved."""
     if text.startswith("%"):
         raise InvalidArgument(
             f"topic name {text!r} begins with %, which is reserved for topics that minimq creates, such as "
@@ -30,7 +30,7 @@ def new_topic(_what: str, text: str) -> str:
 
 
 def seconds(what: str, text: str) -> float:
-    """Return a time in seconds."""
+    """Return a duration in seconds."""
     found = seconds_of(text)
     if found is None:
         raise InvalidArgument(f"{what} is {text!r}: give a time such as 30s, 5m, 24h or 7d")
@@ -56,7 +56,7 @@ def retention_size(what: str, text: str) -> int:
 
 
 def moment_or_end(what: str, text: str, also: str = "'earliest', 'latest', ") -> Time:
-    """Return "earliest", "latest" or a time, evaluated once; a time in the future is refused."""
+    """Return "earliest", "latest" or a past time; relative times are resolved now."""
     if also and text in {"earliest", "latest"}:
         return text
     return moment(start_ms(text, time.time(), what, also))
@@ -68,7 +68,7 @@ def any_moment(what: str, text: str) -> Time:
 
 
 def past(what: str, text: str) -> Time:
-    """Return a time that is over."""
+    """Return a time that is not in the future."""
     return moment_or_end(what, text, "")
 
 
@@ -81,7 +81,7 @@ def queue(what: str, text: str, topic: str = "") -> MessageQueue:
 
 
 def offset_or_moment(what: str, text: str) -> Time:
-    """Do as `moment_or_end` does; digits alone are an offset, and returned as a number."""
+    """Return an offset for plain digits, else what `moment_or_end` returns."""
     digits = text.strip()
     if digits.isascii() and digits.isdecimal():
         return int(digits)
@@ -94,7 +94,7 @@ ProducerGroup = Param(metavar="GROUP")
 Broker = Param(complete="brokers", metavar="BROKER", help="name of the broker")
 ClusterName = Annotated[str | None, Param(metavar="NAME")]
 BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers")
-#: The choices of a form that pauses something by its permission.
+#: Choices of the forms that pause a topic or a broker: each permission, and what it pauses.
 PAUSES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "permission": [
         ("read-write", "nothing: sending and reading go on"),

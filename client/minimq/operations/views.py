@@ -1,4 +1,4 @@
-"""Tables, plans and results, as all faces show them."""
+"""Tables, plans and results, in the form that the CLI, the console and its JSON API show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from minimq.operations.texts import left_out
 from minimq_common.model import AwayBroker, MessageQueue, Permission, permission_name
 
-#: A row of a table, by its keys in JSON.
+#: A row of a table: values by their keys in JSON.
 Row = Mapping[str, object]
 
 
@@ -26,7 +26,7 @@ class Table:
 
 
 def columns(keys: str, /, **headings: str) -> Mapping[str, str]:
-    """Return the headings of columns by their keys, which blanks divide: "read_queues" is headed "Read queues"."""
+    """Return headings by key, from space-separated keys: by default "read_queues" is headed "Read queues"."""
     return {key: headings.get(key, key.replace("_", " ").capitalize()) for key in keys.split()}
 
 
@@ -41,39 +41,39 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The effect of an operation, told before it is done."""
+    """The effect of an operation, shown before it runs."""
 
     sentences: Sequence[str]
     warnings: Sequence[str] = ()
-    #: It loses and exposes nothing, so there is no question.
+    #: No data is lost or exposed, so no confirmation is needed.
     is_harmless: bool = False
-    #: For `--dry-run --output json`; shown to people as well if there is a table.
+    #: The output of `--dry-run --output json`; also shown as a table if `table` is set.
     rows: Sequence[Mapping[str, object]] = ()
     table: Table | None = None
-    #: What the view says about the cluster as it was: it makes no call after a change.
+    #: State of the cluster before the change, for the view, which must not call the cluster after it.
     seen: Any = None
-    #: False if a part could not be looked at: a dry run ends with status 1.
+    #: False if a part could not be examined; a dry run then exits with status 1.
     is_complete: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The result of an operation for people and programs."""
+    """The result of an operation, as JSON and as text."""
 
     #: `--output jsonl` prints each item of a list on a line.
     json: object
     lines: Sequence[str | Rows] = ()
     #: Printed on stderr.
     notes: Sequence[str] = ()
-    #: False if the command ends with status 1 although something was done.
+    #: False makes the command exit with status 1 although it did not fail.
     is_complete: bool = True
-    #: Address of the page that shows the effect, if it is not that of the form.
+    #: URL path of the page that shows the effect; by default that of the form.
     to: str = ""
 
 
 # ---- Results as rows ----------------------------------------------------------------------------------
 
-#: The names of fields in rows.
+#: The keys in rows of fields whose name differs.
 _NAMES = {
     "broker_name": "broker",
     "broker_id": "id",
@@ -84,7 +84,7 @@ _NAMES = {
 
 
 def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: object) -> dict[str, Any]:
-    """Return fields and properties of a dataclass by their names in rows; a queue is three of them."""
+    """Return the row of a dataclass: fields and `properties`; a queue becomes topic, broker and queue."""
     row: dict[str, Any] = {}
     for name in (*(keep or [each.name for each in dataclasses.fields(item)]), *properties):
         value = getattr(item, name)
@@ -97,12 +97,12 @@ def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: obj
 
 
 def name_in_rows(name: str) -> str:
-    """Return the name of a field in rows."""
+    """Return the key of a field in rows."""
     return _NAMES.get(name, name)
 
 
 def plain(value: Any) -> Any:
-    """Return a value as rows have it."""
+    """Convert a value to the types that rows contain."""
     if type(value) in _AS_IT_IS:
         return value
     for kind, convert in _CONVERT:
@@ -124,7 +124,7 @@ _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 
 def away_rows(away: Iterable[AwayBroker]) -> list[dict[str, Any]]:
-    """Return brokers that are away, with the number of queues of each."""
+    """Return a row for each broker that is away, with its number of queues."""
     return [plain(each) for each in away]
 
 
@@ -138,7 +138,7 @@ def deletion_view(what: str, name: str, away: Iterable[AwayBroker], *, kept: str
 
 
 def json_text(value: object) -> object:
-    """Return what JSON has no type for; a hook of `json.dumps`."""
+    """Convert a value that JSON has no type for; the `default` hook of `json.dumps`."""
     if isinstance(value, datetime):
         return value.isoformat()
     found = plain(value)

@@ -10,7 +10,7 @@ from functools import partial
 
 from minimq import MessageQueue, ReceivedMessage
 from minimq.administration.descriptions import QueueDescription, TopicDescription
-from minimq.operations.messages import place_in_time
+from minimq.operations.messages import store_order
 from minimq.operations.views import row_of
 from minimq.receiving.range_reader import RangeReader
 from minimq_common.errors import CorruptBatch, InvalidArgument, OffsetOutOfRange
@@ -275,7 +275,7 @@ def _read(
         for queue, start, end in ranges
     ]
     nothing: list[ReceivedMessage] = []
-    return sorted((message for each in asked for message in each.or_else(nothing)), key=place_in_time)
+    return sorted((message for each in asked for message in each.or_else(nothing)), key=store_order)
 
 
 def _of_queue(
