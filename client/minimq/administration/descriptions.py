@@ -1,4 +1,4 @@
-"""The answers of `Admin`: topics, queues and brokers as they are at one moment."""
+"""Results of `Admin`: snapshots of topics, queues and brokers."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class TopicSettings:
     broker_name: str
     read_queues: int
     write_queues: int
-    #: What may be done with its queues, if the permission of the broker allows it as well.
+    #: The permission of the broker must allow an access, too.
     permission: Permission
     created_at: datetime
     fifo: bool = False
     compaction: Compaction | None = None
-    #: For how many seconds its messages are kept; 0: as long as the broker keeps others.
+    #: Seconds for which its messages are kept; 0: as long as the broker keeps others.
     retention_s: float = 0.0
-    #: Bytes that it may have on the broker before the oldest messages go; 0: no limit of its own.
+    #: Maximum bytes on the broker: beyond it the oldest messages are deleted; 0: no limit of its own.
     retention_bytes: int = 0
 
 
@@ -56,9 +56,9 @@ class TopicDescription:
     topic: str
     settings: tuple[TopicSettings, ...]
     queues: tuple[QueueDescription, ...]
-    #: Brokers that carry it and have gone, sorted by name: what they store is not counted here.
+    #: Brokers that carry it and are away, sorted by name; their messages are not counted.
     away: tuple[AwayBroker, ...] = ()
-    #: Why brokers did not answer, by broker name: what they store is not counted here.
+    #: The reasons of brokers that did not answer, by broker name; their messages are not counted.
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class TopicDescription:
         return sum(queue.messages for queue in self.queues)
 
     def hidden_by(self, read_queues: int, brokers: Collection[str] = ()) -> int:
-        """Return how many stored messages new groups and replays would not see any more with fewer queues.
+        """Return how many stored messages fewer queues would hide from new groups and replays.
 
         Args:
             read_queues: how many queues consumers would see on each broker.
@@ -94,19 +94,19 @@ class BrokerReport:
     segments: int
     #: Size of the CommitLog.
     disk_bytes: int
-    #: Since the start of the process, as are the figures below that grow.
+    #: Counted since the start of the process, like all counters below.
     messages_in: int
     messages_out: int
     #: Write transactions; one may hold many batches.
     commits: int
     permission: Permission
-    #: Its disk has failed: nothing is stored until it is started anew.
+    #: Its disk has failed: it stores nothing until it is restarted.
     store_failed: bool
-    #: By how much its clock has jumped ahead, so that nothing is deleted by it, in seconds; or 0.
+    #: Seconds by which its clock has jumped ahead; unless 0, nothing is deleted by age.
     clock_ahead_s: float
-    #: By how much its newest message is ahead of its clock, which was wrong, in seconds; or 0.
+    #: Seconds by which its newest message is ahead of its clock, because a clock was wrong; or 0.
     stamps_ahead_s: float
-    #: Used part of the disk that the data is on, by all files together, from 0 to 1.
+    #: Used share of the disk with the data, by all files, from 0 to 1.
     disk_used: float
     disk_free_bytes: int
     #: "normal", "warn", "delete-early" or "refuse".
@@ -114,13 +114,13 @@ class BrokerReport:
     #: Files of the CommitLog that retention has deleted.
     segments_deleted: int
     bytes_deleted: int
-    #: What a nearly full disk made it delete before its time.
+    #: Bytes that were deleted before their time because the disk was nearly full.
     bytes_deleted_early: int
-    #: Other files fill the disk, so that it deletes nothing more early.
+    #: Other files fill the disk, so early deletion has stopped.
     disk_filled_by_others: bool
     #: Seconds for which messages are kept; 0 forever.
     retention_s: float
-    #: How much the CommitLog may use; 0 without a limit.
+    #: Maximum bytes of the CommitLog; 0 without a limit.
     retention_bytes: int
     replication: ReplicationReport
 
@@ -131,46 +131,46 @@ class SlaveStatus:
 
     replica_id: int
     connected: bool
-    #: Up to where it has synced the log of the master.
+    #: Log position up to which it has synced the log of the master.
     position: int
     behind_bytes: int
-    #: Seconds since it had all that there was; None when it never had.
+    #: Seconds since it last had the whole log; None if it never had.
     behind_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationReport:
-    """The place of a broker among its replicas, as it reports it."""
+    """A replica's own report about its role and the other replicas."""
 
-    #: "alone", "master", "slave", or "undecided" before its controller has told it.
+    #: "alone", "master", "slave", or "undecided" until its controller answers.
     role: str
     replica_id: int
     term: int
     master_id: int
-    #: Whether the master acknowledges what all replicas in sync have.
+    #: Whether the master acknowledges a message only when all in-sync replicas have it.
     sync: bool
-    #: How many replicas in sync that takes.
+    #: Minimum number of in-sync replicas for that.
     min_in_sync: int
-    #: Ids of the replicas that have all that is acknowledged.
+    #: Ids of the replicas that have every acknowledged message.
     in_sync: tuple[int, ...]
-    #: Log position up to which all of them have everything, and consumers can read.
+    #: Log position up to which all of them have the log, and up to which consumers can read.
     confirmed: int
-    #: Seconds for which the master may serve without a confirmation; None for others.
+    #: Seconds until the lease of the master ends unless it is renewed; None for other roles.
     lease_s: float | None
-    #: For how long its controller has not answered, in seconds; 0 while it does.
+    #: Seconds for which its controller has not answered; 0 while it does.
     controller_silent_s: float
-    #: Of a master: for how long it has been serving without its controller, since all replicas in sync confirm it, in
-    #: seconds; 0 if it does not.
+    #: Of a master: seconds for which it has served without its controller, because all in-sync replicas confirm its
+    #: term; 0 if it does not.
     by_replicas_s: float
     connected: bool
-    #: Of a slave: how much of the log of the master it has not; None when that is not known.
+    #: Of a slave: bytes of the master's log that it lacks; None if unknown.
     behind_bytes: int | None
     replicas: tuple[SlaveStatus, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """One replica of a broker: what the name servers know of it, and what it says itself."""
+    """One replica of a broker: its registration at the name servers, and its own report."""
 
     cluster: str
     broker_name: str
@@ -179,7 +179,7 @@ class BrokerStatus:
     address: str
     report: BrokerReport | None
     error: str | None
-    #: When it went, for a broker that is registered no more; None for others.
+    #: When it left, for a broker that is no longer registered; None for others.
     away_since: datetime | None = None
 
 
@@ -223,7 +223,7 @@ def report_from_wire(answer: broker_pb2.GetStatusResponse) -> BrokerReport:
 
 
 def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationReport:
-    """Return what a broker says of its role."""
+    """Return the report of a broker about its role."""
     lease_s = answer.lease_ms / 1000 if answer.role == broker_pb2.BROKER_ROLE_MASTER else None
     return from_wire(ReplicationReport, answer, lease_s=lease_s)
 
@@ -233,9 +233,9 @@ def replication_from_wire(answer: broker_pb2.ReplicationStatus) -> ReplicationRe
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The rules by which a topic is compacted.
+    """The rules of a compacted topic.
 
-    Of each key the latest message is kept, and older ones are removed in the background.
+    The latest message of each key is kept; older ones are removed in the background.
 
     Attributes:
         min_lag_s: seconds for which new messages are not compacted.
@@ -265,13 +265,13 @@ class Compaction:
 
 
 def check_compaction(rules: object) -> None:
-    """Raise `InvalidArgument` unless these are the rules of a compacted topic, or None for one that is not."""
+    """Raise `InvalidArgument` unless `rules` is a `Compaction` or None."""
     if rules is not None and not isinstance(rules, Compaction):
         raise InvalidArgument(f"compaction is {kind_of(rules)}: give minimq.Compaction(), or None")
 
 
 def compaction_to_wire(rules: Compaction, key_queues: int) -> broker_pb2.Compaction:
-    """Return the rules for a topic with so many queues on all brokers as they travel."""
+    """Convert rules to the wire format; `key_queues` is the number of queues on all brokers together."""
     return broker_pb2.Compaction(
         key_queues=key_queues,
         min_lag_ms=round(rules.min_lag_s * 1000),

@@ -29,7 +29,7 @@ class PoppedQueueDescription:
     #: The number of messages of each consumer by client id, the largest first; "" counts messages that are bound to
     #: their handles only.
     holders: Mapping[str, int]
-    #: Messages that were deleted before they were settled, until the group receives messages of the queue again.
+    #: Messages deleted before they were settled; reset when the group receives messages of the queue again.
     missed: int = 0
 
 
@@ -55,13 +55,13 @@ class GroupQueueDescription:
     oldest_unread_at: datetime | None
     #: Seconds since then, 0 when nothing is unread.
     lag_s: float
-    #: Figures of deliveries one by one; None if the group divides queues.
+    #: The state of deliveries one by one; None if the group divides queues.
     popped: PoppedQueueDescription | None = None
     is_sparse: bool = False
 
     @property
     def lag(self) -> int:
-        """The number of stored messages that are not committed, or not settled; of a sparse queue, of their offsets."""
+        """The number of stored messages that are not committed or not settled; in a sparse queue, of offsets."""
         ahead = self.popped.settled_ahead if self.popped is not None else 0
         return max(self.max_offset - max(self.committed_offset or 0, self.min_offset) - ahead, 0)
 
@@ -111,7 +111,7 @@ class GroupDescription:
     #: The queues in which its messages wait for a retry, sorted. They do not count as lag.
     retry_queues: tuple[GroupQueueDescription, ...]
     brokers: tuple[str, ...]
-    #: Why others did not answer, by broker; their queues and members are missing here.
+    #: The reasons of brokers that did not answer, by name; their queues and members are missing here.
     unanswered: Mapping[str, str]
     #: The number of messages stored in the topic "%DLQ%" and the group.
     dead_letters: int = 0
@@ -119,14 +119,14 @@ class GroupDescription:
     expires_at: datetime | None = None
     #: Departed brokers that carry its topics, sorted by name, with the number of missing queues.
     away: tuple[AwayBroker, ...] = ()
-    #: Bytes that brokers with a nearly full disk have deleted before their time, by broker.
+    #: Bytes deleted before their time because a disk was nearly full, by broker.
     deleted_early: Mapping[str, int] = field(default_factory=dict)
     #: A job that is no member, such as a Spark query, publishes its progress here for monitoring.
     is_published: bool = False
 
     @property
     def lag(self) -> int:
-        """The number of messages that are not committed; of sparse queues, of their offsets."""
+        """The number of messages that are not committed; in sparse queues, of offsets."""
         return sum(queue.lag for queue in self.queues)
 
     @property

@@ -1,4 +1,4 @@
-"""Handles as texts: some values with a checksum, so that a part of one is not taken for a handle."""
+"""Encodes handles as text, with a checksum so that a truncated handle is detected."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Parts = TypeVar("Parts", bound=msgspec.Struct)
 
 
 def to_text(parts: msgspec.Struct) -> str:
-    """Return values as letters, digits and the characters - and _; a letter comes first, so that it is no option."""
+    """Encode values as URL-safe text. It begins with a letter, so no command takes it for an option."""
     data = msgspec.msgpack.encode(parts)
     return base64.urlsafe_b64encode(data + _CHECKSUM.pack(google_crc32c.value(data))).decode().rstrip("=")
 
 
 def from_text(text: str, kind: type[Parts]) -> Parts:
-    """Return the values of a text that `to_text` has made. Raises `ValueError` for any other."""
+    """Decode a text of `to_text`. Raises `ValueError` for any other."""
     try:
         if len(text) > _MAX_TEXT:
             raise ValueError(f"it has {len(text)} characters")

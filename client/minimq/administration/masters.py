@@ -1,4 +1,4 @@
-"""The masters of a cluster: who they are, calls to all of them, and waiting until name servers show what they did."""
+"""Finds the masters of a cluster, calls them, and waits until the name servers show their changes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ if TYPE_CHECKING:  # gRPC takes longer to load than --help: operations load it w
 
 log = client_logger(__name__)
 
-#: What is asked of a broker: its name, a pair of anything and its name, or a queue of it.
+#: Identifies a call to a broker: its name, a pair of anything and its name, or one of its queues.
 Key = TypeVar("Key", str, tuple[str, str], MessageQueue)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Result = TypeVar("Result")
 Deletion = TypeVar("Deletion", broker_pb2.DeleteTopicResponse, broker_pb2.DeleteGroupResponse)
 
-#: The masters that there are, and all of those that are named; those of all brokers; or slaves where there is none.
+#: "present": the masters that exist, and all of those that are named; "all": those of all brokers; "readable": also
+#: slaves where there is no master.
 Needed = Literal["present", "all", "readable"]
-#: What brokers answer to a change, or about a topic, with the version of their data.
+#: Responses with the version of the broker's data.
 Versioned = (
     broker_pb2.CreateTopicResponse
     | broker_pb2.UpdateTopicResponse
@@ -47,8 +48,8 @@ Versioned = (
     | broker_pb2.DeleteGroupResponse
     | broker_pb2.SetPermissionResponse
 )
-#: Errors of a broker that may soon have another master.
-_MOVING = (NotMaster, NotEnoughReplicas, Unavailable)
+#: Errors that an election may resolve.
+_FAILOVER_ERRORS = (NotMaster, NotEnoughReplicas, Unavailable)
 
 
 class Masters:
@@ -60,21 +61,21 @@ class Masters:
         self._timeout_s = calls.timeout_s
 
     def route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic, asked anew; raises as `NameServers.route` does."""
+        """Return the current route of a topic, not a cached one. Raises as `NameServers.route`."""
         return self.calls.wait(lambda: self._nameservers.route(topic, self._timeout_s))
 
     def brokers(self, *, settled: bool = False) -> list[BrokerData]:
-        """Return the brokers that the name servers know, sorted; `settled` waits for one that has just started."""
+        """Return the brokers that the name servers know, sorted; `settled` waits for a name server after its start."""
         return self.calls.wait(lambda: self._brokers(settled=settled))
 
     async def _brokers(self, *, settled: bool) -> list[BrokerData]:
-        known = await self._nameservers.cluster(self._timeout_s)  # which has the words for it when nobody answers
+        known = await self._nameservers.cluster(self._timeout_s)  # raises the proper error if none answers
         return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
 
     def find(
         self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
     ) -> dict[str, str]:
-        """Return addresses by broker name; waits for the elections of masters that are needed."""
+        """Return addresses by broker name; waits for the election of needed masters."""
 
         def attempt() -> dict[str, str]:
             return self.calls.wait(lambda: self.look(cluster, names, need=need))
@@ -84,7 +85,7 @@ class Masters:
     async def look(
         self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
     ) -> dict[str, str]:
-        """Do as `find` without waiting, on the event loop of the connection."""
+        """Do as `find` without waiting for elections; runs on the event loop of the connection."""
         brokers = await self._brokers(settled=need != "readable")
         first = {each.broker_name: min(each.addresses.items())[1] for each in brokers if each.addresses}
         if need == "readable" and first:
@@ -121,12 +122,12 @@ class Masters:
         return {name: masters[name] for name in names} if names else masters
 
     def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
-        """Return the brokers that have gone, sorted by name; only those of a cluster, or that carry a topic."""
+        """Return the brokers that are away, sorted by name; optionally of one cluster, or that carry a topic."""
         found = self.all_away() if topic is None else self.away_lookup()(topic)
         return tuple(each for each in found if cluster in (None, each.cluster))
 
     def all_away(self) -> list[AwayBroker]:
-        """Return the brokers that have gone, sorted by name; see `NameServers.away`."""
+        """Return the brokers that are away, sorted by name; see `NameServers.away`."""
         return self.calls.wait(self._nameservers.away)
 
     def refuse_if_away(
@@ -138,13 +139,13 @@ class Masters:
         topic: str | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """Raise `Unavailable` if a broker is away on which to change something."""
+        """Raise `Unavailable` if a broker that a change concerns is away."""
         away = [each for each in self.away(cluster, topic) if not names or each.broker_name in names]
         if away:
             raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
 
     def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
-        """Return a function that returns the departed brokers that carry a topic, sorted; looked up once."""
+        """Return a function that looks up which departed brokers carry a topic, sorted. Results are cached."""
         gone = {away.broker_name for away in self.all_away()}
 
         @functools.cache
@@ -162,11 +163,11 @@ class Masters:
     def with_retries(
         self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
     ) -> Result:
-        """Return the result of an attempt; repeat it while a broker that it failed at may get another master."""
+        """Return the result of `attempt`; retry while one of the `concerned` brokers may elect another master."""
         from minimq.connection.at_master import with_retries  # asyncio takes as long to load as gRPC
 
         def may_move(error: MiniMQError) -> bool:
-            return isinstance(error, _MOVING) and self._have_replicas(concerned())
+            return isinstance(error, _FAILOVER_ERRORS) and self._have_replicas(concerned())
 
         return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=may_move)
 
@@ -178,7 +179,7 @@ class Masters:
         return any(len(broker.addresses) > 1 or not broker.master for broker in known)
 
     def at(self, broker_name: str, attempt: Callable[[str, float], Awaitable[Result]]) -> Result:
-        """Return what an attempt returns, which is given the address of the master of a broker; see `at_master`."""
+        """Call `attempt` with the address of a broker's master and a timeout in seconds; see `at_master`."""
         from minimq.connection.at_master import at_master  # as above
 
         return self.calls.wait(
@@ -186,7 +187,7 @@ class Masters:
         )
 
     def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
-        """Return the answer of the master of a broker; raises as `find` and `call_all` do."""
+        """Call the master of a broker. Raises as `find` and `call_all`."""
         answers, failures = self.call_all(self.find(names=[broker_name]), method, request)
         for failure in failures.values():
             raise failure
@@ -198,13 +199,13 @@ class Masters:
         method: BrokerMethod[Request, Response],
         request: Request | Mapping[Key, Request],
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-        """Do as `ClusterClient.call_all`. A broker whose master changes meanwhile is asked again at the next one."""
+        """Do as `ClusterClient.call_all`; if a master changes meanwhile, retry at its successor."""
         answers: dict[Key, Response] = {}
         failures: dict[Key, MiniMQError] = {}
 
         def attempt() -> None:
             now: dict[str, str] = {}
-            if moving := [key for key, error in failures.items() if isinstance(error, _MOVING)]:
+            if moving := [key for key, error in failures.items() if isinstance(error, _FAILOVER_ERRORS)]:
                 with suppress(MiniMQError):
                     now = self.find(need="readable")
             asked = {key: now.get(_broker_of(key), addresses[key]) for key in moving} or addresses
@@ -214,10 +215,10 @@ class Masters:
                 failures.pop(key, None)
             failures.update(failed)
             for error in failed.values():
-                if isinstance(error, _MOVING):
+                if isinstance(error, _FAILOVER_ERRORS):
                     raise error
 
-        with suppress(*_MOVING):
+        with suppress(*_FAILOVER_ERRORS):
             self.with_retries(attempt, lambda: {_broker_of(key) for key in failures})
         return (
             {key: answers[key] for key in addresses if key in answers},
@@ -231,7 +232,7 @@ class Masters:
         method: BrokerMethod[Request, Response],
         request: Callable[[str], Request],
     ) -> dict[str, tuple[dict[str, Response], dict[str, MiniMQError]]]:
-        """Return what all masters say about each of some names, and the failures of others, by broker name."""
+        """Ask all brokers about each name; return the responses and failures of each name, by broker."""
         keys = {(name, broker): address for name in names for broker, address in addresses.items()}
         answers, failures = self.call_all(keys, method, {key: request(key[0]) for key in keys})
         return {
@@ -243,7 +244,7 @@ class Masters:
         }
 
     def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
-        """Return what those masters say that carry a topic, by broker name."""
+        """Return the descriptions of a topic from the brokers that carry it, by name. Raises if one fails."""
         answers, failures = self.describe_each(topic, masters)
         raise_failures(
             f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
@@ -253,7 +254,7 @@ class Masters:
     def describe_each(
         self, topic: str, masters: Mapping[str, str]
     ) -> tuple[dict[str, broker_pb2.DescribeTopicResponse], dict[str, MiniMQError]]:
-        """Return what those masters say that carry a topic, and the failures of others, by broker name."""
+        """Return the descriptions of a topic from the brokers that carry it, and the failures, by broker name."""
         request = broker_pb2.DescribeTopicRequest(topic=topic)
         answers, failures = self.call_all(masters, lambda stub: stub.DescribeTopic, request)
         return answers, {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
@@ -288,7 +289,7 @@ class Masters:
         *,
         wait: bool,
     ) -> dict[str, Deletion]:
-        """Have all brokers delete something, and return the answers; with `wait`, once name servers show that."""
+        """Call a deletion on all brokers; with `wait`, return when the name servers show it."""
         answers, failures = self.call_all(addresses, method, request)
         failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
         raise_failures(f"{what} was not deleted", failures, addresses, "repeat the call to complete it")
@@ -297,14 +298,14 @@ class Masters:
         return answers
 
     def wait_until_shown(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
-        """Wait until every name server that answers shows what brokers have answered; see `show`."""
+        """Block until every name server that answers shows these changes of brokers; see `show`."""
         self.calls.wait(lambda: self.show(answers, gone=gone))
 
     async def show(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
-        """Wait until every name server that answers shows what brokers have done, on the event loop of the connection.
+        """Wait until every name server that answers shows these changes; runs on the event loop of the connection.
 
-        Versions grow with every change and over restarts of a broker, so it does not matter what others have changed
-        since. A broker that has left is waited for, as routes do not lead to it: it shows the change when it is back.
+        The version of a broker grows with every change and over restarts, so later changes do not matter. A broker that
+        has left is waited for: it registers with the change when it is back.
         """
 
         def lack(view: ClusterView) -> str | None:
@@ -320,20 +321,20 @@ class Masters:
 
 
 class RegisteredMaster(NamedTuple):
-    """The master of a broker, as name servers say each time."""
+    """Finds the master of a broker at the name servers, again for each attempt."""
 
     nameservers: NameServers
     broker_name: str
 
     async def find(self, limit_s: float) -> str:
-        """Return its present address. Raises `Unavailable`."""
+        """Return its current address. Raises `Unavailable`."""
         for broker in await self.nameservers.brokers_of_all(settled=True, timeout_s=limit_s):
             if broker.broker_name == self.broker_name and broker.master is not None:
                 return broker.master
         raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
 
     def failed(self, address: str, error: MiniMQError) -> None:
-        """Do nothing: the next look tells."""
+        """Do nothing: `find` caches no address."""
 
 
 def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
@@ -361,15 +362,15 @@ def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: 
 # ---- One error for many brokers -----------------------------------------------------------------------
 
 
-def lasting_first(error: MiniMQError) -> tuple[bool, bool]:
-    """Order errors: permanent ones come first, then queues that have to be read."""
+def permanent_first(error: MiniMQError) -> tuple[bool, bool]:
+    """Return a sort key: permanent errors come first, then queues that groups have to read."""
     return error.retriable, not isinstance(error, NotDrained)
 
 
 def merge_failures(
-    failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = lasting_first
+    failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = permanent_first
 ) -> MiniMQError:
-    """Return one error for all failures, by broker, with the class and the retry delay of the first in order."""
+    """Merge the failures of brokers to one error, with the class and retry delay of the first in `order`."""
     ordered = sorted(failures.items(), key=lambda item: order(item[1]))
     first = ordered[0][1]
     if len({error.message for error in failures.values()}) == 1:
@@ -384,9 +385,9 @@ def raise_failures(
     failures: Mapping[str, MiniMQError],
     asked: Mapping[str, str],
     remedy: str,
-    order: Callable[[MiniMQError], Any] = lasting_first,
+    order: Callable[[MiniMQError], Any] = permanent_first,
 ) -> None:
-    """Raise one error for all failures, if there are any, merged as `merge_failures` does."""
+    """Raise the merged error of all failures, if there are any; see `merge_failures`."""
     if not failures:
         return
     merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()}, order)

@@ -1,4 +1,4 @@
-"""Recall handles: texts by which any process can recall a delayed message."""
+"""Recall handles: texts with which any process can recall a delayed message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq_common.words import kind_of
 
 #: The largest number that the protocol carries.
 _MAX_NUMBER = (1 << 63) - 1
-#: Characters of a text that an error shows.
+#: Maximum number of characters of a handle that an error shows.
 _SHOWN = 40
 
 
@@ -25,7 +25,7 @@ class _RecallParts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RecallHandle(NamedTuple):
-    """One delayed message that can be recalled."""
+    """Identifies a delayed message that can be recalled."""
 
     topic: str
     broker_name: str
@@ -37,7 +37,7 @@ class RecallHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: object) -> RecallHandle:
-        """Return the handle of a text. Raises `InvalidArgument` if the text is none."""
+        """Parse a handle. Raises `InvalidArgument`."""
         if text is None:
             raise InvalidArgument(
                 "there is no recall handle: a receipt has one if the message was sent with recallable=True"

@@ -15,7 +15,7 @@ from minimq_proto.v1 import delay_pb2
 class RecallResult(Enum):
     """The result of a recall. It is true if the message will never be delivered.
 
-    An answer that is lost makes the client ask again, so `ALREADY_RECALLED` may come from the same call.
+    The client retries when a response is lost, so `ALREADY_RECALLED` may be the effect of the same call.
     """
 
     #: The message is recalled.
@@ -46,11 +46,11 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
         timeout_s = min(limit_s, client.timeout_s)
         return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, timeout_s)
 
-    return _outcome(await at_master(_Keeper(client, parsed), attempt, patience_s), parsed)
+    return _outcome(await at_master(_MessageMaster(client, parsed), attempt, patience_s), parsed)
 
 
-class _Keeper(NamedTuple):
-    """The master of the broker that has a delayed message, by a route that is asked for each time."""
+class _MessageMaster(NamedTuple):
+    """Finds the master of the broker that stores a delayed message, by a new route for each attempt."""
 
     client: ClusterClient
     handle: RecallHandle

@@ -18,5 +18,5 @@ class TransactionResolution(Enum):
 
 COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
 
-#: On the wire.
+#: Wire values.
 OUTCOMES = {COMMIT: halves_pb2.HALF_OUTCOME_COMMITTED, ROLLBACK: halves_pb2.HALF_OUTCOME_ROLLED_BACK}
