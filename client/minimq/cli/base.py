@@ -24,14 +24,14 @@ from minimq.operations.views import Row, Table, json_text
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
 
-#: Beginnings of the values of variables `..._PORT` that Kubernetes makes of the services of a namespace.
+#: Prefixes of the values of the `..._PORT` variables that Kubernetes sets for the services of a namespace.
 _SERVICE_LINKS = ("tcp://", "udp://", "sctp://")
 
-#: A longer cell with blanks is a sentence, or a list; shorter ones, such as "3d 4h", stay on one line.
+#: Longer cells with blanks are sentences or lists, and may be folded; shorter ones, such as "3d 4h", stay on one line.
 _SENTENCE_WIDTH = 24
 #: Blanks between two columns.
 _GAP = 2
-#: No terminal is as wide.
+#: Wider than any terminal.
 _UNLIMITED = 1_000_000
 
 
@@ -44,7 +44,7 @@ class Option(click.Option):
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         """Return the value of the variable, even if it is empty: click treats an empty one as unset.
 
-        Kubernetes sets MINIMQ_CONSOLE_PORT to tcp://HOST:PORT for a service named minimq-console: that is no option.
+        Kubernetes sets MINIMQ_CONSOLE_PORT to tcp://HOST:PORT for a service named minimq-console: that is ignored.
         """
         value = super().resolve_envvar_value(ctx)
         if self.name == "port" and value is not None and value.startswith(_SERVICE_LINKS):
@@ -54,12 +54,12 @@ class Option(click.Option):
 
 
 class Group(click.Group):
-    """Suggests the command that a wrong name begins, or resembles."""
+    """Suggests the nearest command for an unknown name."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; an error names the nearest one."""
+        """Return the command; the error for an unknown name suggests the nearest one."""
         known, given = self.list_commands(ctx), args[0]
         near = [each for each in known if given and each.startswith(given)] or difflib.get_close_matches(
             given, known, 1
@@ -70,19 +70,19 @@ class Group(click.Group):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation on a terminal, never in scripts; stdout is that of the result. Raises `click.Abort`."""
+    """Ask for confirmation on a terminal, never in scripts; on stderr. Raises `click.Abort`."""
     if not yes and sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
 
 
 def tell(sentences: Iterable[str]) -> None:
-    """Print sentences about what is missing on stderr."""
+    """Print sentences on stderr."""
     for sentence in sentences:
         click.echo(sentence, err=True)
 
 
 def show(output: str, table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:
-    """Print rows as a table, of which the columns in `without` are left out, or as a JSON list with everything."""
+    """Print rows as a table without the columns in `without`, or as a JSON list with all."""
     if output == "json":
         show_json(rows)
     else:
@@ -106,7 +106,7 @@ def check_allowed(
 ) -> TopicRoute | None:
     """Return the route of a topic that is readable or writable on one of its brokers. Raises `MiniMQError`.
 
-    A missing topic that is to be written has no route: brokers may create it. `wait` stands in for `time.sleep`.
+    Returns None for a missing topic that is to be written, since brokers may create it. `wait` replaces `time.sleep`.
     """
     from minimq.admin import Admin
     from minimq.connection.at_master import with_retries
@@ -125,7 +125,7 @@ def check_allowed(
     if route is None:
         return None
     queues = route.queues
-    # Without a master nothing can be written for now, which is not a matter of permissions.
+    # Without a master nothing can be written now, whatever the permissions are.
     if any(route.master_of(data.broker_name) is None for data in queues) and wanted == Permission.WRITE:
         return route
     if queues and not any(data.permission & wanted for data in queues):
@@ -195,7 +195,7 @@ def show_table(table: Table, rows: Sequence[Row], *, without: Collection[str] = 
 
 
 def lines_of(headings: Mapping[str, str], rows: Sequence[Row], width: int | None) -> list[str]:
-    """Return the lines that show rows within a width; only a single word can be longer."""
+    """Format rows within a width; only a line with a long word exceeds it."""
     cells = [[_to_text(row[key]) for key in headings] for row in rows]
     names = list(headings.values())
     limit = _UNLIMITED if width is None else width
@@ -209,7 +209,7 @@ def lines_of(headings: Mapping[str, str], rows: Sequence[Row], width: int | None
 
 
 def _range_of(heading: str, cells: Sequence[str]) -> tuple[int, int]:
-    """Return the least and the best width of a column."""
+    """Return the minimum and the preferred width of a column."""
     best = max(map(_width, (heading, *cells)))
     sentences = [cell for cell in cells if " " in cell and _width(cell) > _SENTENCE_WIDTH]
     whole = [cell for cell in cells if cell not in sentences]
@@ -219,7 +219,7 @@ def _range_of(heading: str, cells: Sequence[str]) -> tuple[int, int]:
 
 
 def _fit(ranges: Sequence[tuple[int, int]], limit: int) -> list[int] | None:
-    """Return the widths of columns with these least and best widths; None if they do not fit."""
+    """Return the widths of columns from their minimum and preferred widths; None if they do not fit."""
     left = limit - _GAP * (len(ranges) - 1) - sum(least for least, _ in ranges)
     if left < 0:
         return None
@@ -233,7 +233,6 @@ def _fit(ranges: Sequence[tuple[int, int]], limit: int) -> list[int] | None:
 def _grid(
     names: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], numbers: Sequence[bool]
 ) -> Iterator[str]:
-    """Yield the lines of rows and columns; numbers are on the right."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -252,7 +251,6 @@ def _grid(
 
 
 def _records(names: Sequence[str], cells: Sequence[Sequence[str]], limit: int) -> Iterator[str]:
-    """Yield a block of lines for each row, with a line for each column."""
     indent = max(map(_width, names)) + _GAP
     for number, row in enumerate(cells):
         if number:
@@ -265,7 +263,6 @@ def _records(names: Sequence[str], cells: Sequence[Sequence[str]], limit: int) -
 
 
 def _width(text: str) -> int:
-    """Return the width of a text on a terminal."""
     from rich.cells import cell_len
 
     return cell_len(text)

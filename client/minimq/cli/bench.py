@@ -37,7 +37,7 @@ _LATENCY = Table(
 )
 
 _POLL_S = 1.0
-#: Without a message for this long, something is wrong.
+#: Maximum seconds without a message.
 _PATIENCE_S = 30.0
 
 Count = Annotated[int, Param(low=1, metavar="N", help="Number of messages.")]
@@ -167,7 +167,7 @@ bench = Group(
 
 @contextmanager
 def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -> Iterator[str]:
-    """Provide a new topic within the block, or the given one. Raises `InvalidArgument` before it sends to that one."""
+    """Yield a new topic, deleted at the end, or the given one. Raises `InvalidArgument` unless that may be sent to."""
     from secrets import token_hex
 
     from minimq.admin import Admin
@@ -183,7 +183,9 @@ def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -
     name = f"minimq-bench-{token_hex(4)}"
     with Admin(nameserver) as admin:
         admin.create_topic(name, queues)
-        former = signal.signal(signal.SIGTERM, signal.default_int_handler)  # `timeout 60 minimq bench` leaves no topic
+        former = signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # so `timeout 60 minimq bench` leaves no topic
         try:
             yield name
         finally:
@@ -192,7 +194,6 @@ def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -
 
 
 def _received(consumer: PullConsumer, most: int, progress: str) -> Sequence[ReceivedMessage]:
-    """Wait for messages. Raises `DeadlineExceeded` if none arrives for too long."""
     give_up = time.monotonic() + _PATIENCE_S
     while not (messages := consumer.poll(_POLL_S, most)):
         if time.monotonic() > give_up:

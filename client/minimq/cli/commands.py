@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
 
 _FORMATS = ("table", "json", "jsonl")
-#: The option for the format of what is not printed by lines.
+#: The option --output of commands that print a single result.
 Output = Annotated[str, Param(choices={"table": "table", "json": "json"}, help="Format of the result.")]
 _METAVARS = {int: "N", float: "NUMBER"}
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
-#: Time limit of one query: the shell waits for the answer.
+#: Timeout of a query for completion: the shell waits for it.
 _ANSWER_S = 0.5
 
 
@@ -54,7 +54,7 @@ def command_of(operation: Operation) -> click.Command:
         while True:
             try:
                 _run(operation, nameserver, dict(typed), clears=typed["output"] == "table" and sys.stdout.isatty())
-            except Unavailable as error:  # it may come back
+            except Unavailable as error:  # the next refresh retries
                 click.echo(f"error: {error}", err=True)
             time.sleep(interval_s)
 
@@ -68,7 +68,7 @@ def command_of(operation: Operation) -> click.Command:
 
 
 def declared(name: str, short: str, **about: Any) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function of the name servers, with the options that its signature declares."""
+    """Make a command of a function that takes the name servers and the options declared by its signature."""
 
     def command(function: Callable[..., None]) -> click.Command:
         declared = Operation(name, view=lambda *_: View(json=None), function=function, **about)
@@ -138,7 +138,6 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
 
 @contextmanager
 def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
-    """Open the cluster, or a folder of secrets in its place."""
     if secrets is None:
         from minimq.admin import Admin
 
@@ -153,7 +152,7 @@ def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
 
 
 def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the parameters that were typed, or have a default in commands, by name."""
+    """Convert what click parsed to argument values, by parameter name."""
     source: dict[str, Any] = {}
     for each in parameters:
         given = typed.get(each.key)
@@ -179,7 +178,7 @@ def _content(path: Path) -> str:
 
 
 def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> str:
-    """Return an error that names options instead of parameters; what was typed stays as it is."""
+    """Replace parameters by options in an error message, but not in quoted input of the user."""
     own = [each for each in operation.shown if not (each.is_argument or each.about.made)]
     flags = {each.name: each.flag for each in (*own, *(part for each in own for part in each.parts))}
     own_words = {text for each in typed.values() for text in (each if isinstance(each, tuple) else (each,))}
@@ -190,7 +189,7 @@ def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> 
         is_meant = match.start() == 0 or ((lists_options or "_" in match[0]) and match[0] not in own_words)
         return flags.get(match[0], match[0]) if is_meant else match[0]
 
-    # Quotes, which hold what was typed, are passed over as a whole.
+    # Quotes, which contain user input, match as a whole and stay.
     return re.sub(r"""(?<!\S)(?:'(?:\\.|[^'\\])*'|"[^"]*"|\w+(?=[:;,.]?(?:\s|$)))""", shown, message)
 
 
@@ -198,7 +197,7 @@ def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> 
 
 
 def options_of(parameters: Iterable[Parameter]) -> list[click.Parameter]:
-    """Return the arguments and options of parameters."""
+    """Return the click arguments and options of parameters."""
     found: list[click.Parameter] = []
     for each in parameters:
         found += [_argument(each)] if each.is_argument else _options(each)
@@ -300,7 +299,7 @@ def _progress(operation: Operation, given: Given) -> Iterator[None]:
 
 @contextmanager
 def progress_line() -> Iterator[Callable[[str], None]]:
-    """Show each sentence within the block: in place of the one before on a terminal, else as a line."""
+    """Show sentences about the progress on stderr; on a terminal each replaces the one before."""
     if not sys.stderr.isatty():
         yield lambda sentence: click.echo(sentence, err=True)
         return
@@ -315,7 +314,7 @@ def progress_line() -> Iterator[Callable[[str], None]]:
 def progress_bar(
     total: int | None = None, *, of_bytes: bool = False, is_shown: bool = True
 ) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how many messages or bytes of how many are done, on a terminal alone; the bar is gone at the end."""
+    """Show a progress bar of messages or bytes, only on a terminal; it disappears at the end."""
     if not is_shown or not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
@@ -335,7 +334,7 @@ def progress_bar(
 
 def _completion(list_names: Callable[[Admin], list[str]]) -> Complete:
     def completed(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-        logging.getLogger("minimq").setLevel(logging.CRITICAL)  # brokers that do not answer do not matter here
+        logging.getLogger("minimq").setLevel(logging.CRITICAL)  # no warnings about brokers that do not answer
         from minimq.admin import Admin
 
         given = context.find_root().params
@@ -345,7 +344,7 @@ def _completion(list_names: Callable[[Admin], list[str]]) -> Complete:
                 names = list_names(admin)
         except MiniMQError:  # a shell cannot show an error
             return []
-        # Topics of minimq itself only after a %.
+        # Topics of minimq itself are offered only after a %.
         return [name for name in names if name.startswith(begun) and name.startswith("%") == begun.startswith("%")]
 
     return completed

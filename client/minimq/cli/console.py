@@ -89,7 +89,7 @@ def console(  # noqa: PLR0913 - the options of the command
 
 @contextmanager
 def audit_lines() -> Iterator[None]:
-    """Write to stderr, within the block, who signs in to a console and what is changed with it."""
+    """Log sign-ins and changes of a console to stderr, within the block."""
     audit, handler = logging.getLogger("minimq.audit"), SummingHandler()
     handler.setFormatter(formatter("text"))
     level = audit.level

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
 
-#: Interval of checks of the brokers and of the progress of other members.
+#: Seconds between checks of the brokers and of the progress of other members.
 _LOOK_S = 0.5
-#: Seconds that a broker has in any case before it counts as silent.
-_LEAST_TIMEOUT_S = 2.0
+#: Lower bound of the timeout after which a broker counts as silent.
+_MIN_TIMEOUT_S = 2.0
 
 
-class _Whole(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A text option that may be repeated, and is not split at blanks when it comes from a variable."""
+class _UnsplitText(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A repeatable text option whose variable is not split at blanks."""
 
     name = "text"
 
@@ -133,7 +133,7 @@ def consume(  # noqa: PLR0913 - the options of the command
             option_name="--start-timeout",
             wait=_waiting(told, start_timeout),
         )
-        AWAY_LOG.setLevel(logging.ERROR)  # reported here, in the words of the other commands
+        AWAY_LOG.setLevel(logging.ERROR)  # reported here, in the same way as by other commands
         if route is not None and not exit_at_end:
             tell(missing(route.away, {}, "not read until it is back"))
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
@@ -148,7 +148,7 @@ def consume(  # noqa: PLR0913 - the options of the command
                 break
         if is_open:
             _write(writer, [], consumer)  # the reader may have exited since
-        for line in unread:  # also when the last commit fails, which comes next
+        for line in unread:  # before the last commit, which may fail
             click.echo(line, err=True)
         filtered = consumer.filtered_messages
     if sys.stderr.isatty() or filtered:
@@ -158,7 +158,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         sys.exit(1)
 
 
-next(each for each in consume.params if each.name == "tags").type = _Whole()
+next(each for each in consume.params if each.name == "tags").type = _UnsplitText()
 consume.params.append(
     click.Option(["--output"], hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Others'.")
 )
@@ -166,7 +166,7 @@ consume.params.append(
 
 @contextlib.contextmanager
 def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullConsumer]:
-    """Open a consumer; an error of its last commit says what becomes of the messages that are written."""
+    """Open a consumer; an error of its last commit says that written messages will be redelivered."""
     is_over = False
     try:
         with made as consumer:
@@ -182,7 +182,7 @@ def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullCon
 
 
 def _waiting(told: threading.Event, patience_s: float) -> Callable[[float], None]:
-    """Return a function that waits for some seconds, reports that once, and ends the command on a signal."""
+    """Return a sleep function that reports the first wait, and exits on a signal."""
     is_said = False
 
     def wait(seconds: float) -> None:
@@ -201,7 +201,7 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
     try:
         writer.write(messages)
     except BaseException as error:
-        # The consumer counts returned messages as done, but these are not written: they are redelivered to the group.
+        # The consumer counts polled messages as processed, but these were not written: seek back to redeliver them.
         for message in writer.take_back(reader_left=isinstance(error, BrokenPipeError)):
             with contextlib.suppress(InvalidArgument):  # the queue was revoked
                 consumer.seek(message.queue, message.queue_offset)
@@ -212,9 +212,9 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
 
 
 class StoredEnds:
-    """The ends that the queues of a topic had at the start, and whether the group has reached them.
+    """Tracks whether a group has read everything that was stored at the start.
 
-    Even if nothing is left to read, the consumer has to join the group first: a group that refuses it says so.
+    It is not reached before the consumer has joined the group, even if nothing is left to read: a refusal is reported.
     """
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
@@ -231,20 +231,20 @@ class StoredEnds:
         #: The brokers; one of them must admit the consumer to the group.
         self._brokers = {queue.broker_name for queue in readable}
         unanswered = {broker: why for broker, why in found.unanswered.items() if broker in self._brokers}
-        #: About brokers that were away or did not answer at the start: the ends of their queues are unknown.
+        #: Lines about brokers that were away or did not answer at the start: the ends of their queues are unknown.
         self._unknown = missing(found.away, unanswered, "not read")
-        #: The queues with messages left to read, with their ends.
+        #: The end offsets of the queues with messages left to read.
         self._left = {each.queue: each.max_offset for each in found.queues if each.queue in readable and each.messages}
-        #: Of the last look: brokers that are away, reasons of those that do not answer, and the own positions.
+        #: From the last check: brokers that are away, reasons of those that do not answer, and the own positions.
         self._away: Sequence[AwayBroker] = ()
         self._silent: Mapping[str, str] = {}
         self._positions: dict[MessageQueue, int] = {}
-        #: The brokers to wait for, and until when; a broker that was back is waited for anew.
+        #: Deadlines for the brokers that are waited for; one that was back gets a new deadline.
         self._until: dict[str, float] = {}
         self._look_at = time.monotonic() + _LOOK_S
 
     def reached(self) -> bool:
-        """Return whether the group has read everything, except from brokers whose wait is over."""
+        """Return whether the group has read everything, except from brokers whose deadline is over."""
         for queue, position in self._read_to().items():
             if position >= self._left.get(queue, 0):
                 self._left.pop(queue, None)
@@ -265,12 +265,11 @@ class StoredEnds:
     def _read_to(self) -> dict[MessageQueue, int]:
         positions: dict[MessageQueue, int] = {}
         for queue in self._consumer.assignment:
-            with contextlib.suppress(InvalidArgument):  # by now another member has it, whose progress counts
+            with contextlib.suppress(InvalidArgument):  # the queue has moved to another member, whose progress counts
                 positions[queue] = self._consumer.position(queue)
         return positions
 
     def _waited_for(self) -> set[str]:
-        """Return the brokers without which the end is not reached."""
         left = {queue.broker_name for queue in self._left}
         return left if self._consumer.is_member else left | self._brokers
 
@@ -281,20 +280,20 @@ class StoredEnds:
         from minimq.admin import Admin
 
         try:
-            with Admin(self._nameserver, timeout_s=min(max(self._patience_s, _LEAST_TIMEOUT_S), 5.0)) as admin:
-                self._look_for_brokers(admin)
+            with Admin(self._nameserver, timeout_s=min(max(self._patience_s, _MIN_TIMEOUT_S), 5.0)) as admin:
+                self._check_brokers(admin)
                 if not self._left.keys() <= set(self._consumer.assignment):
-                    self._look_at_others(admin)
+                    self._check_other_members(admin)
         except MiniMQError as error:
             # The consumer reports a deleted topic; a temporary error is retried.
             if not (error.retriable or isinstance(error, TopicNotFound)):
                 raise
 
-    def _look_for_brokers(self, admin: Admin) -> None:
+    def _check_brokers(self, admin: Admin) -> None:
         try:
             route = admin.route(self._topic)
             there, self._away = {queue.broker_name for queue in route.read_queues()}, route.away
-        except TopicUnavailable as error:  # also of its only broker
+        except TopicUnavailable as error:  # all of its brokers are away
             there, self._away = set(), error.away
         before, self._positions = self._positions, self._read_to()
         moving = {queue.broker_name for queue, at in self._positions.items() if at != before.get(queue, at)}
@@ -320,9 +319,9 @@ class StoredEnds:
             ),
         ]
 
-    def _look_at_others(self, admin: Admin) -> None:
+    def _check_other_members(self, admin: Admin) -> None:
         mine = set(self._consumer.assignment)
-        with contextlib.suppress(GroupNotFound):  # none has committed yet
+        with contextlib.suppress(GroupNotFound):  # no member has committed yet
             for queue, offset in ((at.queue, at.committed_offset) for at in admin.describe_group(self._group).queues):
                 if queue not in mine and offset is not None and offset >= self._left.get(queue, offset + 1):
                     del self._left[queue]

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
 #: Bytes of a body that are shown as text.
 _SHOWN_BYTES = 200
-#: Messages that are written at a time.
+#: Number of dead letters in one write.
 _AT_ONCE = 500
 
 
 def _as_text(message: ReceivedMessage) -> bytes:
-    """Return the place, the reason and the beginning of the body of a dead letter; control characters as escapes."""
     from minimq.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
@@ -54,7 +53,6 @@ def _as_text(message: ReceivedMessage) -> bytes:
 
 
 def _as_json(message: ReceivedMessage) -> bytes:
-    """Return everything as a JSON object; a body that is not UTF-8 as `body_base64`."""
     from minimq.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
@@ -71,7 +69,7 @@ def _as_json(message: ReceivedMessage) -> bytes:
     return msgspec.json.encode({**row, **body_fields(letter.body)})
 
 
-#: The formats of lines, by their names for `--format`.
+#: The line formats by value of `--format`.
 SHAPES: Mapping[str, LineOf] = {"text": _as_text, "body": as_body, "json": _as_json}
 
 

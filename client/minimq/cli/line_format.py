@@ -18,14 +18,14 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.moments import moment, timestamp_ms
 
-#: Bytes that one byte of a body can take in JSON: a control character is written as six.
+#: Maximum number of JSON bytes for one byte of a body: a control character takes six.
 LONGEST_ESCAPE: Final = 6
 
-#: Some editors begin a file with it.
+#: Some editors write it at the beginning of a file.
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 #: Advice for text in another encoding.
 TO_UTF8: Final = "Convert text with `iconv -f LATIN1 -t UTF-8`, or -f UTF-16 if each second byte is zero"
-#: The decoder reports a wrong cause for an invalid escape this close to the end.
+#: Appended to find the cause: the decoder reports a wrong one for an invalid escape near the end.
 _PADDING: Final = b" " * 12
 
 
@@ -48,14 +48,14 @@ class _Line(msgspec.Struct):
 class LineFormat:
     """Converts lines to messages."""
 
-    #: What messages have unless their lines say otherwise; its body is not used.
+    #: Defaults of all messages, which lines may override; its body is not used.
     common: Message
     _: KW_ONLY
-    #: Fields of a JSON object whose values are the key, the tag and the message group.
+    #: Names of the JSON fields with the key, the tag and the message group.
     key_field: str | None = None
     tag_field: str | None = None
     group_field: str | None = None
-    #: Lines are whole messages.
+    #: Lines are whole messages in JSON.
     is_json: bool = False
 
     @property
@@ -64,7 +64,7 @@ class LineFormat:
         return self.is_json or any(name is not None for name in (self.key_field, self.tag_field, self.group_field))
 
     def messages(self, lines: Sequence[bytes], first: int) -> list[tuple[int, Message]]:
-        """Return the messages of lines with their numbers; leave out empty lines. Raises `InvalidArgument`."""
+        """Return the messages with their line numbers, and skip empty lines. Raises `InvalidArgument`."""
         if not self.is_decoded:
             return [(number, replace(self.common, body=line)) for number, line in enumerate(lines, first) if line]
         if first == 1 and lines:
@@ -114,7 +114,7 @@ class LineFormat:
                 after_s, at = common.deliver_after_s, common.deliver_at
             is_recallable = found.recallable or common.recallable
             delay = {"deliver_after_s": after_s, "deliver_at": at, "recallable": is_recallable}
-            due_time(replace(common, **delay), 1.0, 0.0, time.time())  # is it right?
+            due_time(replace(common, **delay), 1.0, 0.0, time.time())  # raises if it is invalid
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
         return delay
@@ -148,12 +148,11 @@ def _decoded(line: bytes, number: int, kind: Any) -> Any:
             ) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise InvalidArgument(f"line {number} is not JSON: {_cause(line)}") from None
-    except RecursionError:  # of either attempt: how deep one may go depends on what is on the stack
+    except RecursionError:  # in either call: the possible depth depends on the stack
         raise InvalidArgument(f"line {number} is nested too deeply") from None
 
 
 def _cause(line: bytes) -> object:
-    """Return the reason why a line is not JSON."""
     if b"\0" in line:
         return f"it has bytes that are zero. {TO_UTF8}"
     try:

@@ -83,7 +83,7 @@ def local(
     options = {"role": "sync-master"} if sync else {}
     with (
         stop_on_signal() as told,
-        _compared(LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options)) as cluster,
+        _check_data(LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options)) as cluster,
         _console_of(cluster, console_port if console else None, allow_changes=allow_changes) as address,
     ):
         _introduce(cluster, address, is_kept=data_dir is not None)
@@ -91,8 +91,8 @@ def local(
         click.echo("stopping")
 
 
-def _compared(cluster: LocalCluster) -> LocalCluster:
-    """Say which brokers will start without data beside others that have some. Raises `InvalidArgument`."""
+def _check_data(cluster: LocalCluster) -> LocalCluster:
+    """Report brokers without data beside others with data. Raises `InvalidArgument` if data would not be used."""
     folders = (path for path in cluster.data_dir.glob("broker-*/") if any(path.iterdir()))
     found = {path.name: match for path in folders if (match := _BROKER.fullmatch(path.name))}
     started = [broker.name for broker in cluster.brokers]
@@ -174,7 +174,7 @@ def _watch(cluster: LocalCluster, told: threading.Event, *, restart: bool, is_ke
 
 
 def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | None:
-    """Start a server; return the reason if it does not serve, and then is not left running."""
+    """Start a server; if it does not serve, stop it and return the reason."""
     try:
         server.launch()
         server.wait_ready(told)
@@ -192,7 +192,6 @@ def _end_report(server: ServerProcess) -> str:
 
 
 def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bool) -> str:
-    """Describe the effect on the other servers, and how to restart the server."""
     from minimq.local.server_process import BrokerProcess
 
     name = server.broker_name if isinstance(server, BrokerProcess) else None
@@ -208,7 +207,7 @@ def _remedy(server: ServerProcess, left: Sequence[ServerProcess], *, is_kept: bo
 
 
 class Restarts:
-    """The waits before the starts of one server: short at first, longer each time it ends soon again."""
+    """Backoff for the restarts of one server: it grows each time the server ends soon after a start."""
 
     def __init__(self, *, first_s: float = 1.0, most_s: float = 30.0, calm_s: float = 60.0) -> None:
         self._first_s = first_s
@@ -218,11 +217,11 @@ class Restarts:
         self._started_at = float("-inf")
 
     def started(self, now: float) -> None:
-        """Note that the server was started."""
+        """Record a start of the server."""
         self._started_at = now
 
     def ended(self, now: float) -> float:
-        """Return how many seconds to wait before a server that has ended is started."""
+        """Return the seconds to wait before the server is started again."""
         soon = now - self._started_at < self._calm_s
         self._wait_s = min(2 * self._wait_s, self._most_s) if soon and self._wait_s else self._first_s
         return self._wait_s

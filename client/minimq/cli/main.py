@@ -19,7 +19,7 @@ from minimq.cli.base import Group, Option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
 
-#: Every command, in the order of the help: its module, and its help in the list of all, which loads no module.
+#: Every command in the order of the help: where it is defined, and its short help, which is shown without an import.
 COMMANDS = {
     "local": ("minimq.cli.local:local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM."),
     "topic": ("minimq.cli.nouns:topic", "Create, list, describe, change and delete topics."),
@@ -45,10 +45,10 @@ COMMANDS = {
 
 #: Names of the parameters that all commands share.
 _NAMESERVER, _CREDENTIALS = "nameserver", "credentials"
-#: In the context: the addresses of name servers that were given, and what gave them.
+#: Key in the context: the given addresses of name servers, and the option or variable that gave them.
 _TYPED = "minimq.typed"
 
-#: Why something is not written, though there may be somebody who reads it.
+#: Reasons of a failed write other than a reader that has exited.
 _NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 #: Exit status of a command that Ctrl-C ended, as in shells.
@@ -61,7 +61,7 @@ class _Main(Group):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run as the process, and print nothing about a Ctrl-C while the interpreter exits.
 
-        Whatever a command cannot write, the reason is one line. A reader of a pipe that has exited knows why.
+        If output cannot be written, one line says why, except if the reader of a pipe has exited.
         """
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(errors="backslashreplace")  # for terminals and pipes that are not in UTF-8
@@ -72,7 +72,7 @@ class _Main(Group):
         except OSError as error:
             if error.errno not in _NOT_WRITTEN or error.filename is not None:
                 raise
-            with Path(os.devnull).open("wb") as nowhere:  # for what the interpreter writes once more when it exits
+            with Path(os.devnull).open("wb") as nowhere:  # the interpreter flushes stdout again when it exits
                 os.dup2(nowhere.fileno(), sys.stdout.fileno())
             click.echo(f"error: cannot write the output: {error.strerror}", err=True)
             sys.exit(1)
@@ -116,7 +116,7 @@ class _Main(Group):
 
 
 def _accept_everywhere(command: click.Command) -> None:
-    """Let a command, and all below it, take --nameserver and --credentials as well: they may stand anywhere."""
+    """Add --nameserver and --credentials to a command and all below it, so that they may stand anywhere."""
     if not any(parameter.name == _NAMESERVER for parameter in command.params):
         for flags, metavar, what, use in _EVERYWHERE:
             text = f"{what}; also accepted before the command."
@@ -124,13 +124,13 @@ def _accept_everywhere(command: click.Command) -> None:
             option.allow_from_autoenv = False
             command.params.append(option)
         if not isinstance(command, click.Group):
-            command.callback = _naming_the_default(command.callback)
+            command.callback = _reporting_default_cluster(command.callback)
     for below in command.commands.values() if isinstance(command, click.Group) else ():
         _accept_everywhere(below)
 
 
-def _naming_the_default(callback: Callable[..., Any] | None) -> Callable[..., Any]:
-    """Return the function of a command that says on a terminal which cluster it works with if nobody has chosen one."""
+def _reporting_default_cluster(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Wrap a command so that, on a terminal, it names the default cluster if the user has chosen none."""
     assert callback is not None
 
     @functools.wraps(callback)
@@ -150,7 +150,7 @@ def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver
         is_variable = context.get_parameter_source(_NAMESERVER) is click.core.ParameterSource.ENVIRONMENT
         context.meta[_TYPED] = nameserver, "MINIMQ_NAMESERVER" if is_variable else "--nameserver"
         context.obj = nameserver
-        context.meta[_NAMESERVER] = True  # overrides the credentials
+        context.meta[_NAMESERVER] = True  # takes precedence over the name servers in credentials
 
 
 def _use_credentials(context: click.Context, _option: click.Parameter, credentials: str | None) -> None:
@@ -182,7 +182,7 @@ _EVERYWHERE: Final = (
 
 def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        # It takes a third of the time of --help.
+        # This import takes a third of the time of --help.
         from minimq_common.serving.daemon import version
 
         click.echo(f"minimq, version {version()}")

@@ -1,4 +1,4 @@
-"""Output of messages as lines of stdout, which tracks the messages that were written."""
+"""Writes messages as lines to stdout, and tracks which of them were written."""
 
 from __future__ import annotations
 
@@ -27,18 +27,17 @@ if TYPE_CHECKING:
 
 LineOf = Callable[["ReceivedMessage"], bytes]
 
-#: Messages are kept until this many bytes were written after them: no pipe holds more, unless root has raised the
-#: limit.
+#: Messages are kept until this many bytes were written after them, the maximum capacity of a pipe.
 _KEPT_BYTES = 1 << 20
 #: Interval of checks for the stop event while the reader does not read.
-_LOOK_MS = 100
-#: Time to wait for such a reader after the stop event.
-_HALT_MS = 2000
-#: Number of lines that are written one by one at first, each when the reader of a pipe has read the one before: `head`,
-#: which reads everything in the pipe, then reads no more than it shows.
+_STOP_CHECK_INTERVAL_MS = 100
+#: Timeout of such a reader after the stop event.
+_HALT_TIMEOUT_MS = 2000
+#: Number of first lines that are written one by one, each after the reader of a pipe has read the one before: `head`
+#: reads everything in the pipe, and so takes no more lines than it shows.
 _SINGLE_LINES = 20
-#: Time to wait for the reader after each of them, in seconds.
-_SINGLE_S = 0.5
+#: Timeout of the reader for each of them.
+_SINGLE_LINE_TIMEOUT_S = 0.5
 
 
 def as_body(message: ReceivedMessage) -> bytes:
@@ -51,7 +50,7 @@ def as_json(message: ReceivedMessage) -> bytes:
     return msgspec.json.encode(message_row(message, body=True))
 
 
-#: The formats of lines, by their names for `--format`.
+#: The line formats by value of `--format`.
 FORMATS: Mapping[str, LineOf] = {"body": as_body, "json": as_json}
 Format = Annotated[
     str,
@@ -64,11 +63,11 @@ Format = Annotated[
 
 
 class OutputFailed(MiniMQError):
-    """Messages cannot be written though the reader may still exist: the disk is full, for example."""
+    """A write failed although the reader may still exist, for example on a full disk."""
 
 
 class OutputHalted(Exception):
-    """Messages are not written because the reader does not read, and the command has to end."""
+    """The reader does not read, and the command has to end."""
 
 
 class _WrittenMessages(NamedTuple):
@@ -79,9 +78,9 @@ class _WrittenMessages(NamedTuple):
 
 
 class MessageOutput:
-    """Writes messages to a file descriptor, a line each, and counts them without those that were not written.
+    """Writes messages to a file descriptor, a line each, and counts those that were written.
 
-    Once `told` is set, a reader that does not read is given only a few seconds.
+    Once `told` is set, a reader that does not read gets only two more seconds.
     """
 
     def __init__(self, fd: int, line_of: LineOf, told: threading.Event) -> None:
@@ -118,13 +117,13 @@ class MessageOutput:
             self._parts.popleft()
 
     def _check_reader(self, wait_ms: int = 0) -> None:
-        """Raise `BrokenPipeError` if the reader has exited; wait up to this long for that."""
+        """Raise `BrokenPipeError` if the reader has exited, or exits within `wait_ms`."""
         if any(event & (select.POLLERR | select.POLLHUP) for _, event in self._poll.poll(wait_ms)):
             raise BrokenPipeError
 
     def _wait_for_reader(self) -> None:
-        """Wait until the reader of a pipe has read everything or exited; do not wait for a slow one."""
-        give_up = time.monotonic() + _SINGLE_S
+        """Wait until the reader of a pipe has read everything or exited; stop waiting for a slow one."""
+        give_up = time.monotonic() + _SINGLE_LINE_TIMEOUT_S
         while _bytes_in_pipe(self._fd):
             self._check_reader(1)
             if time.monotonic() > give_up:
@@ -140,15 +139,13 @@ class MessageOutput:
             rest = rest[written:]
 
     def _wait_for_room(self) -> None:
-        """Wait until something can be written, or raise `OutputHalted`."""
         waited_ms = 0
-        while not self._room.poll(_LOOK_MS):
-            waited_ms = waited_ms + _LOOK_MS if self._told.is_set() else 0
-            if waited_ms >= _HALT_MS:
+        while not self._room.poll(_STOP_CHECK_INTERVAL_MS):
+            waited_ms = waited_ms + _STOP_CHECK_INTERVAL_MS if self._told.is_set() else 0
+            if waited_ms >= _HALT_TIMEOUT_MS:
                 raise OutputHalted
 
     def _write(self, data: memoryview) -> int:
-        """Write the beginning of some bytes. Returns how many were written; raises as `write`."""
         try:
             return os.write(self._fd, data)
         except BrokenPipeError:
@@ -157,7 +154,7 @@ class MessageOutput:
             raise OutputFailed(f"cannot write to stdout: {error.strerror}") from None
 
     def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
-        """Return the first message of each queue that was not completely written; uncount it and all later ones."""
+        """Return the first message of each queue that was not written completely; subtract all such from `count`."""
         out = self._bytes - (_bytes_in_pipe(self._fd) if reader_left else 0)
         first: dict[MessageQueue, ReceivedMessage] = {}
         for messages, start in self._parts:

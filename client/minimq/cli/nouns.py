@@ -24,7 +24,7 @@ _NOUNS = {
     "dlq": "letters:LetterOperations",
     "cluster": "brokers:BrokerOperations",
 }
-#: What the help of a group of commands says besides that of the list of all commands.
+#: Further help of a group of commands.
 _MORE = {
     "user": "The commands change a running cluster, with the credentials of an administrator, and return when the "
     "change is in force at all servers. With --secrets DIR they change access.toml in a folder of `minimq secure init` "
@@ -35,7 +35,7 @@ _MORE = {
     "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or dropped.",
 }
 
-#: Commands of nouns that are no operations.
+#: Commands of nouns that are not operations.
 _BESIDES = {"message": "peek:tail", "dlq": "dlq:show"}
 #: Operations without a noun.
 _ALONE = {"route": "topics:TopicOperations", "can": "users:UserOperations"}

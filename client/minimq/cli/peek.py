@@ -1,4 +1,4 @@
-"""`minimq peek` and `minimq message tail`: messages of a topic without a group, what is stored and what arrives."""
+"""`minimq peek` and `minimq message tail`: stored and new messages of a topic, without a group."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _DEFAULT_LAST = 10
 _MOST_LAST = 10_000
 _POLL_S = 0.2
-#: Without a message for this long, queues with more messages count as unreachable.
+#: Seconds without a message after which queues with unread messages count as unreachable.
 _PATIENCE_S = 10.0
 
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
@@ -148,7 +148,7 @@ def _look(
     start: Time | None,
     last: int | None,
 ) -> tuple[TopicDescription, Sequence[QueueDescription], dict[MessageQueue, int]]:
-    """Return the topic, the chosen queues, all if none are, and where to begin in each. Raises `MiniMQError`."""
+    """Return the topic, the chosen queues (by default all), and the start offset of each. Raises `MiniMQError`."""
     from minimq.admin import Admin
 
     check_allowed(nameserver, topic, Permission.READ)
@@ -192,7 +192,7 @@ def _read(
     last: int | None,
     follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
-    """Yield the stored messages, all or the last ones; then, to follow, new messages, until the stop event."""
+    """Yield stored messages, all or the last ones; then, with `follow`, new ones until the stop event."""
     from minimq.receiving.pull_consumer import PullConsumer
 
     with PullConsumer(nameserver) as consumer:

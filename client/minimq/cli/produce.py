@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from minimq.sending.selectors import Selector
     from minimq.sending.statistics import ProducerStatistics
 
-#: Bytes that are read before they are sent. Memory holds no more than this and one line.
+#: Maximum number of bytes that are read before they are sent. Memory holds no more than this and one line.
 _BLOCK_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
 
@@ -154,7 +154,7 @@ def produce(  # noqa: PLR0913 - the options of the command
             finally:
                 done.counted = producer.statistics()
     except MiniMQError as error:
-        # Of the base class: the cause is in the lines or the cluster, not in the usage.
+        # The base class, for exit status 1: the cause is the input or the cluster, not wrong usage.
         said, *tries = error.message.splitlines()
         raise MiniMQError("\n".join((f"{said}; {parse.say_stored(done)}", *tries))) from None
     except Exception:
@@ -172,7 +172,7 @@ def produce(  # noqa: PLR0913 - the options of the command
 
 
 def _check(lines: LineFormat) -> LineFormat:
-    """Return the format if any line can be a message. Raises `click.UsageError` or `InvalidArgument`."""
+    """Check the options before the first line, and return them. Raises `click.UsageError` or `InvalidArgument`."""
     from minimq.sending.due_times import due_time
     from minimq_common.batch.single import check_message
 
@@ -198,14 +198,13 @@ class _Done:
     counted: ProducerStatistics | None = None
 
     def report(self, topic: str, seconds: float) -> str:
-        """Return the summary for the end."""
         rates = f"{count_of(round(self.messages / seconds), 'message')}/s, {size_of(self.bytes / seconds)}/s"
         sent = f"sent {count_of(self.messages, 'message')} ({size_of(self.bytes)}) to {topic}"
         return f"{sent} in {seconds:.2f} s: {rates}"
 
 
 def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector: Selector | None, done: _Done) -> None:
-    """Send whole lines; an interruption waits until their outcome is known."""
+    """Send whole lines; Ctrl-C is delayed until their outcome is known."""
     messages = parse.messages(block)
     try:
         with interrupt_later():
@@ -228,7 +227,7 @@ def _is_not_utf8(block: bytes) -> bool:
     return False
 
 
-#: What is said once of lines that are sent as they are.
+#: Hints about lines that are sent unchanged, by the test of a block. Each is printed once.
 _HINTS: dict[Callable[[bytes], bool], str] = {
     _is_not_utf8: f"there are lines that are not UTF-8; they are sent as they are. {TO_UTF8}",
     lambda block: b"\r\n" in block: "there are lines that end with CRLF; neither CR nor LF is sent",
@@ -241,7 +240,7 @@ class _InputParser:
     def __init__(self, lines: LineFormat, limit: int, *, needs_key: bool) -> None:
         self._lines = lines
         self._limit = limit
-        #: Bytes of the longest line that can hold such a body.
+        #: Maximum bytes of a line whose body is within the limit.
         self.line_limit = limit * LONGEST_ESCAPE + _BLOCK_BYTES if lines.is_json else limit
         self._needs_key = needs_key
         self._line = 0
@@ -271,12 +270,12 @@ class _InputParser:
         return [message for _, message in messages]
 
     def _check(self, messages: list[tuple[int, Message]]) -> None:
-        """Raise `InvalidArgument` with the number of the first line that JSON accepts and a message does not."""
+        """Raise `InvalidArgument` with the number of the first line that is valid JSON but no valid message."""
         from minimq_common.batch.builder import BatchBuilder
         from minimq_common.batch.single import check_message
 
         together = BatchBuilder(self._limit)
-        try:  # all in one call, at a tenth of the cost
+        try:  # one call for all, at a tenth of the cost
             together.add([message for _, message in messages])
             together.build(0, 0, 0)
         except InvalidArgument:
@@ -299,7 +298,7 @@ class _InputParser:
         return f"{said}: continue with line {self._stored + 1:,}"
 
     def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
-        """Return the error of a broker about the last block of `messages`, with the number of the longest line."""
+        """Return the error of a broker about the last block, with the number of its longest line."""
         bodies = _lines_of(block)
         longest = max(range(len(bodies)), key=lambda place: len(bodies[place]))
         number = self._line - len(bodies) + longest + 1
@@ -310,10 +309,9 @@ class _InputParser:
 
 
 def _lines_of(block: bytes) -> list[bytes]:
-    """Return lines without their ends."""
     lines = block.split(b"\n")
     if not lines[-1]:
-        lines.pop()  # a line ends with \n, which does not begin another one
+        lines.pop()  # the last \n does not begin another line
     return [line.removesuffix(b"\r") for line in lines]
 
 
@@ -323,9 +321,9 @@ def _too_long(number: int, limit: int) -> MessageTooLarge:
 
 
 def _blocks(fd: int, limit: int) -> Iterator[bytes]:
-    """Yield whole lines, as many as have arrived but not more than about a block; the last one may lack its end.
+    """Yield blocks of whole lines as they arrive, of about `_BLOCK_BYTES` at most; the last line may lack its end.
 
-    Raises `MessageTooLarge` when one is so much above the limit that it should not be kept in memory.
+    Raises `MessageTooLarge` for a line so far above the limit that it should not be kept in memory.
     """
     rest: list[bytes] = []
     rest_bytes = lines = 0
@@ -348,7 +346,7 @@ def _blocks(fd: int, limit: int) -> Iterator[bytes]:
 
 
 def _available(fd: int) -> tuple[bytes, bool]:
-    """Wait for data, and return up to a block of it, and whether that was the end."""
+    """Wait for data; return up to a block of it, and whether the input has ended."""
     parts: list[bytes] = []
     size = 0
     while size < _BLOCK_BYTES:
@@ -368,7 +366,6 @@ def _total(file: BinaryIO) -> int | None:
 
 
 def _show_statistics(output: str, told: ProducerStatistics) -> None:
-    """Print what a producer counted, as a table or as JSON; latencies in milliseconds."""
     now = time.monotonic()
     latencies = {f"p{share * 100:g}_ms": round(told.latency.quantile_s(share) * 1000, 3) for share in _QUANTILES}
     avoided: list[Row] = [

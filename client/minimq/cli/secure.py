@@ -25,7 +25,7 @@ from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
 
-#: Seconds in which the cluster has to say which users it has.
+#: Timeout in seconds of the request for the users of the cluster.
 _ANSWER_S = 2.0
 
 #: The steps of --ca, and descriptions of their results.
@@ -34,7 +34,7 @@ _STEPS = {
     "use": "the second authority has signed for servers and users; the former one is still trusted",
     "retire": "the former authority is no longer trusted",
 }
-#: And whom each of them cuts off, if the step before has not reached them.
+#: Who loses access by a step without the files of the step before.
 _CUT_OFF = {
     "use": "from this step on servers have a certificate of the second authority: who does not trust it yet is cut off",
     "retire": "from this step on servers refuse certificates of the former authority: who still has one is cut off",
@@ -215,7 +215,7 @@ secure = Group(
 
 
 def _not_changed(directory: Path) -> str:
-    """Return whose credentials a new authority does not reach by itself, in a sentence."""
+    """Return a sentence about credentials that are not in the directory, and so are not changed."""
     document, is_whole = _newest_document(directory)
     users = [] if document is None else [name for name in document.users if not issuer_of(name)]
     absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
@@ -244,7 +244,6 @@ def _newest_document(directory: Path) -> tuple[AccessDocument | None, bool]:
 
 
 def _access_document(directory: Path) -> AccessDocument | None:
-    """Return the users and rules of access.toml; None if there is no such file."""
     if not (directory / "server" / ACCESS).exists():
         return None
     return AccessFolder(directory).access()

@@ -31,13 +31,13 @@ from minimq_common.errors import MiniMQError
 if TYPE_CHECKING:
     from minimq.operations.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
 
-#: A server that hangs holds one look up for that long, in seconds.
+#: Timeout of each call in seconds: a server that hangs delays a refresh by this.
 _TIMEOUT_S = 2.0
 #: Exit status of a command that SIGTERM ended, as in shells.
 _TERMINATED = 143
-#: Seconds between checks of the keyboard, and the time within which the rest of a key follows.
+#: Seconds to wait for a key, and for the rest of an escape sequence.
 _KEY_S, _ESCAPE_S = 0.1, 0.02
-#: The keys of the arrows, as terminals send them.
+#: The arrow keys, as terminals send them.
 _UP, _DOWN = "\x1b[A", "\x1b[B"
 #: Lines of the screen below title and problems that are no rows of tables: headings, keys, and one to spare.
 _FRAME = 5
@@ -76,7 +76,7 @@ def top(
         if output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty():
             _show(nameserver, reader, interval)
             return
-        reader.read()  # rates are known from the second look on
+        reader.read()  # rates are known from the second read on
         while True:
             time.sleep(interval)
             activity = reader.read()
@@ -90,8 +90,8 @@ def top(
 
 
 def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
-    """Show what there is until the user quits. Another thread reads, so that keys work while a server hangs."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # so that the terminal is as it was
+    """Refresh the screen until the user quits. Another thread reads, so that keys work while a server hangs."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # restores the terminal
     activity, trouble, view = None, "", View()
     reading: Future[ClusterActivity] | None = None
     next_at = 0.0
@@ -100,7 +100,7 @@ def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
             if reading is not None and reading.done():
                 try:
                     activity, trouble = reading.result(), ""
-                except MiniMQError as error:  # it may come back
+                except MiniMQError as error:  # the next refresh retries
                     trouble = str(error)
                 reading, next_at = None, time.monotonic() + interval
             if reading is None and not view.is_paused and time.monotonic() >= next_at:
@@ -125,7 +125,7 @@ def _press(view: View, key: str, activity: ClusterActivity | None) -> None:
 
 
 def _key() -> str | None:
-    """Return the next key; None when none is pressed in a short time, or stdin has ended."""
+    """Return the next key; None if none is pressed within `_KEY_S`, or stdin has ended."""
     fd = sys.stdin.fileno()
     if not select.select([fd], [], [], _KEY_S)[0]:
         return None
@@ -137,7 +137,7 @@ def _key() -> str | None:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Have the terminal hand out keys one by one, without showing them, within the block."""
+    """Read keys one by one and without echo, within the block."""
     fd = sys.stdin.fileno()
     former = termios.tcgetattr(fd)
     tty.setcbreak(fd)
@@ -166,18 +166,18 @@ def _to_json(activity: ClusterActivity) -> dict[str, object]:
 
 @dataclass
 class View:
-    """The choices of the user."""
+    """The display settings that keys change."""
 
     by_name: bool = False
     #: Number of the first row of topics and groups.
     first: int = 0
     is_paused: bool = False
-    #: There is a user who may press keys.
+    #: Keys are read, so their help is shown.
     has_keys: bool = True
 
 
 def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: View, height: int) -> RenderableType:
-    """Return what is shown on a terminal; `trouble` says why nothing new could be read."""
+    """Return the content of the screen; `trouble` is the error of the last read, if any."""
     parts: list[RenderableType] = [_title(cluster, activity, view)]
     if trouble:
         parts.append(Text(printable(trouble), style="bold red"))
@@ -190,7 +190,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
     room = max(height - _FRAME - len(parts), 3)
     brokers = activity.brokers[: max(room // 3, 1)]
     left = room - len(brokers)
-    # Half for each, and what one of them does not need for the other.
+    # Half for each; one gets the rows that the other does not need.
     group_rows = max(min(len(activity.groups), max(left // 2, left - len(activity.topics))), 1)
     topic_rows = max(left - group_rows, 1)
     topics: Sequence[TopicActivity] = activity.topics
