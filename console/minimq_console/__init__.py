@@ -1,1 +1,1 @@
-"""A console in the browser: what a cluster has and does, for people who look after it."""
+"""A console in the browser that shows a cluster, and administers it."""

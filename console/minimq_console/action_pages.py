@@ -1,4 +1,4 @@
-"""Answers requests for actions: a form, what it will do, and that it is done."""
+"""Handles the steps of an action: the form, the plan, and the run."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Seconds for which the answer waits for the end of an action; then the page of the action waits.
+#: Maximum seconds for which a response waits for the end of an action; then the page of the run takes over.
 _PATIENCE_S = 3.0
-#: Address of the page about one action that was confirmed.
+#: URL path of the page about a confirmed action.
 _RUN_PATH = "/actions/{run}"
-#: The step of a form: to fill in, to see what will happen, to do it.
+#: Name and values of the field with the step: fill in the form, show the plan, run.
 _STEP, _STEPS = "step", ("fill", "check", "do")
-#: Fields of a confirmation that are not part of what is confirmed.
+#: Fields that are not parameters of the action.
 _CONFIRMED, _TYPED = "confirm", "typed"
-_ABOUT_THE_FORM = {answers.TOKEN, _STEP, _CONFIRMED, _TYPED}
-#: Characters of a name that is typed.
+_CONTROL_FIELDS = {answers.TOKEN, _STEP, _CONFIRMED, _TYPED}
+#: Maximum number of characters of a typed name.
 _MOST_TYPED = 255
 
 
@@ -51,7 +51,7 @@ class ActionPages:
         self._runs = ActionRuns()
 
     def routes(self) -> list[Route]:
-        """Return the routes of all actions, and of the page about one that was confirmed."""
+        """Return the routes of all actions, and of the page about a confirmed one."""
         run = Page(
             path=_RUN_PATH,
             template="action_run.html",
@@ -108,7 +108,7 @@ class ActionPages:
             self._console, request, msgspec.structs.replace(answers.failure_of(error), heading=heading)
         )
 
-    # ---- Describing -----------------------------------------------------------------------------
+    # ---- The form and the plan ------------------------------------------------------------------
 
     async def _show(
         self, action: Action, request: Request, given: Parameters, step: str, error: MiniMQError | None = None
@@ -156,15 +156,15 @@ class ActionPages:
         }
         return page, run, problem
 
-    # ---- Doing ----------------------------------------------------------------------------------
+    # ---- The run --------------------------------------------------------------------------------
 
     async def _do(
         self, action: Action, request: Request, form: Parameters, described: Parameters, log: ActionLog
     ) -> Response:
         visitor, browser = request.state.visitor, request.state.browser
-        log.given = {name: described.given(name) or "" for name in described.query if name not in _ABOUT_THE_FORM}
+        log.given = {name: described.given(name) or "" for name in described.query if name not in _CONTROL_FIELDS}
         await self._in_thread(check_rights, self._console, visitor, action.needs(described))
-        if any(form.given(name) != described.given(name) for name in form.query.keys() - _ABOUT_THE_FORM):
+        if any(form.given(name) != described.given(name) for name in form.query.keys() - _CONTROL_FIELDS):
             raise InvalidArgument(NOT_DESCRIBED)
         number, typed = form.text(_CONFIRMED), form.text(_TYPED, most=_MOST_TYPED)
         path = address(action.form.path, form.names)

@@ -1,6 +1,6 @@
-"""Actions that were described to visitors and wait for a confirmation, and those confirmed: each is done once. Pure.
+"""Actions whose plan was shown and waits for a confirmation, and confirmed ones: each runs once. Pure.
 
-Bounded in number and time, and in memory alone.
+They are kept in memory only, and bounded in number, size and time.
 """
 
 from __future__ import annotations
@@ -14,73 +14,73 @@ from typing import Any
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.parameters import Parameters
 
-#: What is remembered of a browser, of a user, and of all, by number and size: the oldest that is not under way goes.
+#: Bounds of a browser, of a user and of all, by number and size: the oldest that is not under way is dropped.
 MOST_OF_A_BROWSER, MOST_OF_A_USER, MOST_RUNS = 30, 200, 1_000
 MOST_SIZE_OF_A_BROWSER, MOST_SIZE_OF_A_USER, MOST_SIZE = 2 << 20, 4 << 20, 16 << 20
-#: Size of a row of a plan, about.
+#: Estimated size of a row of a plan.
 _ROW_SIZE = 400
 NOT_DESCRIBED = (
     "this confirmation is not of what was described to you, or that was too long ago: nothing was done; "
     "open the form again"
 )
-#: Seconds in which something may be confirmed, and for which its end is remembered.
+#: Seconds for which a plan can be confirmed, and for which a result is remembered.
 CONFIRM_S, REMEMBERED_S = 900.0, 3_600.0
-#: Actions that are under way at once.
+#: Maximum number of actions that are under way at once.
 MOST_UNDER_WAY = 8
 
 
 class MistypedName(InvalidArgument):
-    """Another name was typed than the one that confirms an action, which still waits."""
+    """The typed name does not confirm the action, which still waits."""
 
 
 @dataclass(eq=False, slots=True)
 class ActionRun:
-    """One action that was described, and is done once when it is confirmed."""
+    """An action whose plan was shown; it runs once when it is confirmed."""
 
     number: str
     browser: str = field(repr=False)
     #: Empty without access control.
     user: str
-    #: The arguments and the plan that were described, and what was filled in for them.
+    #: The arguments, the plan that was shown, and the form input for both.
     given: SimpleNamespace = field(repr=False)
     plan: Any = field(repr=False)
     parameters: Parameters = field(repr=False)
-    #: The name that is typed to confirm it; empty if none is.
+    #: The name to type as a confirmation; empty if none is needed.
     typed: str
     title: str
-    #: Address of its form.
+    #: URL path of its form.
     form: str
-    #: When it was described, or ended.
+    #: When its plan was shown, or when it ended.
     seen_s: float
     #: "waiting" for the confirmation, "under way", "done" or "failed".
     state: str = "waiting"
-    #: A sentence about where it is; empty before there is one.
+    #: The last sentence about its progress or result; empty before the first.
     said: str = ""
-    #: Address of the page that shows the effect, once it is done.
+    #: URL path of the page that shows the effect, once it is done.
     to: str = ""
     error: Exception | None = None
-    #: Is done at its end; None before it begins.
+    #: Completes when the action ends; None before it begins.
     task: Awaitable[None] | None = None
-    #: About the number of characters that it holds: what was filled in, and the rows of the plan.
+    #: Estimated number of characters of the form input and the plan.
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.parameters.query.values())) + _ROW_SIZE * len(self.plan.rows)
 
     def end(self, now_s: float, said: str, *, to: str = "", error: Exception | None = None) -> None:
-        """Take note of its end."""
+        """Record its end."""
         self.said, self.to, self.error, self.seen_s = said, to, error, now_s
         self.state = "done" if error is None else "failed"
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether it is forgotten."""
+        """Return whether it has expired."""
         if self.state == "under way":
             return False
         return now_s - self.seen_s >= (CONFIRM_S if self.state == "waiting" else REMEMBERED_S)
 
 
 class ActionRuns:
-    """All that was described and confirmed. Used on the event loop; only `find` may be called elsewhere."""
+    """All planned and confirmed actions. Used on the event loop; only `find` may be called on other threads."""
 
     def __init__(self) -> None:
         self._runs: dict[str, ActionRun] = {}
@@ -89,7 +89,7 @@ class ActionRuns:
         return len(self._runs)
 
     def describe(self, run: ActionRun, now_s: float) -> None:
-        """Remember what was described to a browser."""
+        """Add an action whose plan was shown to a browser."""
         self._runs = {number: each for number, each in self._runs.items() if not each.is_over(now_s)}
         self._make_room(run, lambda each: each.browser == run.browser, MOST_OF_A_BROWSER, MOST_SIZE_OF_A_BROWSER)
         if run.user:
@@ -108,9 +108,9 @@ class ActionRuns:
                 number, size = number - 1, size - each.size
 
     def find(self, number: str, browser: str, user: str, now_s: float, form: str = "") -> ActionRun | None:
-        """Return what was described to a user of a browser, of one form or of any; None if it was not, or is forgotten.
+        """Return a run of this user and browser, of `form` or of any; None if it is unknown or has expired.
 
-        Behind a proxy that signs users in, one browser may have several.
+        Behind a proxy that signs users in, one browser may have several users.
         """
         run = self._runs.get(number)
         if run is None or run.is_over(now_s) or run.user != user or form not in ("", run.form):
@@ -120,7 +120,7 @@ class ActionRuns:
     def confirm(
         self, number: str, browser: str, user: str, form: str, typed: str, now_s: float
     ) -> tuple[ActionRun, bool]:
-        """Return what is confirmed, and whether it is to be begun now: that is so once."""
+        """Confirm a run; return it, and whether the caller has to start it, which is true only once."""
         run = self.find(number, browser, user, now_s, form)
         if run is None:
             raise InvalidArgument(NOT_DESCRIBED)

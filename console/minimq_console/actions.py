@@ -1,4 +1,4 @@
-"""Actions: forms of operations. An action says what it will do, with the figures of the cluster, before it does it."""
+"""Actions: forms of operations. Each shows a plan, with current figures of the cluster, before it runs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from minimq_console.visitors import Visitor
 
 _audit = logging.getLogger("minimq.audit")
 
-#: Characters of a value, and of a sentence, that a line of the audit log has.
+#: Maximum characters of a value, and of a sentence, in a line of the audit log.
 _MOST_VALUE, _MOST_SAID = 100, 1_000
-#: Part of the time of a page in which a plan counts.
-_COUNTING = 0.6
-#: Characters of a field: of one line, of many values, and of one that a form calls long.
+#: Share of the time of a page in which a plan may count messages.
+_PLAN_TIME_SHARE = 0.6
+#: Maximum characters of a field: of one line, of several values, and of one in `Form.long`.
 _LINE, _VALUES, _LONG = 1_000, 20_000, 200_000
 
 
 class Action:
-    """A form of an operation, and what becomes of what is filled in."""
+    """A form of an operation: its link, fields, plan and run."""
 
     def __init__(self, operation: Operation, form: Form) -> None:
         self.form = form
@@ -41,20 +41,20 @@ class Action:
         self._parameters = {each.name: each for each in operation.shown}
 
     def on(self, query: Mapping[str, str] | None = None, label: str = "", **names: str) -> Offer:
-        """Return the link to it on one thing: to its form, or to what will happen if all is filled in."""
+        """Return the link to its form for one object, or to its plan if `query` fills the form in."""
         filled_in = query or {}
         place = address(self.form.path, names) + (with_query({**filled_in, "step": "check"}) if filled_in else "")
         needs = self.needs(Parameters([*filled_in.items()], names))
         return Offer(self.form.action, label or self.form.label, place, needs)
 
     def needs(self, given: Parameters) -> frozenset[Need]:
-        """Return the rights that it takes, as far as what is filled in tells."""
+        """Return the rights that it needs, as far as the form input determines them."""
         missing = dict.fromkeys(each.name for each in self._parameters.values() if each.is_required)
         texts = {name: self._text(given, name).strip() or None for name in self.form.fields}
         return needs_of(self._operation, self._operation.given(**{**missing, **texts, **given.names}))
 
     def fields(self, visit: Visit) -> list[Data]:
-        """Return the fields, with what was filled in, or what they hold at first."""
+        """Return the fields, with the form input or their initial values."""
         names = self._operation.given(**self._values({}, visit.parameters))
         defaults, choices = self._asked(visit, self.form.defaults, names), self._asked(visit, self.form.choices, names)
         return [
@@ -64,15 +64,15 @@ class Action:
         ]
 
     def plan(self, visit: Visit) -> tuple[Given, Plan]:
-        """Return what was filled in, and what it will do."""
+        """Return the arguments from the form input, and the plan."""
         given = self.given(visit.parameters)
-        given.patience_s = _COUNTING * visit.left_s
+        given.patience_s = _PLAN_TIME_SHARE * visit.left_s
         found = visit.ask(self.form.label, lambda: self._operation.planned(visit.admin, given)).required()
-        assert found is not None  # what changes something has a plan
+        assert found is not None  # every change has a plan
         return given, found
 
     def run(self, changer: Admin, given: Given, plan: Plan, progress: Callable[[str], None]) -> tuple[str, str]:
-        """Do what was planned; return what was done, and the address of the page that shows the effect."""
+        """Run a plan; return sentences about the result, and the URL path of the page that shows the effect."""
         for each in self._operation.parameters:
             if each.about.progress == "line":
                 setattr(given, each.name, progress)
@@ -88,7 +88,7 @@ class Action:
         return visit.ask(self.form.label, lambda: ask(visit.admin, names)).required() if ask else {}
 
     def _values(self, source: Mapping[str, Any], given: Parameters) -> dict[str, Any]:
-        labels, names = self.form.fields, given.names  # the page may be about something else than a parameter
+        labels, names = self.form.fields, given.names  # names in the path need not be parameters
         found = read(self._parameters.values(), {**source, **names}, lambda each: labels.get(each.name, each.name))
         return {**names, **found}
 
@@ -96,10 +96,10 @@ class Action:
         return given.given(self._parameters[name].key) or ""
 
     def given(self, parameters: Parameters) -> Given:
-        """Return the arguments that are filled in. Raises `InvalidArgument`."""
+        """Return the arguments from the form input. Raises `InvalidArgument`."""
         source: dict[str, Any] = {}
         for name, parameter in self._parameters.items():
-            # An address may give more than the form has fields for.
+            # A URL may set parameters that are no fields of the form.
             if name not in self.form.fields and parameter.key not in parameters.query:
                 continue
             label, is_long = self.form.fields.get(name, name), name in self.form.long
@@ -172,7 +172,7 @@ def _default_of(parameter: Parameter) -> str:
 
 
 def toggles(action: Action, now: Permission, **names: str) -> list[Offer]:
-    """Return an action on a permission as two links, one that pauses or resumes sending, and one for reading."""
+    """Return two links to an action on a permission: to pause or resume sending, and reading."""
     found = []
     for permission, what in ((Permission.WRITE, "sending"), (Permission.READ, "reading")):
         label = f"Pause {what}" if now & permission else f"Resume {what}"
@@ -181,12 +181,12 @@ def toggles(action: Action, now: Permission, **names: str) -> list[Offer]:
 
 
 def needs_of(operation: Operation, given: Given) -> frozenset[Need]:
-    """Return the rights that an operation takes."""
+    """Return the rights that an operation needs."""
     return frozenset(operation.needs(given)) if operation.needs is not None else frozenset()
 
 
 def check_rights(console: Console, visitor: Visitor, needs: frozenset[Need]) -> None:
-    """Raise `AccessDenied` if a visitor may not do what takes some rights; asks the cluster."""
+    """Raise `AccessDenied` if a visitor lacks one of the rights; asks the cluster."""
     if not console.allow_changes:
         raise AccessDenied("this console only reads: start it with --allow-changes to use its actions")
     if missing := needs - visitor.rights(needs):
@@ -208,15 +208,15 @@ class ActionLog:
         self.has_begun = False
 
     def done(self, said: str) -> None:
-        """Say that it was done."""
+        """Log that it was done."""
         self._write(logging.INFO, "done", said)
 
     def failed(self, said: str) -> None:
-        """Say that it was begun, and failed: a part of it may have been done."""
+        """Log that it has begun and failed: a part of it may have been done."""
         self._write(logging.WARNING, "failed", said)
 
     def refused(self, said: str) -> None:
-        """Say that nothing was done, and why."""
+        """Log that nothing was done, and why."""
         self._write(logging.WARNING, "refused", said)
 
     def _write(self, level: int, result: str, said: str) -> None:
@@ -230,7 +230,7 @@ class ActionLog:
             given,
             result,
             said[:_MOST_SAID],
-            # Whoever is refused may ask again and again: only what was begun is an account of what was done.
+            # A refused request can be repeated without end, so only changes that have begun are always written.
             extra=None if result == "refused" else ALWAYS_WRITTEN,
         )
 

@@ -1,4 +1,4 @@
-"""Requests as the console reads them, and answers in the face that was asked for."""
+"""Reads requests, and renders responses in the requested format."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from minimq_console.console import Console
     from minimq_console.page import Data, Page
 
-#: Of every answer: what was true a second ago may be wrong now, and the address alone does not say which face it is.
+#: Headers of every response: it is outdated at once, and its format depends on request headers.
 HEADERS = {"Cache-Control": "no-store", "Vary": "Accept, HX-Request"}
-#: Name of the field with the token of a form.
+#: Name of the form field with the CSRF token.
 TOKEN = "token"
 _MOST_FIELDS = 60
-#: Seconds in which a body is to come as a whole.
+#: Timeout in seconds for receiving a body.
 _WHOLE_S = 10.0
 
 
-#: The status of each class of errors; the first that fits counts.
+#: The status of each class of errors; the first match counts.
 _STATUS: dict[type[errors.MiniMQError], int] = {
     errors.InvalidArgument: 400,
     errors.HandleExpired: 404,
@@ -63,13 +63,13 @@ _HEADINGS = {
     503: "The cluster does not answer",
     504: "The cluster does not answer in time",
 }
-#: What is said about other errors than those of minimq.
+#: Texts about errors that are not of minimq, by status.
 _SENTENCES = {
     404: "The console has no page at this address: the links above lead to all that there are.",
     500: "The console has an error of its own; the log of its process says more.",
 }
 _READING = "The console shows pages to GET requests, and does operations below /api by POST requests."
-#: Of what the console itself refuses with 503, in place of the heading of the status.
+#: Heading of `SystemBusy`, in place of that of its status.
 _BUSY = "Too much is asked at once"
 
 
@@ -88,7 +88,7 @@ def address_of(scope: Scope) -> str:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether JSON is asked for."""
+    """Return whether JSON is requested."""
     wanted: str | None = request.query_params.get("format")
     if wanted is not None:
         return wanted == "json"
@@ -98,13 +98,13 @@ def is_json(request: Request) -> bool:
 
 
 def is_part(request: Request) -> bool:
-    """Return whether the live part of a page alone is asked for."""
+    """Return whether only the live part of a page is requested."""
     target: str | None = request.headers.get("hx-target")
     return target == "live"
 
 
 def parameters_of(request: Request) -> Parameters:
-    """Return the parameters of an address. Raises `InvalidArgument`."""
+    """Return the parameters of a URL. Raises `InvalidArgument`."""
     query = [(name, value) for name, value in request.query_params.multi_items() if name != "format"]
     return Parameters(query, {name: str(value) for name, value in request.path_params.items()})
 
@@ -119,7 +119,7 @@ async def body_of(request: Request) -> bytes:
 
 
 async def form_of(request: Request) -> Parameters:
-    """Return what a form of this browser's session says. Raises `MiniMQError`."""
+    """Return the fields of a form, whose token must be of this browser's session. Raises `MiniMQError`."""
     body = await body_of(request)
     try:
         fields = parse_qsl(
@@ -135,7 +135,7 @@ async def form_of(request: Request) -> Parameters:
 
 
 def context_of(request: Request) -> dict[str, object]:
-    """Return what templates know of the request."""
+    """Return the template variables about the request."""
     query = {name: value for name, value in request.query_params.items() if name != "format"}
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     return {
@@ -153,21 +153,21 @@ def context_of(request: Request) -> dict[str, object]:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A few sentences in place of a page."""
+    """An error that is shown in place of a page."""
 
     status: int
     heading: str
     message: str
-    #: Of the error of minimq; empty for others.
+    #: Code of an error of minimq; empty for others.
     code: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Return it for the JSON twin of a page."""
+        """Return it as a JSON response has it."""
         return {"error": self.code or self.heading, "message": self.message}
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what is said about an error."""
+    """Return the status and the texts for an error."""
     if isinstance(error, errors.MiniMQError):
         status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
         heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
@@ -187,13 +187,13 @@ def json_answer(value: object, status: int = 200) -> Response:
 def html_answer(
     console: Console, request: Request, template: str, context: Mapping[str, object], status: int = 200
 ) -> Response:
-    """Return what a template makes of a request and more."""
+    """Render a template with the variables of the request and `context`."""
     html = console.rendering.template(template, {**context_of(request), **context})
     return Response(html, status, HEADERS, "text/html")
 
 
 def failure_answer(console: Console, request: Request, failure: Failure) -> Response:
-    """Return a failure in the face that was asked for."""
+    """Return a failure in the requested format."""
     if is_json(request):
         return json_answer(failure.as_json(), failure.status)
     name = "failure_part.html" if is_part(request) else "failure.html"
@@ -203,7 +203,7 @@ def failure_answer(console: Console, request: Request, failure: Failure) -> Resp
 # ---- Templates ----------------------------------------------------------------------------------------
 
 
-#: Stands for what is not known.
+#: Shown for unknown values.
 _UNKNOWN = "\N{EN DASH}"
 
 
@@ -211,7 +211,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-#: Figures and times as pages show them; all show what is not known as a dash.
+#: Template filters for figures and times; all show None as a dash.
 _FIGURES: dict[str, Callable[[Any], str]] = {
     "number": "{:,.0f}".format,
     "rate": _rate,
@@ -225,7 +225,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
 class Rendering:
     """The templates. Thread-safe.
 
-    Everything that a template inserts is escaped, and a name that does not exist is an error.
+    Everything that a template inserts is escaped, and an undefined name is an error.
     """
 
     def __init__(self, shared: Mapping[str, object]) -> None:
@@ -242,19 +242,19 @@ class Rendering:
         self._templates.globals.update(with_query=with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
 
     def page(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
-        """Return a whole page."""
+        """Render a whole page."""
         template = self._templates.get_template(page.template)
         is_live = page.live_s is not None and not page.stays(data) and not context["wrong"]
         html: str = template.render({**context, "page": data, "title": page.title, "is_live": is_live})
         return html
 
     def live_part(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
-        """Return the part of a page that events bring anew."""
+        """Render the part of a page that events replace."""
         template = self._templates.get_template(page.template)
         names = template.new_context({**context, "page": data, "title": page.title, "is_live": True})
         return "".join(template.blocks["live"](names))
 
     def template(self, name: str, context: Mapping[str, object]) -> str:
-        """Return what a template makes of a context."""
+        """Render a template."""
         html: str = self._templates.get_template(name).render(**context)
         return html

@@ -26,14 +26,14 @@ from minimq_console.answers import Rendering, failure_answer, failure_of
 from minimq_console.bodies import decoder
 from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
-from minimq_console.guard import Guard, SigningIn
+from minimq_console.guard import Guard, SignInPages
 from minimq_console.json_api import JsonApi
 from minimq_console.page import Faces
 from minimq_console.pages import cluster, groups, held, messages, topics
 from minimq_console.server import ConsoleServer, ProxiedApp
 from minimq_console.visitors import Observer, Visitors
 
-#: Answers smaller than this, in bytes, are not compressed.
+#: Responses smaller than this, in bytes, are not compressed.
 _COMPRESSED = 1_000
 _CLUSTER, *_ROUTES = cluster.PAGES
 #: All pages, in the order of the navigation.
@@ -47,7 +47,7 @@ def open_console(
     """Serve the console of a cluster within the block."""
     secured = open_credentials(credentials)
     options.check(asks_for_keys=secured is not None)
-    with Cluster(nameserver, credentials=credentials) as cluster:  # connects nowhere
+    with Cluster(nameserver, credentials=credentials) as cluster:  # resolves addresses, without a connection
         nameservers = cluster.nameservers
 
     def open_observer(own: CredentialsArgument) -> Observer:
@@ -56,7 +56,7 @@ def open_console(
     with ExitStack() as opened:
         everybody = open_observer("") if secured is None else None
         app, console = make_app(Visitors(everybody, secured, open_observer), nameservers, options)
-        # An action that is under way ends when the connection is closed, and its line is written.
+        # Called last: an action that is under way ends when its connection is closed, and writes its audit line.
         opened.callback(console.wait_for_actions)
         if everybody is not None:
             opened.callback(everybody.close)
@@ -67,7 +67,7 @@ def open_console(
 
 
 def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOptions) -> tuple[ASGIApp, Console]:
-    """Return the application, and what its pages share."""
+    """Return the application, and the state that its pages share."""
     rendering = Rendering(
         {
             "navigation": [page for page in PAGES if page.label is not None],
@@ -93,13 +93,13 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
             *ActionPages(console).routes(),
             *JsonApi(console).routes(),
             Route(messages.BODY_PATH, functools.partial(messages.download, console), methods=["GET"]),
-            *SigningIn(console, visitors).routes(),
+            *SignInPages(console, visitors).routes(),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
         exception_handlers=dict.fromkeys((HTTPException, MiniMQError, Exception), on_error),
         lifespan=lifespan,
     )
-    # Around all of Starlette: its answers to errors have the headers of `Guard` as well.
+    # Around all of Starlette, so that error responses have the headers of `Guard`, too.
     guarded = Guard(app, visitors, options.hosts)
     return ProxiedApp(guarded, options.trusted_proxies, options.root_path), console

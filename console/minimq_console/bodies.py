@@ -1,6 +1,6 @@
-"""Bodies of messages as text, as JSON and in hexadecimal digits; those that name a schema of a registry as JSON.
+"""Shows bodies of messages as text, as JSON or in hexadecimal digits, and decodes those with a schema in a registry.
 
-A body comes from whoever may send: what it shows is bounded, and no character acts on the page.
+Bodies are untrusted: the output is bounded, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from minimq import ReceivedMessage
 from minimq.operations.texts import printable
 from minimq_common.errors import MalformedBody
 
-#: Bytes of a body that are shown; the rest is there to download.
+#: Maximum bytes of a body that are shown; the rest can be downloaded.
 SHOWN_BYTES = 64 * 1024
-#: Bytes of a body in a list of messages, and the characters that are shown of them.
+#: Maximum bytes of a body that a preview reads, and characters that it shows.
 _PREVIEW_BYTES, _PREVIEW = 800, 200
-#: Brackets within brackets: deeper JSON would be mostly blanks.
-_DEEPEST = 40
-_IN_LINE = 16
+#: Deeper JSON would be mostly indentation.
+_MAX_JSON_DEPTH = 40
+_HEX_BYTES_PER_LINE = 16
 #: The ways to show a body.
 WAYS = ("auto", "text", "json", "hex")
 
@@ -34,7 +34,7 @@ def preview(body: bytes) -> str:
 
 
 def shown(body: bytes, way: str) -> tuple[str, str]:
-    """Return how a body is shown, "text", "json" or "hex", and the text."""
+    """Return the format of a body, "text", "json" or "hex", and the text to show."""
     cut = body[:SHOWN_BYTES]
     if way in ("auto", "json"):
         formatted = _formatted(body)
@@ -46,12 +46,12 @@ def shown(body: bytes, way: str) -> tuple[str, str]:
 
 
 def visible(text: str) -> str:
-    """Return a text in which characters that are not seen, or turn the direction of others, are escapes."""
+    """Escape characters that are invisible, or change the direction of text."""
     return printable(text, keep="\n\t")
 
 
 def _formatted(body: bytes) -> str | None:
-    if len(body) > SHOWN_BYTES or body.lstrip()[:1] not in (b"{", b"[") or _depth(body) > _DEEPEST:
+    if len(body) > SHOWN_BYTES or body.lstrip()[:1] not in (b"{", b"[") or _depth(body) > _MAX_JSON_DEPTH:
         return None
     try:
         msgspec.json.decode(body)
@@ -75,7 +75,7 @@ def _is_text(cut: bytes) -> bool:
     try:
         text = cut.decode()
     except UnicodeDecodeError as error:
-        if error.start < len(cut) - 3:  # else the cut divides a character
+        if error.start < len(cut) - 3:  # else the cut may have divided a character
             return False
         text = cut[: error.start].decode()
     return not any((each < " " and each not in "\n\r\t") or "\x7f" <= each <= "\x9f" for each in text)
@@ -83,10 +83,10 @@ def _is_text(cut: bytes) -> bool:
 
 def _digits(cut: bytes) -> str:
     lines = []
-    for start in range(0, len(cut), _IN_LINE):
-        line = cut[start : start + _IN_LINE]
+    for start in range(0, len(cut), _HEX_BYTES_PER_LINE):
+        line = cut[start : start + _HEX_BYTES_PER_LINE]
         characters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in line)
-        lines.append(f"{start:08x}  {line.hex(' '):<{3 * _IN_LINE - 1}}  {characters}")
+        lines.append(f"{start:08x}  {line.hex(' '):<{3 * _HEX_BYTES_PER_LINE - 1}}  {characters}")
     return "\n".join(lines)
 
 
@@ -101,8 +101,8 @@ Decode = Callable[[ReceivedMessage], DecodedBody | None]
 
 
 def decoder(url: str) -> Decode:
-    """Return the function that decodes messages by a registry; it returns None for bodies that name no schema."""
-    from minimq.schemas import SchemaRegistry  # the libraries of an extra
+    """Return a function that decodes messages with a registry; it returns None for bodies without a schema."""
+    from minimq.schemas import SchemaRegistry  # needs the libraries of an extra
     from minimq.schemas.plain_reader import PlainReader
 
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Figures of the last hour, in memory, and charts of them: the points of lines in an SVG picture. Pure."""
+"""Figures of the last hour, in memory, and their charts: points of lines in an SVG image. Pure."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from itertools import islice
 
 #: Seconds of one slot, and how many slots there are: an hour.
 SLOT_S, SLOTS = 10, 360
-#: Series that are kept at most, of 1.5 KB each.
+#: Maximum number of series, of 1.5 KB each.
 _MOST_SERIES = 8_000
 #: Width and height of a chart, in units of its own.
 WIDTH, HEIGHT = 360, 60
-#: Slots without a value over which a line goes on: topics are looked at in turn.
-_BRIDGED = 12
-#: Round values, by a power of ten; up to ten all whole ones are round.
+#: Maximum distance of two values that a line connects: topics are described in turn, not in each slot.
+_MAX_GAP_SLOTS = 12
+#: Round values, times a power of ten; up to 10, all whole numbers are round.
 _FACTORS = (1, 2, 2.5, 3, 4, 5, 6, 8, 10)
-#: Slots that a chart has at least: five minutes.
-_FEWEST = 30
+#: Minimum number of slots in a chart: five minutes.
+_MIN_SLOTS = 30
 
 
 class History:
-    """The last hour of many figures, each known by a key: one value in each slot, the last one. Not thread-safe."""
+    """The last hour of many figures by key, with the last value of each slot. Not thread-safe."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, array[float]] = {}
         self._newest = 0
 
     def record(self, figures: Mapping[Hashable, float | None], at: float) -> None:
-        """Add what the figures are; forget those that are not among them, or too many."""
+        """Add the current figures; forget those that are absent, and those beyond the maximum number."""
         slot, former = int(at // SLOT_S), self._series
         passed = range(max(self._newest + 1, slot - SLOTS + 1), slot + 1)
         self._series = {}
@@ -65,7 +65,7 @@ class Chart:
     """A figure over the last hour."""
 
     title: str
-    #: Of its values, "messages/s" or "messages".
+    #: Unit of its values, "messages/s" or "messages".
     unit: str
     #: One for each ten seconds, the oldest first; None where it is not known.
     values: tuple[float | None, ...]
@@ -82,9 +82,9 @@ class Chart:
 
     @property
     def drawn(self) -> tuple[float | None, ...]:
-        """The values from the first known one on, but those of five minutes at least."""
+        """The values from the first known one on; at least those of the last five minutes."""
         first = next((slot for slot, value in enumerate(self.values) if value is not None), len(self.values))
-        return self.values[min(first, max(len(self.values) - _FEWEST, 0)) :]
+        return self.values[min(first, max(len(self.values) - _MIN_SLOTS, 0)) :]
 
     @property
     def covered_s(self) -> int:
@@ -118,7 +118,7 @@ def lines_of(values: Sequence[float | None], top: float) -> list[ChartLine]:
     for slot, value in enumerate(values):
         if value is None:
             continue
-        if before is None or slot - before > _BRIDGED:
+        if before is None or slot - before > _MAX_GAP_SLOTS:
             lines.append([])
         lines[-1].append((slot * step, HEIGHT - value / top * HEIGHT))
         before = slot

@@ -1,4 +1,4 @@
-"""The shared part of one console: templates, threads, and limits of what is live."""
+"""The shared state of one console: templates, thread pools, and limits of streams."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.answers import Rendering
 from minimq_console.bodies import Decode
 
-#: Threads that gather pages, and those that make their calls: a server that hangs holds one for a second or two.
+#: Threads that gather pages, and threads for their calls, which a hanging server blocks for a second or two.
 _GATHERING, _CALLING = 48, 96
-#: Threads beside these, with which programs read by the JSON API at once: they may wait longer than a page.
+#: Additional threads for reads of the JSON API, which may take longer than a page.
 MOST_READS = 24
-#: Streams of events at once: of pages that viewers share, and of new messages, which are read for each viewer.
+#: Maximum number of event streams: of pages that viewers share, and of new messages, which are read for each viewer.
 MOST_STREAMS, MOST_TAILS = 1_000, 40
 
 
 class Console:
-    """Bounds threads and streams of one console. Used on the event loop, but for the threads."""
+    """Bounds the threads and streams of one console. Used on the event loop, except for the thread pools."""
 
     def __init__(self, rendering: Rendering, *, allow_changes: bool = False, decode: Decode | None = None) -> None:
         self.rendering = rendering
@@ -31,7 +31,7 @@ class Console:
         self.allow_changes = allow_changes
         self.gathering = ThreadPoolExecutor(_GATHERING + MOST_READS, "minimq-console-page")
         self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")
-        # Forms and the JSON API may each have so many under way: none of them waits for the others.
+        # `MOST_UNDER_WAY` for forms, and as many for the JSON API: neither waits for the other.
         self.acting = ThreadPoolExecutor(2 * MOST_UNDER_WAY, "minimq-console-action")
         self.flights = SingleFlight()
         self._stopping = asyncio.Event()
@@ -47,17 +47,17 @@ class Console:
             threads.shutdown(wait=False, cancel_futures=True)
 
     def end_streams(self) -> None:
-        """End all streams: the console ends. Thread-safe."""
+        """End all streams, since the console stops. Thread-safe."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopping.set)
 
     def wait_for_actions(self) -> None:
-        """Wait until actions that were under way have ended; their connections were closed before that."""
+        """Wait until actions that are under way have ended. Call it after their connections were closed."""
         self.acting.shutdown(wait=True)
 
     @contextmanager
     def stream(self, most: int) -> Iterator[None]:
-        """Count a stream of events within the block, among those with the same limit. Raises `SystemBusy`."""
+        """Count an event stream within the block. Raises `SystemBusy` if `most` streams with this limit are open."""
         if self._streams.get(most, 0) >= most:
             raise SystemBusy(f"{most} views are live already: close some of them, or reload by hand")
         self._streams[most] = self._streams.get(most, 0) + 1
@@ -68,11 +68,11 @@ class Console:
 
     @property
     def is_stopping(self) -> bool:
-        """True once the console ends."""
+        """True once the console stops."""
         return self._stopping.is_set()
 
     async def pause(self, seconds: float) -> None:
-        """Wait, but only until the console ends."""
+        """Sleep, at most until the console stops."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
@@ -81,13 +81,12 @@ class Console:
 
 T = TypeVar("T")
 
-#: Seconds for which a call waits for an earlier one of its key: servers that hang must not add up.
+#: Maximum seconds for which a call waits for an earlier one of its key: delays by hanging servers must not add up.
 _WAIT_S = 0.2
-#: Calls that begin at once, and seconds after which one that has not ended lets the next begin: many threads that
-#: compute would slow each other down, and those that wait for a server that hangs must hold nobody up.
+#: Number of calls that have a turn at once, and seconds after which a call gives its turn up: many threads that compute
+#: would slow each other down, and those that wait for a hanging server must not block others.
 _AT_ONCE, _TURN_S = 8, 0.2
-#: Seconds for which a result is kept.
-_KEPT_S = 5.0
+_RESULT_TTL_S = 5.0
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +97,7 @@ class _Flight:
 
 
 class SingleFlight:
-    """Calls by key. Used on one event loop."""
+    """Shares one call among all callers with the same key. Used on one event loop."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, _Flight] = {}
@@ -106,7 +105,7 @@ class SingleFlight:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Begin within the block when few others compute, or wait for servers for a moment only."""
+        """Wait for a turn, and hold it within the block, for at most `_TURN_S`."""
         await self._turns.acquire()
         ending = asyncio.get_running_loop().create_future()
         ending.add_done_callback(lambda _: self._turns.release())
@@ -118,9 +117,9 @@ class SingleFlight:
             ending.cancel()
 
     async def call(self, key: Hashable, make: Callable[[], Awaitable[T]], max_age_s: float = 0.0) -> T:
-        """Return the result, or raise the error, of a call of this key that began no more than `max_age_s` ago.
+        """Return the result, or raise the error, of a call of this key that began at most `max_age_s` ago.
 
-        With 0 it begins after this call: all that come while another one is under way share the next.
+        With 0 it begins after this call: all callers that arrive while another one is under way share the next.
         """
         now_s = asyncio.get_running_loop().time()
         flight, earlier = self._flights.get(key), None
@@ -128,7 +127,7 @@ class SingleFlight:
             earlier = None if flight is None else flight.task
             flight = self._flights[key] = _Flight()
             flight.task = asyncio.create_task(self._run(key, flight, earlier, make))
-            flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # callers may be gone
+            flight.task.add_done_callback(lambda task: task.cancelled() or task.exception())  # all callers may be gone
         assert flight.task is not None
         result: T = await asyncio.shield(flight.task)
         return result
@@ -143,7 +142,7 @@ class SingleFlight:
         try:
             return await make()
         finally:
-            loop.call_later(_KEPT_S, self._forget, key, flight)
+            loop.call_later(_RESULT_TTL_S, self._forget, key, flight)
 
     def _forget(self, key: Hashable, flight: _Flight) -> None:
         if self._flights.get(key) is flight:

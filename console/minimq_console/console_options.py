@@ -1,7 +1,7 @@
-"""The options of a console, those that would be unsafe are refused; and the names by which it may be called. Pure.
+"""The options of a console, with checks that refuse unsafe ones, and the host names that it accepts. Pure.
 
-A page elsewhere can have a browser call the console: by a name of its own that leads to this machine (DNS rebinding),
-which the Host header shows, or as another site, which Origin and Sec-Fetch-Site show.
+A page of another site can make a browser call the console: by a host name that resolves to this machine (DNS
+rebinding), which the Host header shows, or from another origin (CSRF), which Origin and Sec-Fetch-Site show.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ConsoleOptions:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The names by which browsers may call it. Raises `InvalidArgument`."""
+        """The host names that browsers may use. Raises `InvalidArgument`."""
         for other in self.allowed_hosts:
             if host_of(other) != other.lower():
                 raise InvalidArgument(
@@ -71,7 +71,7 @@ class ConsoleOptions:
         return frozenset(host.lower() for host in (*_LOCAL, *own, *self.allowed_hosts))
 
     def check(self, *, asks_for_keys: bool) -> None:
-        """Raise `InvalidArgument` if it would be unsafe."""
+        """Raise `InvalidArgument` if options contradict each other, or would be unsafe."""
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidArgument("--tls-certificate and --tls-key go together: give both of them, or none")
         if is_loopback(self.host):
@@ -89,7 +89,7 @@ class ConsoleOptions:
 
 
 def host_of(header: str) -> str | None:
-    """Return the host of a Host header in small letters, without the port; None if it is none."""
+    """Return the host of a Host header in lower case, without the port; None if it is invalid."""
     found = _HOST.fullmatch(header.lower()) if len(header) <= _MOST_CHARACTERS else None
     return None if found is None else found[1]
 
@@ -97,7 +97,7 @@ def host_of(header: str) -> str | None:
 def is_of_this_site(headers: Mapping[str, str]) -> bool:
     """Return whether a request that may change something comes from a page of the console.
 
-    Browsers say where a request comes from; whoever says nothing is no browser, and has to show the token of a form.
+    Browsers send the origin of a request. A client that sends none is no browser, and needs the token of a form.
     """
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
@@ -111,12 +111,12 @@ def is_of_this_site(headers: Mapping[str, str]) -> bool:
 
 
 def prefix_of(text: str) -> str | None:
-    """Return a prefix without a slash at its end; None if the text is none."""
+    """Return a prefix without a slash at its end; None if it is invalid."""
     return text.removesuffix("/") if _PREFIX.fullmatch(text) else None
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine alone."""
+    """Return whether an address can be reached only from this machine."""
     found = _ip(host)
     return found.is_loopback if found is not None else host.lower() == "localhost"
 

@@ -1,4 +1,4 @@
-"""The one way in: every request passes here before a page sees it, every response on its way out; and the sign-in."""
+"""Middleware that checks every request and adds headers to every response; and the pages to sign in and out."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from minimq_console.visitors import Visitors
 
 _audit = logging.getLogger("minimq.audit")
 
-#: Address of the form with which a visitor signs in.
+#: URL path of the sign-in form.
 SIGN_IN_PATH = "/sign-in"
-#: Bytes of the largest form.
+#: Maximum bytes of a form.
 MOST_FORM_BYTES = 1 << 20
 #: Methods that change nothing.
 _SAFE = ("GET", "HEAD")
-#: Milliseconds after which a page whose visitor is signed out asks again.
+#: Milliseconds after which the page of a visitor who is signed out reconnects.
 _AGAIN_MS = 10_000
-#: Characters of a path or an origin that a line of the log has.
-_MOST_NOTED = 300
-#: Nothing comes from elsewhere, nothing inline runs, forms go nowhere else, and no other page frames this one.
+#: Maximum characters of a path or an origin in a line of the log.
+_MOST_LOGGED = 300
+#: No content from other sites, no inline scripts, no forms to other sites, and no frames around pages.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -51,15 +51,15 @@ _HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
-#: Browsers keep files, and ask each time whether they have changed.
+#: Browsers cache static files, and revalidate them each time.
 _FILE_HEADERS = {**_HEADERS, "Cache-Control": "no-cache"}
 
 
 class Guard:
-    """Refuses requests that no page of the console makes, finds their visitors, and adds headers to all responses.
+    """Refuses requests that no page of the console makes, identifies visitors, and adds headers to all responses.
 
-    The app behind it finds in the state of the request the `visitor`, None before a sign-in, the id of the `browser`,
-    and the `form_token` of its forms.
+    In the state of a request it sets `visitor`, None before a sign-in, `browser`, the id of its session, and
+    `form_token`, the token for forms.
     """
 
     def __init__(self, app: ASGIApp, visitors: Visitors, hosts: Collection[str]) -> None:
@@ -85,7 +85,7 @@ class Guard:
             scope.setdefault("state", {}).update(visitor=None, browser="", form_token="")
             await self._app(scope, receive, send_on)
         else:
-            # The name has the port, as browsers share cookies among ports, and stays in force until the browser ends.
+            # The cookie is named after the port, since browsers share cookies among ports; it ends with the browser.
             session = self._session(scope["scheme"], (scope.get("server") or ("", 0))[1])
             await session(scope, receive, send_on)
 
@@ -105,7 +105,7 @@ class Guard:
             try:
                 shown = bearer if kind.lower() == "bearer" else ""
                 visitor = await visiting.enter_async_context(self._visitors.visit(browser, shown, host))
-            except MiniMQError as error:  # of the bearer
+            except MiniMQError as error:  # the bearer was refused
                 _log_refusal(request, error.message)
                 await _failed(error)(scope, receive, send)
                 return
@@ -145,7 +145,7 @@ def begin_session(request: Request, browser: str = "") -> None:
 
 
 def new_id() -> str:
-    """Return a random id that nobody guesses."""
+    """Return a random id that cannot be guessed."""
     return secrets.token_urlsafe(32)
 
 
@@ -156,7 +156,7 @@ async def _send_with_headers(send: Send, root_path: str, is_file: bool, message:
             headers.setdefault(name, value)
         if headers.get("content-type", "").startswith("text/event-stream"):
             headers["X-Accel-Buffering"] = "no"  # nginx would keep events until its buffer is full
-        for name in ("Location", "HX-Redirect"):  # pages know nothing of the prefix
+        for name in ("Location", "HX-Redirect"):  # pages do not know the prefix
             if root_path and headers.get(name, "").startswith("/"):
                 headers[name] = root_path + headers[name]
     await send(message)
@@ -165,7 +165,7 @@ async def _send_with_headers(send: Send, root_path: str, is_file: bool, message:
 def _log_refusal(request: Request, why: str) -> None:
     text = "console: a request was refused from=%s path=%r origin=%r said=%r"
     path, origin = request.scope["path"], request.headers.get("origin", "")
-    _audit.warning(text, address_of(request.scope), path[:_MOST_NOTED], origin[:_MOST_NOTED], why)
+    _audit.warning(text, address_of(request.scope), path[:_MOST_LOGGED], origin[:_MOST_LOGGED], why)
 
 
 def _ask_to_sign_in(request: Request) -> Response:
@@ -180,7 +180,7 @@ def _ask_to_sign_in(request: Request) -> Response:
         return Response(f"retry: {_AGAIN_MS}\n\nevent: part\ndata: {html}\n\n", media_type="text/event-stream")
     if request.method in _SAFE and ("text/html" in accepted or "hx-request" in request.headers):
         place = f"{SIGN_IN_PATH}?to={quote(f'{path}?{query}' if query else path)}"
-        if "hx-request" in request.headers:  # which would put the form into a part of the page
+        if "hx-request" in request.headers:  # htmx would put the form into a part of the page
             return Response("", headers={"HX-Redirect": place})
         return RedirectResponse(place, 303)
     said = f"sign in at {SIGN_IN_PATH}, or send a key or a token: Authorization: Bearer ..."
@@ -197,13 +197,13 @@ def _failed(error: MiniMQError) -> Response:
 
 # ---- Signing in and out -----------------------------------------------------------------------------
 
-#: Characters of a name, and of a key or token.
+#: Maximum characters of a name, and of a key or token.
 _MOST_NAME, _MOST_KEY = 255, 8_192
-#: How keys and tokens begin, and characters that such a text has at least.
-_SECRETS, _LEAST_SECRET = ("mq_", "eyJ"), 40
+#: Prefixes of keys and tokens, and their minimum length.
+_SECRETS, _MIN_SECRET_LENGTH = ("mq_", "eyJ"), 40
 
 
-class SigningIn:
+class SignInPages:
     """Answers requests to sign in and out. Used on the event loop."""
 
     def __init__(self, console: Console, visitors: Visitors) -> None:
@@ -221,16 +221,16 @@ class SigningIn:
         ]
 
     async def show(self, request: Request) -> Response:
-        """Return the form; a visitor who has signed in goes on to the page."""
+        """Return the form; redirect a visitor who has signed in."""
         to = _place(request.query_params.get("to", ""))
         return self._form(request, to) if request.state.visitor is None else RedirectResponse(to, 303)
 
     async def sign_in(self, request: Request) -> Response:
-        """Let a visitor in, or show the form again, with the reason."""
+        """Sign a visitor in, or show the form again with the reason."""
         form = await form_of(request)
         name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
         key = form.text("key", most=_MOST_KEY)
-        if len(name) >= _LEAST_SECRET and name.lstrip().startswith(_SECRETS):  # no page and no log may show it
+        if len(name) >= _MIN_SECRET_LENGTH and name.lstrip().startswith(_SECRETS):  # no page or log may show it
             return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
         host, address = request.client.host if request.client else "-", address_of(request.scope)
         browser, is_nameless = new_id(), not name and has_form(key)
@@ -244,7 +244,7 @@ class SigningIn:
         return RedirectResponse(to, 303)
 
     async def sign_out(self, request: Request) -> Response:
-        """Let a visitor go."""
+        """Sign a visitor out."""
         await form_of(request)
         user = self._visitors.sign_out(request.state.browser)
         _audit.info("console: a visitor has signed out user=%r from=%s", user, address_of(request.scope))

@@ -1,7 +1,7 @@
-"""The JSON API: each operation that `Admin` declares at an address of its own, and the OpenAPI document of all.
+"""The JSON API: a URL for each operation that `Admin` declares, and the OpenAPI document of all.
 
-`POST /api/topic/create` takes the parameters as a JSON object. With `"dry_run": true` it answers with the plan; what is
-destructive takes `"yes": true`. Another site cannot send it: JSON takes a preflight, which the console refuses.
+`POST /api/topic/create` takes the parameters as a JSON object. With `"dry_run": true` it returns the plan; destructive
+operations need `"yes": true`. Other sites cannot call it: JSON needs a CORS preflight, which the console refuses.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from minimq_console.visitors import Visitor
 
 _log = logging.getLogger(__name__)
 
-#: Parts of a request that are no parameters of the operation.
+#: Fields of a request that are not parameters of the operation.
 _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed if a dry run asks something: it may lose data.")
-#: Characters of what is said about a body: it may repeat what was sent.
+#: Maximum characters of an error about a body, which may quote it.
 _MOST_SAID = 300
-#: Characters before and after a fault that are shown with it.
-_NEAR = 20
+#: Characters that an error quotes before and after a fault.
+_QUOTED = 20
 #: Largest whole number, if a parameter has no bound of its own.
 _MOST = (1 << 63) - 1
-#: All operations.
 OPERATIONS = operations_of(Admin)
 
 
@@ -52,7 +51,7 @@ class JsonApi:
         self._reads, self._changes = asyncio.Semaphore(MOST_READS), asyncio.Semaphore(MOST_UNDER_WAY)
 
     def routes(self) -> list[Route]:
-        """Return the routes of all operations, and of the document about them."""
+        """Return the routes of all operations, and of the OpenAPI document."""
         own = [Route(_path(each), self._answering(each), methods=["POST"]) for each in OPERATIONS]
         return [Route("/api/openapi.json", self._describe, methods=["GET"]), *own]
 
@@ -86,7 +85,7 @@ class JsonApi:
             async with _place_of(self._reads, MOST_READS), shared.flights.turn():
                 return await loop.run_in_executor(shared.gathering, answer)
         async with _place_of(self._changes, MOST_UNDER_WAY):
-            leaving = asyncio.ensure_future(request.receive())  # what comes after the body: the end of the connection
+            leaving = asyncio.ensure_future(request.receive())  # the message after the body is the disconnect
             if hasattr(given, "is_wanted"):
                 given.is_wanted = lambda: not leaving.done()
             try:
@@ -125,7 +124,7 @@ async def _body_of(operation: Operation, request: Request, log: ActionLog) -> di
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise InvalidArgument("send the parameters as JSON, with Content-Type: application/json")
     sent = await body_of(request)
-    log.given = {"body": sent[:_MOST_SAID].decode(errors="backslashreplace")}  # until its parts are known
+    log.given = {"body": sent[:_MOST_SAID].decode(errors="backslashreplace")}  # until it is parsed
     try:
         body: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name]))
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
@@ -139,12 +138,12 @@ def _fault(sent: bytes, error: Exception) -> str:
     try:
         json.loads(sent.decode())
     except UnicodeDecodeError as found:
-        return f"the body is not UTF-8 at byte {found.start}: {sent[max(found.start - _NEAR, 0) :][: 2 * _NEAR]!r}"
+        return f"the body is not UTF-8 at byte {found.start}: {sent[max(found.start - _QUOTED, 0) :][: 2 * _QUOTED]!r}"
     except json.JSONDecodeError as found:
-        return f"the body is no JSON: {found}, near {found.doc[max(found.pos - _NEAR, 0) :][: 2 * _NEAR]!r}"
+        return f"the body is no JSON: {found}, near {found.doc[max(found.pos - _QUOTED, 0) :][: 2 * _QUOTED]!r}"
     except RecursionError:
         return "the body is nested too deeply"
-    except ValueError:  # a number of thousands of digits, behind what msgspec has found
+    except ValueError:  # json refuses a number of thousands of digits, behind the fault that msgspec has found
         pass
     return str(error)
 
@@ -223,7 +222,7 @@ def _type_of(parameter: Parameter) -> Any:
 _BODIES = {each.name: _struct_of(_path(each), _parameters(each)) for each in OPERATIONS}
 
 
-#: What statuses say; all answers with them have the same schema.
+#: Descriptions of failures by status; all of these responses have the same schema.
 _FAILURES = {
     400: "A parameter is missing, unknown or wrong, or it may lose data and `yes` is not given.",
     401: "No user has signed in, or the key or token is not accepted.",
@@ -251,7 +250,7 @@ class Result(msgspec.Struct):
     #: As the command prints it with `--output json`.
     result: Any
     notes: list[str]
-    #: False if a part could not be done or looked at.
+    #: False if a part could not be done or examined.
     complete: bool
 
 
@@ -266,7 +265,7 @@ class DryRun(msgspec.Struct):
 
 
 def openapi(root: str = "") -> dict[str, object]:
-    """Return the OpenAPI document of all operations, at addresses below a prefix."""
+    """Return the OpenAPI document of all operations, with URLs below a prefix."""
     kinds = [*_BODIES.values(), Error, Result, DryRun]
     found, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     bodies = [schemas.pop(each["$ref"].rpartition("/")[2]) for each in found[: len(_BODIES)]]

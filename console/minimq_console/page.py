@@ -1,7 +1,7 @@
-"""A page: a function that gathers what is known, and the template that shows it.
+"""A page: a function that gathers data, and the template that shows it.
 
-What is gathered has three faces at one address: HTML for browsers, JSON for programs, and server-sent events, which
-bring the live part of the HTML anew whenever it has changed. Rows are those that operations show as JSON.
+The data has three formats at one URL: HTML for browsers, JSON for programs, and server-sent events, which replace the
+live part of the HTML whenever it has changed. Rows are those that operations show as JSON.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 Default = TypeVar("Default")
 
-#: What a page shows, by the names that its template and its JSON twin use. All pages have "missing" and "actions".
+#: The data of a page, by the names in its template and its JSON. All pages have "missing" and "actions".
 Data = dict[str, Any]
 
-#: Seconds that the calls of a page may take together; what has not come then is missing, and the page says so.
+#: Timeout in seconds of all calls of a page together; later results are missing, and the page says so.
 PATIENCE_S = 1.8
 _OPERATIONS = {each.name: each for each in operations_of(Admin)}
-#: Seconds after which a stream without news says that it is still there.
-_STILL_THERE_S = 15.0
-#: Milliseconds after which a browser opens a stream again that has ended.
+#: A stream without events for this many seconds sends a comment.
+_KEEPALIVE_INTERVAL_S = 15.0
+#: Milliseconds after which a browser reconnects to a stream that has ended.
 _AGAIN_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A link to an action on one thing, and the rights that it takes."""
+    """A link to an action on one object, and the rights that it needs."""
 
     action: str
     label: str
@@ -58,13 +58,13 @@ class Offer:
 
 
 class Asked(Generic[Value]):
-    """One call that is under way."""
+    """A call that is under way on another thread."""
 
     def __init__(self, visit: Visit, what: str, future: Future[Value]) -> None:
         self._visit, self._what, self._future = visit, what, future
 
     def required(self) -> Value:
-        """Return the value."""
+        """Wait for the value and return it. Raises the error of the call, or `DeadlineExceeded` at the timeout."""
         try:
             return self._future.result(self._visit.left_s)
         except LateError:
@@ -74,7 +74,7 @@ class Asked(Generic[Value]):
             ) from None
 
     def or_else(self, default: Default) -> Value | Default:
-        """Return the value, or a default if it does not come, which the page then says."""
+        """Return the value; after a failure, report it as missing on the page, and return the default."""
         try:
             return self.required()
         except MiniMQError as error:
@@ -85,12 +85,12 @@ class Asked(Generic[Value]):
 
 @dataclass(eq=False, slots=True)
 class Visit:
-    """One look at a page. Its calls to the cluster go side by side within `PATIENCE_S`. Used by one thread."""
+    """One request of a page. Its calls to the cluster run in parallel, within `PATIENCE_S`. Used by one thread."""
 
     visitor: Visitor
     parameters: Parameters
     console: Console
-    #: Sentences about what could not be found out in time: the rest is shown without it.
+    #: Sentences about data that could not be read in time; the page shows the rest.
     missing: list[str] = field(default_factory=list)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     _give_up: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
@@ -102,7 +102,7 @@ class Visit:
 
     @property
     def admin(self) -> Admin:
-        """Asks the cluster with the rights of the visitor; call it by `ask`."""
+        """An `Admin` with the rights of the visitor; call it with `ask`."""
         return self.observer.admin
 
     @property
@@ -111,16 +111,16 @@ class Visit:
         return max(self._give_up - time.monotonic(), 0.0)
 
     def ask(self, what: str, call: Callable[[], Value]) -> Asked[Value]:
-        """Begin a call to the cluster."""
+        """Begin a call to the cluster, on another thread."""
         return Asked(self, what, self.console.calling.submit(call))
 
     def shown(self, operation: str, result: object, **given: object) -> Any:
-        """Return what an operation shows of a result as JSON."""
+        """Return a result as an operation shows it as JSON."""
         declared = _OPERATIONS[operation]
         return declared.view(self.admin, declared.given(**given), result, None).json
 
     def sample(self) -> Sample:
-        """Return the last sample of the cluster; says what is wrong with it among what is missing."""
+        """Return the last sample of the cluster; its problems are reported as missing."""
         sample = self.observer.sampler.first_sample(self.left_s)
         if sample.is_refused:
             raise NotAuthenticated(sample.error or "")
@@ -128,16 +128,16 @@ class Visit:
         return sample
 
     def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
-        """Return which of some rights the visitor has; none where actions are not offered. Asks the cluster."""
+        """Return those of the rights that the visitor has; none if no actions are offered. Asks the cluster."""
         asked = frozenset(needs) if self.console.allow_changes else frozenset()
         return self.ask("your rights", lambda: self.visitor.rights(asked)).or_else(frozenset()) if asked else asked
 
     def offers(self, *offers: Offer) -> list[dict[str, str]]:
-        """Return links to the actions that the visitor may use, of some, in their order. Asks the cluster."""
+        """Return links to those actions that the visitor may use, in their order. Asks the cluster."""
         return self.offers_of_rows([offers])[0]
 
     def offers_of_rows(self, rows: Sequence[Sequence[Offer]]) -> list[list[dict[str, str]]]:
-        """Return as `offers` does for each of some rows, and ask the cluster once."""
+        """Do as `offers` for several rows, with one request to the cluster."""
         if not self.console.allow_changes:
             return [[] for _ in rows]
         rights = self.rights(need for row in rows for offer in row for need in offer.needs)
@@ -156,26 +156,26 @@ class Page:
     """A page of the console."""
 
     path: str
-    #: Name of its file in `templates`; its block "live" is what events bring anew.
+    #: Name of its file in `templates`; events replace its block "live".
     template: str
-    #: Returns what is shown. It runs in a thread of its own and makes calls with `Visit.ask` only.
+    #: Returns the data. It runs on a thread of its own, and calls the cluster with `Visit.ask` only.
     gather: Callable[[Visit], Data]
     title: str
-    #: In the navigation; None for pages that others lead to.
+    #: Label in the navigation; None for pages that are not in it.
     label: str | None = None
-    #: Seconds between two looks while somebody watches; None for a page that stays as it is.
+    #: Seconds between refreshes while a browser watches; None for a static page.
     live_s: float | None = 2.0
-    #: Returns whether what is shown stays as it is, so that no events bring it anew.
+    #: Returns whether the data is final, so that no events replace it.
     stays: Callable[[Data], bool] = lambda _: False
-    #: Yields what is new, at least every second; for pages to which rows are added. Else None.
+    #: Yields new rows at least every second, for pages to which rows are added; else None.
     follow: Callable[[Visit], AsyncIterator[Data]] | None = None
     rows_template: str = ""
     has_form: bool = False
-    #: It is the same for all visitors with the rights of one user.
+    #: It is the same for all visitors with one observer.
     is_shared: bool = True
 
 
-# ---- The three faces --------------------------------------------------------------------------------
+# ---- The three formats ------------------------------------------------------------------------------
 
 
 class Faces:
@@ -186,7 +186,7 @@ class Faces:
         self._console = console
 
     async def answer(self, request: Request) -> Response:
-        """Return the face that the request asks for."""
+        """Return the page in the requested format."""
         visitor, parameters = request.state.visitor, answers.parameters_of(request)
         if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
             return await self._events(request, visitor, parameters)
@@ -233,11 +233,9 @@ class Faces:
         if self._page.follow is not None:
             parts = self._new_rows(self._page.follow, Visit(visitor, parameters, self._console), context)
         else:
-            with suppress(MiniMQError):  # which the stream tells, as it may pass
+            with suppress(MiniMQError):  # the stream reports it, as it may be temporary
                 if self._page.stays(await self._gather(visitor, parameters)):
-                    return Response(
-                        status_code=204, headers=answers.HEADERS
-                    )  # after which a browser does not ask again
+                    return Response(status_code=204, headers=answers.HEADERS)  # a browser does not reconnect after that
             parts = self._live_parts(visitor, parameters, context)
         return StreamingResponse(self._stream(visitor, parts), media_type="text/event-stream", headers=answers.HEADERS)
 
@@ -253,7 +251,7 @@ class Faces:
                         raise NotAuthenticated("you are signed out")
                     if html:
                         yield _event_of(html, "rows" if is_followed else "part")
-                    elif is_followed or time.monotonic() - quiet_since >= _STILL_THERE_S:
+                    elif is_followed or time.monotonic() - quiet_since >= _KEEPALIVE_INTERVAL_S:
                         yield ": still there\n\n"
                     else:
                         continue
@@ -264,7 +262,7 @@ class Faces:
     async def _live_parts(
         self, visitor: Visitor, parameters: Parameters, context: Mapping[str, object]
     ) -> AsyncIterator[str]:
-        """Yield the live part, or nothing if it is as before."""
+        """Yield the live part, or an empty text if it is unchanged."""
         last, key, pause_s = "", (*self._key(visitor, parameters), context["path"]), self._page.live_s or 0.0
         while not self._console.is_stopping:
             part = await self._console.flights.call(
@@ -284,7 +282,7 @@ class Faces:
     async def _live_part(self, visitor: Visitor, parameters: Parameters, context: Mapping[str, object]) -> str:
         try:
             return self._console.rendering.live_part(self._page, await self._gather(visitor, parameters), context)
-        except MiniMQError as error:  # it may come back
+        except MiniMQError as error:  # the next refresh may succeed
             return self._failure_part(error)
         except Exception as error:  # noqa: BLE001 - the stream goes on: the next look may work
             _log.exception("the page %s could not be shown", self._page.path)

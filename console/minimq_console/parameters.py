@@ -1,4 +1,4 @@
-"""Addresses of pages, and the parameters in them, each with a bound. Pure."""
+"""URLs of pages, and the parameters in them, each with a bound. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from minimq_common.errors import InvalidArgument
 Row = TypeVar("Row")
 Default = TypeVar("Default", bound=int | None)
 
-#: Characters of a text in an address.
+#: Maximum characters of a text parameter.
 _MOST_CHARACTERS = 1_000
 #: Digits of a number: no offset has more.
 _MOST_DIGITS = 19
-#: Rows of a page of a table, and the most that may be asked for.
+#: Default and maximum number of rows in a page of a table.
 _ROWS, _MOST_ROWS = 25, 100
-#: Rows that one may skip, and those of tables whose rows are read anew each time.
-_MOST_SKIPPED, _MOST_READ_OVER = 10_000_000, 10_000
+#: Maximum number of rows to skip, and the same for tables that must read the skipped rows each time.
+_MOST_SKIPPED, _MOST_SKIPPED_READS = 10_000_000, 10_000
 
 
 class WrongParameter(InvalidArgument):
-    """A parameter has a wrong value: a page with a field of that name shows it there."""
+    """A parameter has a wrong value; a page with a field of that name shows the error there."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class WrongParameter(InvalidArgument):
 
 
 class Parameters:
-    """The part of an address behind the question mark, and the names in its path. Immutable."""
+    """The query of a URL, and the names in its path. Immutable."""
 
     def __init__(self, query: Sequence[tuple[str, str]], path: Mapping[str, str] | None = None) -> None:
         self._values = dict(query)
@@ -44,11 +44,11 @@ class Parameters:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The parameters as they were given, for addresses of other parts of the same table."""
+        """The query parameters as they were given, for links to other pages of the same table."""
         return dict(self._values)
 
     def without(self, name: str) -> Parameters:
-        """Return the others."""
+        """Return a copy without one parameter."""
         return Parameters([each for each in self._values.items() if each[0] != name], self._path)
 
     def name(self, part: str) -> str:
@@ -61,7 +61,7 @@ class Parameters:
         return dict(self._path)
 
     def given(self, name: str) -> str | None:
-        """Return a text as it was given, with the line ends of this machine; None if it was not."""
+        """Return a text as it was given, with LF as line ends; None if it was not given."""
         value = self._values.get(name)
         return None if value is None else value.replace("\r\n", "\n")
 
@@ -87,7 +87,7 @@ class Parameters:
         return found
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        """Return one of some words. Raises `InvalidArgument`."""
+        """Return one of the choices. Raises `InvalidArgument`."""
         value = self._values.get(name, "").strip() or default
         if value not in choices:
             text = f"the parameter {name} is {_shown(value)}: it must be one of {', '.join(choices)}"
@@ -95,7 +95,7 @@ class Parameters:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return whether something is switched on. Raises `InvalidArgument`."""
+        """Return whether a parameter is "1"; "0" or absent is False. Raises `InvalidArgument`."""
         return self.choice(name, ("0", "1"), "0") == "1"
 
     def rows(self, most_skipped: int = _MOST_SKIPPED) -> tuple[int, int]:
@@ -103,14 +103,14 @@ class Parameters:
         return self.number("skip", 0, 0, most_skipped), self.number("rows", _ROWS, 1, _MOST_ROWS)
 
     def part_of(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, int]]:
-        """Return the rows of a table that are asked for, and their place in it. Raises `InvalidArgument`."""
+        """Return the requested rows of a table, and their place in it. Raises `InvalidArgument`."""
         skip, count = self.rows()
         shown = rows[skip : skip + count]
         return shown, {"skipped": min(skip, len(rows)), "shown": len(shown), "total": len(rows), "rows": count}
 
     def part_from(self, rows: Iterable[Row]) -> tuple[Sequence[Row], dict[str, int | None]]:
-        """Do as `part_of` does for rows that are read one after the other; the total is None if there are more."""
-        skip, count = self.rows(_MOST_READ_OVER)
+        """Do as `part_of` for an iterator of rows; the total is None if there are more."""
+        skip, count = self.rows(_MOST_SKIPPED_READS)
         found = list(islice(rows, skip, skip + count + 1))
         shown = found[:count]
         total = None if len(found) > count else skip + len(shown)
@@ -121,20 +121,20 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
-# ---- Addresses --------------------------------------------------------------------------------------
+# ---- URLs -------------------------------------------------------------------------------------------
 
 
 def segment(name: str) -> str:
-    """Return a name as a part of the path of an address."""
+    """Quote a name for the path of a URL."""
     return quote(name, safe="")
 
 
 def address(path: str, names: Mapping[str, str]) -> str:
-    """Return an address: a path such as "/topics/{topic}" with names in it."""
+    """Insert names into a URL path such as "/topics/{topic}"."""
     return path.format_map({name: segment(value) for name, value in names.items()})
 
 
 def with_query(query: Mapping[str, str], **changes: object) -> str:
-    """Return the query of an address, with some parameters changed, or removed if they are None or empty."""
+    """Return the query of a URL, with some parameters changed, or removed if they are None or empty."""
     wanted = {**query, **{name: "" if value is None else str(value) for name, value in changes.items()}}
     return "?" + urlencode({name: value for name, value in wanted.items() if value})

@@ -20,11 +20,11 @@ from minimq_common.words import count_of, seconds_of
 from minimq_console.bodies import preview
 from minimq_console.parameters import address
 
-#: Bytes of a body.
+#: Maximum bytes of a body.
 _MOST_BODY = 800_000
-#: Seconds for all tries.
+#: Timeout in seconds, with all retries.
 _SEND_S = 15.0
-#: How a body is filled in: the choices of the form, and of the operation.
+#: The formats of a body: the choices of the form, and of the operation.
 _WRITTEN = (("text", "text, sent as UTF-8"), ("hex", "hexadecimal digits"))
 _AS = Param(choices={name: name for name, _ in _WRITTEN})
 

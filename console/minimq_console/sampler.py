@@ -1,4 +1,4 @@
-"""Looks at a cluster again and again, and remembers the last hour of what it found."""
+"""Samples a cluster periodically, and remembers the figures of the last hour."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from minimq_console.charts import Chart, History
 
 _log = logging.getLogger(__name__)
 
-#: After a look the sampler rests so many times as long as the process has computed meanwhile, but no longer than this
-#: many seconds: a large cluster must not cost more than a share of a core.
-_RESTS, _LONGEST_REST_S = 4, 20.0
-#: Seconds without a look after which what is shown counts as old.
+#: After a sample the sampler sleeps for a multiple of the CPU time that the process used meanwhile, up to a maximum in
+#: seconds: a large cluster must not cost more than a share of a core.
+_REST_FACTOR, _MAX_REST_S = 4, 20.0
+#: Age in seconds from which a sample counts as old.
 OLD_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster as the last look found it."""
+    """The last snapshot of a cluster."""
 
     number: int
-    #: What was found last; None before the first time.
+    #: From the last read that succeeded; None before the first.
     activity: ClusterActivity | None
     at: datetime | None
-    #: Why the last look failed; None if it did not.
+    #: Why the last read failed; None if it succeeded.
     error: str | None
-    #: The cluster does not know the visitor any more.
+    #: The cluster no longer accepts the credentials of the visitor.
     is_refused: bool = False
 
     def problems(self, now: datetime) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class Sample:
 
 
 class Sampler:
-    """A thread that looks at a cluster. Thread-safe."""
+    """A thread that samples a cluster. Thread-safe."""
 
     def __init__(self, source: Admin, interval_s: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._reader = ActivityReader(source)
@@ -58,13 +58,13 @@ class Sampler:
         self._changed = threading.Condition()  # protects the following
         self._sample = Sample(0, None, None, None)
         self._history = History()
-        #: Owner and epoch of each lease, and when it was seen first: brokers do not tell when they granted it.
+        #: Owner and epoch of each lease, and when it was first seen: brokers do not report when they granted it.
         self._leases: dict[tuple[str, MessageQueue], tuple[str, int, datetime]] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="minimq-console-sampler", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class Sampler:
             return self._sample
 
     def first_sample(self, timeout_s: float) -> Sample:
-        """Return the last sample; wait for the first one, but no longer than that."""
+        """Return the last sample; wait for the first one, at most for `timeout_s`."""
         with self._changed:
             self._changed.wait_for(lambda: self._sample.number > 0, timeout_s)
             return self._sample
@@ -91,7 +91,7 @@ class Sampler:
             return Chart(title, unit, tuple(self._history.points(key, self._clock())))
 
     def held_since(self, group: str, queue: GroupQueueDescription) -> datetime | None:
-        """Return when the lease of a queue was seen first; None without one, or if it is newer than the last look."""
+        """Return when the lease of a queue was first seen; None without one, or if it is newer than the last sample."""
         with self._changed:
             seen = self._leases.get((group, queue.queue))
         return seen[2] if seen is not None and seen[:2] == (queue.owner, queue.epoch) else None
@@ -101,13 +101,13 @@ class Sampler:
             began = time.process_time()
             self._look()
             computed_s = time.process_time() - began
-            self._stopping.wait(max(self._interval_s, min(_RESTS * computed_s, _LONGEST_REST_S)))
+            self._stopping.wait(max(self._interval_s, min(_REST_FACTOR * computed_s, _MAX_REST_S)))
 
     def _look(self) -> None:
         activity, error, is_refused = None, None, False
         try:
             activity = self._reader.read()
-        except MiniMQError as failure:  # it may come back
+        except MiniMQError as failure:  # the next sample may succeed
             error, is_refused = failure.message, isinstance(failure, NotAuthenticated)
         except Exception:  # noqa: BLE001 - whatever it is, the console goes on and shows that it knows nothing new
             _log.exception("the cluster could not be looked at")

@@ -23,19 +23,19 @@ from minimq_common.security.watched import Watched
 from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions, prefix_of
 
-#: Seconds for requests that are under way at the end.
+#: Seconds that requests under way get at the end.
 _GRACE_S = 2
 _POLL_INTERVAL_S = 0.01
-#: Connections at once: a browser has one for its events, and others for its pages.
+#: Maximum number of connections: a browser has one for its events, and others for its pages.
 _MOST_CONNECTIONS = 2_000
-#: Seconds in which the head of a request is to come, from the begin of the connection or the last answer on.
+#: Timeout in seconds for the head of a request, from the start of the connection or from the last response.
 HEAD_S = 10.0
 
 
 class ProxiedApp(ProxyHeadersMiddleware):
     """Takes the scheme, the address of the browser and the path prefix of the console from a trusted proxy.
 
-    Proxies may strip the prefix from the path, or pass the path on as it is.
+    Proxies may strip the prefix from the path, or keep it.
     """
 
     def __init__(self, app: Any, trusted: Sequence[str] = (), root_path: str = "") -> None:
@@ -61,15 +61,15 @@ def _prefixed(path: str, root_path: str) -> str:
 
 
 class BoundedConnection(H11Protocol):
-    """Closes itself when no request comes as a whole, also if its bytes come one by one. Used on the event loop."""
+    """Closes itself if a request is not complete within `HEAD_S`, even while bytes arrive. Used on the event loop."""
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Start the timeout of the first request."""
         super().connection_made(transport)
         self._wait_for_request(None)
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Start the timeout of the next request."""
         answered = self.cycle
         super().on_response_complete()
         self._wait_for_request(answered)
@@ -83,7 +83,7 @@ class BoundedConnection(H11Protocol):
 
 
 class ConsoleServer:
-    """One console at one address, served by a thread within the block. At its end requests have a moment to end."""
+    """Serves a console at one address, on a thread, within the block. At its end, requests get `_GRACE_S` to finish."""
 
     def __init__(self, app: ASGIApp, console: Console, options: ConsoleOptions) -> None:
         tls = _tls_context(options.tls_certificate, options.tls_key) if options.is_secure else None
@@ -91,12 +91,12 @@ class ConsoleServer:
         self._socket = _listen(options.host, options.port)
         host, port = options.host, self._socket.getsockname()[1]
         scheme, host = "http" if tls is None else "https", f"[{host}]" if ":" in host else host
-        #: The address for a browser, unless it comes by a proxy.
+        #: The URL for a browser, unless it uses a proxy.
         self.address = f"{scheme}://{host}:{port}"
         config = uvicorn.Config(
             app,
             log_config=None,
-            log_level=logging.ERROR,  # whoever sends nonsense would fill the log
+            log_level=logging.ERROR,  # invalid requests would fill the log
             access_log=False,
             server_header=False,
             proxy_headers=False,  # `ProxiedApp` reads them

@@ -1,4 +1,4 @@
-"""Sign-ins, and attempts at one: bounded in number and time, in memory alone. Pure: the time is an argument."""
+"""Sign-ins and failed attempts, bounded in number and time, in memory only. Pure: the time is an argument."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import dataclass, field
 
 from minimq_common.errors import SystemBusy
 
-#: Sign-ins of all users, and of one: with a further one of a user, the oldest of that user ends.
+#: Maximum number of sign-ins, and of one user: with a further one, the oldest of that user ends.
 MOST_SIGN_INS, MOST_OF_A_USER = 1_000, 100
-#: Views of all users, and of one.
+#: Maximum number of views, and of one user.
 MOST_VIEWS, MOST_VIEWS_OF_A_USER = 48, 4
-#: Seconds after which a sign-in without an open page ends, and after which each ends.
+#: Seconds after which an idle sign-in without an open page ends, and after which any ends.
 IDLE_S, LONGEST_S = 1_800.0, 43_200.0
-#: Failed attempts within so many seconds, from one address and from all; further ones do not reach the cluster.
+#: Maximum number of failed attempts of one address, and of all, within a window in seconds; further ones do not reach
+#: the cluster.
 MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
 
 
 @dataclass(eq=False, slots=True)
 class SignIn:
-    """One visitor who has signed in."""
+    """The sign-in of one visitor."""
 
     id: str = field(repr=False)
     user: str
-    #: Names a connection to the cluster with one key or token.
+    #: Identifies a connection to the cluster with one key or token.
     view: str
     began_s: float
     #: When its last request began or ended.
@@ -44,11 +45,11 @@ class SignIns:
 
     @property
     def views(self) -> set[str]:
-        """The views of those who are signed in."""
+        """The views that sign-ins use."""
         return {each.view for each in self._sign_ins.values()}
 
     def add(self, sign_in_id: str, user: str, view: str, now_s: float) -> None:
-        """Begin a sign-in. Raises `SystemBusy` when there are too many, of other users."""
+        """Add a sign-in. Raises `SystemBusy` if other users have too many."""
         self.sweep(now_s)
         own = [each for each in self._sign_ins.values() if each.user == user]
         own_views = list(dict.fromkeys(each.view for each in own))
@@ -81,9 +82,9 @@ class SignIns:
 
 
 class Attempts:
-    """The attempts that failed lately. Not thread-safe.
+    """Counts recent failed attempts. Not thread-safe.
 
-    Keys have 256 random bits, so nobody guesses one: this keeps attempts from costing the cluster much.
+    Keys have 256 random bits and cannot be guessed: this bounds the load that attempts cause at the cluster.
     """
 
     def __init__(self) -> None:
@@ -104,6 +105,6 @@ class Attempts:
         self._failed.append((now_s, address))
 
     def succeeded(self, address: str, now_s: float) -> None:
-        """Uncount the attempt of this time."""
+        """Remove the attempt that `check` counted at this time."""
         if (now_s, address) in self._failed:
             self._failed.remove((now_s, address))

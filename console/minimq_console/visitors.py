@@ -28,18 +28,18 @@ from minimq_console.sign_ins import Attempts, SignIns
 log = logging.getLogger(__name__)
 
 _SWEEP_INTERVAL_S = 30.0
-#: Seconds for a call of a page to a server. One that is lost may be tried twice, and a page takes no more than two.
+#: Timeout in seconds of a call of a page: two attempts fit into the time of a page.
 _PAGE_CALL_S = 0.85
-#: Seconds for a call of the sampler: nobody waits for it.
+#: Timeout in seconds of a call of the sampler: no page waits for it.
 _SAMPLER_CALL_S = 2.0
-#: Seconds for a call of an action, which runs beside the pages.
+#: Timeout in seconds of a call of an action, which does not delay pages.
 _ACTION_CALL_S = 10.0
 #: Deliberately does not say whether the name or the key was wrong.
 _UNKNOWN = "no user of this cluster has this name and this key: look at both, and whether the key is still in force"
 
 
 class Observer:
-    """Sees a cluster as one user may. Thread-safe."""
+    """Reads and changes a cluster with the rights of one user. Thread-safe."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Observer:
         self.sampler = Sampler(self._patient, interval_s)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the sampler."""
         self.sampler.start()
 
     def close(self) -> None:
@@ -70,18 +70,18 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A person who looks at the console."""
+    """A user of the console."""
 
     #: Random id in the session of the browser. No `repr` shows it.
     browser: str = field(repr=False)
-    #: With whose credentials the cluster is asked; empty on a cluster without access control.
+    #: The user whose credentials are used for calls; empty on a cluster without access control.
     user: str
     observer: Observer
-    #: Turns False when the sign-in has ended, which streams have to notice.
+    #: Returns False once the sign-in has ended; streams have to check it.
     is_signed_in: Callable[[], bool]
 
     def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
-        """Return which of some rights the visitor has; asks the cluster. Raises `MiniMQError`."""
+        """Return those of the rights that the visitor has; asks the cluster. Raises `MiniMQError`."""
         asked = frozenset(needs)
         if not self.user or not asked:
             return asked
@@ -89,7 +89,7 @@ class Visitor:
 
 
 class Visitors:
-    """Knows visitors. Used on the event loop. Visitors with the same key or token share an observer."""
+    """Signs visitors in and out. Used on the event loop. Visitors with the same key or token share an observer."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Visitors:
 
     @asynccontextmanager
     async def visit(self, browser: str, bearer: str, host: str) -> AsyncIterator[Visitor | None]:
-        """Yield who makes a request: None before a sign-in. Raises `MiniMQError` for a bearer that is not let in."""
+        """Yield the visitor of a request; None before a sign-in. Raises `MiniMQError` if the bearer is refused."""
         if self._everybody is not None:
             yield Visitor(browser, "", self._everybody, lambda: True)
             return
@@ -138,7 +138,7 @@ class Visitors:
             sign_in.seen_s = time.monotonic()
 
     async def sign_in(self, sign_in_id: str, name: str | None, bearer: str, host: str) -> str:
-        """Let the user of a key or token in, whose name it has to be unless that is None; return the name."""
+        """Sign in the user of a key or token, whose name must be `name` unless that is None; return the user name."""
         now_s, view = time.monotonic(), _digest(bearer)
         self._attempts.check(host, now_s)
         observer = await asyncio.to_thread(self._connect, bearer.strip())

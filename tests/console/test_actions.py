@@ -204,7 +204,7 @@ def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 2)
-    monkeypatch.setattr(actions, "_COUNTING", 0.0)
+    monkeypatch.setattr(actions, "_PLAN_TIME_SHARE", 0.0)
     address = f"/dead-letters/{group}/drop"
     assert "Drops 1 dead letter, and others that could not be counted in time," in fill_in(visitor, address).text
     assert "2 dead letters" in use(visitor, address, typed=group)

@@ -1,4 +1,4 @@
-"""The cluster: its brokers and their replicas, problems first; its conflicts, the routes of topics, and its users."""
+"""Pages about the cluster: brokers, replicas and problems; conflicts; routes of topics; users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minimq_console.page import Data, Offer, Page, Visit
 
 
 def gather_cluster(visit: Visit) -> Data:
-    """Return what the last sample has."""
+    """Return the brokers and problems of the last sample."""
     sample, sampler = visit.sample(), visit.observer.sampler
     found, brokers = sample.activity, sample.activity.brokers if sample.activity is not None else ()
     actions, statuses = visit.offers_of_rows([_actions(each) for each in brokers]), [each.status for each in brokers]
@@ -53,7 +53,7 @@ def gather_conflicts(visit: Visit) -> Data:
 
 
 def gather_routes(visit: Visit) -> Data:
-    """Return the topics that are searched for, and the route of the chosen one, asked anew."""
+    """Return the topics that match the search, and the current route of the chosen one."""
     search, topic = visit.parameters.text("search"), visit.parameters.text("topic", most=127)
     asked = visit.ask("the route", lambda: visit.admin.route(topic)) if topic else None
     names = visit.ask("the topics", visit.admin.list_topics).required()
@@ -66,13 +66,13 @@ def gather_routes(visit: Visit) -> Data:
 
 
 def gather_users(visit: Visit) -> Data:
-    """Return the document that is in force, and where."""
+    """Return the document of users and rules, and which version is in force at each server."""
     search = visit.parameters.text("search")
     asked = visit.ask("users and rules", visit.admin.access)
     status = visit.ask("the servers", visit.admin.access_status)
     try:
         document = asked.required()
-    except InvalidArgument:  # the cluster lets everybody in
+    except InvalidArgument:  # the cluster has no access control
         document = AccessDocument(0)
     shown, part = visit.parameters.part_of([name for name in sorted(document.users) if search.lower() in name.lower()])
     users = replace(document, users={name: document.users[name] for name in shown})

@@ -1,4 +1,4 @@
-"""Consumer groups, those with the most lag first; a group: its members, who reads which queue, and the lag by queue."""
+"""Pages about consumer groups: all of them, and one with its members, queues and lag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minimq.operations.activity import GroupActivity
 from minimq_console.actions import ACTIONS
 from minimq_console.page import Data, Page, Visit
 
-#: What rows may be sorted by; the sampler sorts them by lag.
+#: The sort keys of rows; None keeps the order of the sampler, by lag.
 _ORDERS: dict[str, Callable[[GroupActivity], Any] | None] = {
     "lag": None,
     "name": lambda each: each.group.group,
@@ -20,7 +20,7 @@ _ORDERS: dict[str, Callable[[GroupActivity], Any] | None] = {
 
 
 def gather_groups(visit: Visit) -> Data:
-    """Return the groups of the last sample that are searched for."""
+    """Return the groups of the last sample that match the search."""
     search, order = visit.parameters.text("search"), visit.parameters.choice("order", _ORDERS, "lag")
     sample, sort = visit.sample(), _ORDERS[order]
     groups = sample.activity.groups if sample.activity is not None else ()
@@ -34,7 +34,7 @@ def gather_groups(visit: Visit) -> Data:
 
 
 def gather_group(visit: Visit) -> Data:
-    """Return what the brokers say of the group now."""
+    """Return the group as its brokers describe it now."""
     name, sampler = visit.parameters.name("group"), visit.observer.sampler
     group = visit.ask("the group", lambda: visit.admin.describe_group(name)).required()
     row, in_flight = visit.shown("group describe", group), Counter[str]()

@@ -1,4 +1,4 @@
-"""Messages that no queue delivers: dead letters, delayed messages, and half messages of transactions."""
+"""Pages about messages that no queue delivers: dead letters, delayed messages, and half messages of transactions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from minimq_console.actions import ACTIONS
 from minimq_console.bodies import preview
 from minimq_console.page import Data, Page, Visit
 
-#: Transactions that are listed at most: the oldest.
+#: Maximum number of transactions that are listed: the oldest.
 _MOST_TRANSACTIONS = 1_000
-#: Keys that a row shows.
+#: Maximum number of keys that a row shows.
 _MOST_KEYS = 20
 
 # ---- Dead letters -----------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def gather_letters(visit: Visit) -> Data:
 
 
 def gather_delayed(visit: Visit) -> Data:
-    """Return how much waits for each of the topics that are shown."""
+    """Return the number of delayed messages of each topic on this page."""
     search, admin = visit.parameters.text("search"), visit.admin
     names = [
         name
@@ -81,7 +81,7 @@ def gather_delayed(visit: Visit) -> Data:
 
 
 def gather_waiting(visit: Visit) -> Data:
-    """Return what waits for one topic, in the order in which it is due."""
+    """Return the delayed messages of one topic, in the order in which they are due."""
     topic, parameters = visit.parameters.name("topic"), visit.parameters
     batches, part = visit.ask(
         "the delayed messages", lambda: parameters.part_from(visit.admin.delayed_messages(topic))

@@ -1,6 +1,6 @@
-"""One message, with its body as text, as JSON, in digits, or as a file; and the messages of a topic as they are stored.
+"""Pages about one message with its body, and about new messages of a topic.
 
-Nothing is committed, and no group is needed.
+They need no group, and commit nothing.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from minimq_console.page import Data, Page, Visit
 from minimq_console.pages.topics import chosen_queues, describe, message_row
 from minimq_console.parameters import Parameters
 
-#: Seconds for which new messages are gathered before they are shown, and how many are shown of them.
+#: Seconds for which new messages are collected before they are shown, and how many of them are shown.
 _GATHER_S, _MOST = 0.5, 50
 #: Bytes that are fetched ahead for one viewer.
 _PREFETCH_BYTES = 1 << 20
 _PATH = "/topics/{topic}/messages/{broker}/{queue}/{offset}"
-#: Address of the body of a message.
+#: URL path of the body of a message.
 BODY_PATH = f"{_PATH}/body"
 
 # ---- One message ------------------------------------------------------------------------------------
 
 
 def gather_message(visit: Visit) -> Data:
-    """Return the message at the address, and what groups have done with it if that is asked for."""
+    """Return the message at the address; on request, also what groups have done with it."""
     way, traced = visit.parameters.choice("show", WAYS, "auto"), visit.parameters.flag("trace")
     place = _address_of(visit.parameters)
     message = visit.ask("the message", lambda: visit.admin.message_at(place)).required()
@@ -62,7 +62,7 @@ def gather_message(visit: Visit) -> Data:
 
 
 async def download(console: Console, request: Request) -> Response:
-    """Return the body of the message at the address as a file, which no browser runs or shows."""
+    """Return the body of the message at the address as a file that no browser runs or shows."""
     visit = Visit(request.state.visitor, parameters_of(request), console)
     place = _address_of(visit.parameters)
     asked = visit.ask("the message", lambda: visit.admin.message_at(place))
@@ -92,14 +92,14 @@ def _properties(message: ReceivedMessage) -> tuple[Mapping[str, str], str | None
 
 
 def gather_choice(visit: Visit) -> Data:
-    """Return the choice of the messages to watch, if there is such a topic and queue."""
+    """Return the topic, queue and tag to watch. Raises `MiniMQError` if there is no such topic or queue."""
     choice = _choice(visit)
     chosen_queues(describe(visit, choice["topic"]), choice["queue"])
     return choice
 
 
 async def follow(visit: Visit) -> AsyncIterator[Data]:
-    """Yield new messages, every second something, as long as somebody asks."""
+    """Yield new messages, at least an empty list every second, until the stream is closed."""
     choice = _choice(visit)
     queues = await asyncio.to_thread(_described, visit, choice)
     async with PullConsumer(visit.observer.cluster, prefetch_bytes=_PREFETCH_BYTES) as consumer:

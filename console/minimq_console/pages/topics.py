@@ -1,4 +1,4 @@
-"""The topics: their rates, how much they hold, and where their queues are; a topic: its queues and some messages."""
+"""Pages about topics: all of them with rates and sizes, and one with its queues and some messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from minimq_console.bodies import preview
 from minimq_console.page import Data, Offer, Page, Visit
 from minimq_console.parameters import Parameters, WrongParameter
 
-#: What rows may be sorted by. Only what was looked at last has rates and counts, so the others come after those.
+#: The orders of rows. Only topics in the last sample have rates and counts; the others come last.
 _ORDERS = ("name", "rate", "messages")
 _MOST_OFFSET = (1 << 63) - 1
-#: How many messages a page shows, at most.
+#: Maximum number of messages on a page.
 _MOST_MESSAGES = 100
-#: How far back a search by key goes, unless a time is given.
+#: Default start of a search by key.
 _SINCE = "-1h"
 
 # ---- All topics -------------------------------------------------------------------------------------
 
 
 def gather_topics(visit: Visit) -> Data:
-    """Return the topics that are searched for, and describe those that are shown."""
+    """Return the topics that match the search, and descriptions of those on this page."""
     parameters, admin = visit.parameters, visit.admin
     search, own, order = parameters.text("search"), parameters.flag("own"), parameters.choice("order", _ORDERS, "name")
     activity = visit.sample().activity
@@ -63,7 +63,6 @@ def gather_topics(visit: Visit) -> Data:
 
 
 def _row(name: str, described: TopicDescription | None, in_per_s: float | None) -> Data:
-    """Return the row of a topic, with its name alone if it could not be described."""
     described = described or TopicDescription(name, (), ())
     settings, stored = described.settings, Counter[str]()
     for queue in described.queues:
@@ -174,7 +173,7 @@ PAGES = (
         gather_topic,
         "Topic",
         live_s=3.0,
-        # Messages that were searched for: the search is not repeated by itself.
+        # A search is not repeated by itself.
         stays=lambda data: not data["wanted"]["is_newest"],
         has_form=True,
     ),
@@ -183,14 +182,14 @@ PAGES = (
 
 # ---- Messages of queues -------------------------------------------------------------------------------
 
-#: Queues that are looked into for the newest messages: those that were written last.
+#: Maximum number of queues that are read for the newest messages: those written last.
 MOST_QUEUES = 32
-#: Bytes of bodies that one page holds at most.
+#: Maximum bytes of bodies that one page holds.
 _MOST_BYTES = 32 << 20
 _NEVER = datetime.min.replace(tzinfo=UTC)
-#: Seconds before the end of a page in which no further batch is read.
+#: Seconds before the timeout of a page in which no further batch is read.
 _RESERVE_S = 0.3
-#: Keys that a row shows.
+#: Maximum number of keys that a row shows.
 _MOST_KEYS = 20
 
 
@@ -262,7 +261,7 @@ def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, note
 def _read(
     visit: Visit, queues: Sequence[QueueDescription], starts: Mapping[MessageQueue, int], wanted: Data
 ) -> list[ReceivedMessage]:
-    """Return messages of some queues by their store times, as many as there is time for."""
+    """Return messages of several queues in the order of their store times, as many as the timeout allows."""
     ranges = [
         (each.queue, max(starts[each.queue], each.min_offset), each.max_offset)
         for each in queues

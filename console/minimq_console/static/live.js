@@ -1,5 +1,5 @@
-// Keeps the live part of a page as the server sends it: an event "part" brings it anew, "rows" brings rows for its
-// table with data-rows. Nothing is evaluated; the server has escaped all that it inserts.
+// Updates the live part of a page by server-sent events: "part" replaces it, "rows" adds rows to its table with
+// data-rows. Nothing is evaluated; the server escapes everything that it inserts.
 "use strict";
 (() => {
   const pause = document.getElementById("pause");
@@ -11,7 +11,7 @@
     return document.querySelector("#live[data-live]");
   }
 
-  // What has the keyboard keeps it: the element of the same id, or the link to the same place.
+  // Keeps the focus: on the element with the same id, or on the link with the same target.
   function replace(part, html) {
     const active = document.activeElement;
     const inside = active !== null && part.contains(active);
@@ -27,7 +27,7 @@
     if (same) same.focus({ preventScroll: true });
   }
 
-  // A selection would be lost: what the user marks is not replaced meanwhile.
+  // A selection would be lost, so a part with selected text is not replaced.
   function isMarked(part) {
     const selection = window.getSelection();
     return selection !== null && !selection.isCollapsed && part.contains(selection.anchorNode);
