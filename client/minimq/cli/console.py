@@ -67,8 +67,8 @@ def console(  # noqa: PLR0913 - the options of the command
             are refused.
         allow_changes: offer actions that change the cluster, such as resetting offsets; otherwise the
             console only reads.
-        allow_anyone: permit --allow-changes on a --host that others reach, although the cluster asks nobody
-            for a key.
+        allow_anyone: permit --allow-changes on a --host that others reach, although the cluster requires no
+            keys.
         tls_certificate: serve HTTPS with this certificate chain, in PEM.
         tls_key: the private key of --tls-certificate, in PEM.
         root_path: path prefix of the console at a reverse proxy, such as /console.

@@ -90,7 +90,7 @@ def peek(
                 output.write(messages[: None if limit is None else limit - output.count])
                 if limit is not None and output.count >= limit:
                     break
-        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has gone
+        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has exited
             return
     if not output.count:
         click.echo("no messages", err=True)
@@ -136,7 +136,7 @@ def tail(
         try:
             for messages in _read(nameserver, found, starts, told, last=last, follow=True):
                 lines.write(wanted.apply(messages))
-        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has gone
+        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has exited
             return
 
 

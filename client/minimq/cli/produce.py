@@ -286,7 +286,6 @@ class _InputParser:
                     raise InvalidArgument(f"line {number}: {error.message}") from None
 
     def stored(self) -> None:
-        """Record that all lines so far are stored."""
         self._stored = self._line
 
     def say_stored(self, done: _Done) -> str:

@@ -241,7 +241,7 @@ class AccessOperations(Operations):
 
         Raises:
             InvalidArgument: the change cannot be made, or the cluster has no access control.
-            DeadlineExceeded: it is not yet in force at a server. It is in force at the others, and will be there.
+            DeadlineExceeded: a server has not applied it yet, but will. It is in force at the others.
         """
         give_up = time.monotonic() + self._masters.calls.timeout_s
         while True:
@@ -281,10 +281,10 @@ class AccessOperations(Operations):
 
     @method
     def own_rights(self, needs: Iterable[Need]) -> tuple[str, frozenset[Need]]:
-        """Return whose credentials these are, and which of some rights they give.
+        """Return the user of these credentials, and which of some rights the user has.
 
-        A cluster without access control knows no user, "", and allows everything. A broker may know newer rules than
-        the name server that answers, for a moment.
+        Without access control the user is "", and has all rights. For a moment, a broker may have newer rules than the
+        name server that answers.
 
         Args:
             needs: the rights, 1,000 at most, such as `need_of("read", "topic", "orders")`.
@@ -324,7 +324,7 @@ class AccessOperations(Operations):
 
         Args:
             token_file: path of the token on the machine that uses the credentials.
-            nameservers: as of `credentials_of`.
+            nameservers: see `credentials_of`.
         """
         return self._written(UserToken(token_file, ""), nameservers, ABOUT_TOKEN)
 

@@ -415,7 +415,7 @@ class BrokerOperations(Operations):
 
         Raises:
             NotInSync: it is not in sync, and `unclean` is not given.
-            DeadlineExceeded: it took too long, and may still happen.
+            DeadlineExceeded: it took too long; the replica may still become the master.
         """
         replicas = _replicas_of(self, broker_name, replica_id)
         request = broker_pb2.PromoteRequest(unclean=unclean)

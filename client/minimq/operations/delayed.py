@@ -123,7 +123,7 @@ class DelayedOperations(Operations):
     ) -> Sequence[DelayedMessages | DelayedTotals]:
         """List the delayed messages of a topic, or count those of each topic.
 
-        They are in the order in which they are due. Messages that were sent together and are due together share a line.
+        They are sorted by due time. Messages that were sent together and are due together share a line.
         `minimq delayed recall` takes the "Recall handle"; messages that were sent without --recallable have none.
 
         Args:
@@ -143,7 +143,7 @@ class DelayedOperations(Operations):
     def delayed_messages(
         self, topic: str, *, due_from: Time | None = None, due_before: Time | None = None
     ) -> Iterator[DelayedMessages]:
-        """Return the batches of a topic that wait, in the order in which they are due, a page at a time.
+        """Return the delayed batches of a topic, sorted by due time; they are read a page at a time.
 
         Args:
             topic: its name.
@@ -164,9 +164,9 @@ class DelayedOperations(Operations):
 
     @method
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
-        """Return how many messages of each topic wait, sorted by topic; of all topics if none is named.
+        """Return the number of delayed messages of each topic, sorted by topic; of all topics if none is named.
 
-        All brokers are asked at once. Raises as `delayed_messages`.
+        It calls all brokers in parallel. Raises as `delayed_messages`.
         """
         calls = self._masters.calls
         given = sorted(set(topics)) or calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))

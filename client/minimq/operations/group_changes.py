@@ -313,7 +313,7 @@ class GroupChanges(Operations):
         masters = self._masters.find()
         asked = masters if chosen is None else {broker: masters[broker] for broker in chosen if broker in masters}
         described = self._masters.describe(topic, asked)
-        # The route also has brokers of which only slaves are left.
+        # The route also lists brokers without a master.
         carriers = sorted({*described, *self._routed(topic)})
         if not carriers:
             raise TopicNotFound.nowhere(topic)

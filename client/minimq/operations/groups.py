@@ -279,8 +279,8 @@ class GroupOperations(GroupChanges):
         "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
         the group filters, "Lag" counts offsets. "Members" is "published" if a Spark query publishes its progress as
         this group. "Dead letters" counts the messages that failed too often; `minimq group describe` shows how to read
-        them. Unused groups expire; "Expires in" is shown in the last two days. The figures lack brokers that do not
-        answer.
+        them. Unused groups expire; "Expires in" is shown in the last two days. Brokers that do not answer are not
+        counted.
         """
         masters = self._masters.find(need="readable")
         names, _ = self._names(masters)
@@ -321,7 +321,7 @@ class GroupOperations(GroupChanges):
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
         """Return the committed offsets of a consumer group, sorted by queue; by default of all topics.
 
-        A broker without a master is asked at a slave, whose offsets may be older, or ones that the next master lacks.
+        Of a broker without a master, a slave answers: its offsets may be older, or may be lost with the next master.
         """
         request = broker_pb2.GetCommittedRequest(group=check_group(group), topic=check_topic(topic) if topic else "")
         asked = self._masters.find(need="readable")

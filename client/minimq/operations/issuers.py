@@ -121,7 +121,7 @@ class IssuerOperations(AccessOperations):
 
         Args:
             name: of the issuer here; its users are "NAME:USER".
-            issuer: what servers take from its tokens.
+            issuer: how servers verify and read its tokens.
             replaces: change the issuer of this name; its users keep their rules.
         """
 

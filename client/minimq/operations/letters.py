@@ -235,8 +235,8 @@ class LetterOperations(Operations):
 
         Args:
             group: its name.
-            on_damage: called with the error of each damaged batch, which is then passed over; its `queue`, `offset` and
-                `next_offset` say where it is. By default the error is raised.
+            on_damage: called with the error of each damaged batch, which is then skipped; its `queue`, `offset` and
+                `next_offset` locate the batch. By default the error is raised.
             **chosen: which of them; see `Chosen`.
 
         Raises:
@@ -269,7 +269,7 @@ class LetterOperations(Operations):
         Args:
             group: its name; of all groups if it is left out.
             progress: called with the number of examined dead letters of a group, and their total number.
-            on_damage: as of `dead_letters`.
+            on_damage: see `dead_letters`.
         """
         if group is not None:
             return self._counts(check_group(group), progress, on_damage)
@@ -337,7 +337,7 @@ class LetterOperations(Operations):
                 must still receive messages one by one.
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
-            on_damage: as of `dead_letters`.
+            on_damage: see `dead_letters`.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
@@ -395,12 +395,12 @@ class LetterOperations(Operations):
             group: its name.
             everything: all open dead letters of the group; in place of a choice.
             dry_run: only count them.
-            progress: as of `resend_dead_letters`.
-            on_damage: as of `resend_dead_letters`.
+            progress: see `resend_dead_letters`.
+            on_damage: see `dead_letters`.
             **chosen: which of them; see `Chosen`.
 
         Returns:
-            How many were dropped by this call; after a failure the error says it. Repeat the call for the others.
+            How many were dropped by this call; a failure has the number in its text. Repeat the call for the others.
         """
         _check_some(chosen, everything=everything)
         return self._settle(

@@ -269,8 +269,7 @@ class MessageOperations(Operations):
             topic: its name.
             key: messages with exactly this key.
             message_id: the message with this id, as a receipt has it.
-            progress: called with the number of offsets that were looked at, and of those in the range so far as they
-                are known.
+            progress: called with the number of offsets searched so far, and of those known to be in the range.
             **within: the bounds of the search; see `SearchRange`.
 
         Raises:
@@ -309,7 +308,7 @@ class MessageOperations(Operations):
         Args:
             message: its address, which is the fastest, or its id.
             topic: search for the id in this topic; by default in all that you may read.
-            progress: as of `find_messages`.
+            progress: see `find_messages`.
             **within: the bounds of the search for an id; see `SearchRange`.
 
         Raises:

@@ -176,7 +176,7 @@ class TopicOperations(TopicChanges):
     def describe_topic(self, name: values.TopicName) -> TopicDescription:
         """Show the settings of a topic, and the offsets of each queue.
 
-        Where there is no master, a slave answers.
+        Of a broker without a master, a slave answers.
 
         The queues of brokers that are away or do not answer in time are missing; `away` and `unanswered` of the result
         name these brokers.
@@ -222,7 +222,7 @@ class TopicOperations(TopicChanges):
 
     @Operation("route", reads=True, example="route orders", view=_view_route)
     def route(self, topic: values.TopicName) -> TopicRoute:
-        """Show the brokers of a topic, as clients see them. It also tells which of them are away.
+        """Show the brokers of a topic, as clients see them, and those that are away.
 
         Raises:
             TopicNotFound: no broker carries it.
@@ -273,8 +273,8 @@ class TopicOperations(TopicChanges):
     ) -> tuple[AwayBroker, ...]:
         """Delete a topic with all its messages.
 
-        It goes from all brokers, or from some of them. It is refused while a broker of the topic is away, since that
-        broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
+        It is deleted on all brokers, or on some of them. This is refused while a broker of the topic is away, since
+        that broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
 
         Args:
             name: of the topic.

@@ -159,8 +159,8 @@ class TransactionOperations(Operations):
             group: only those of this producer group.
             undecided: only those that brokers no longer ask about.
             most: maximum number of transactions: the oldest.
-            on_failure: called with the name of each broker that does not answer, and the error; those of the others are
-                returned then. By default the error is raised.
+            on_failure: called with the name of each broker that does not answer, and the error; the result then has the
+                transactions of the others. By default the error is raised.
         """
         if not 1 <= most <= _MOST:
             raise InvalidArgument(f"most is {most}: it must be 1 to {_MOST:,}")

@@ -127,8 +127,8 @@ class UserOperations(IssuerOperations):
     ) -> str:
         """Add a user, and write its credentials. Anyone who has them can act as the user.
 
-        They go to stdout or to a file, and are not stored anywhere else. A consumer needs --read for its topics and
-        --group for its group. A pattern may contain ${user}, the name of the user.
+        The credentials go to stdout or to a file, and are stored nowhere else. A consumer needs --read for its topics
+        and --group for its group. A pattern may contain ${user}, the name of the user.
 
         Args:
             name: letters, digits, '.', '_' and '-'.
@@ -241,7 +241,7 @@ class UserOperations(IssuerOperations):
     ) -> str:
         """Make a new key for a user, and write the credentials with it.
 
-        They go to stdout or to a file. The former key stays valid. Once nobody uses it, revoke it with `minimq user
+        The credentials go to stdout or to a file. The former key stays valid until you revoke it with `minimq user
         drop-old-keys`. FILE may be the file in use: it is replaced in one step, and clients use it for new connections.
 
         Args:
@@ -249,7 +249,7 @@ class UserOperations(IssuerOperations):
             drop_old: revoke all former keys at once, for example after a leak.
             lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
             to: write the credentials to a FILE that only you can read, instead of to stdout.
-            on_late: as of `add_user`.
+            on_late: see `add_user`.
         """
 
         def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
@@ -303,15 +303,15 @@ class UserOperations(IssuerOperations):
         in_bytes_per_s: Annotated[int | None, Param(flag="--in", read=_rate, metavar="SIZE")] = None,
         out_bytes_per_s: Annotated[int | None, Param(flag="--out", read=_rate, metavar="SIZE")] = None,
     ) -> AccessDocument:
-        """Limit the bytes that a user sends and reads in a second.
+        """Limit the bytes per second that a user sends and reads.
 
         These are bytes of messages, to and from each broker. Brokers refuse nothing: they slow down all streams of the
         user together.
 
         Args:
             name: of the user.
-            in_bytes_per_s: bytes sent in a second, such as 10MiB; 0 for any number.
-            out_bytes_per_s: bytes read in a second; 0 for any number.
+            in_bytes_per_s: bytes sent per second, such as 10MiB; 0 for no limit.
+            out_bytes_per_s: bytes read per second; 0 for no limit.
         """
         given = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
         rates = {name: rate for name, rate in given.items() if rate is not None}
@@ -359,7 +359,7 @@ class UserOperations(IssuerOperations):
         if lifetime_s is not None and not 0 < lifetime_s <= _LONGEST_S:
             raise InvalidArgument(f"lifetime_s is {lifetime_s:g}: it must be above 0, or be left out")
         key, stored = issue_key(lifetime_s)
-        # Before the file exists: it may be in the folder of secrets, all files of which are read.
+        # Before the file exists: it may be in the folder of secrets, where every file is read.
         text, late = self.credentials_of(name, key), None
         path = None if to is None else Path(to)
         with self._file_ready(path, name, text, replaces=replaces and path is not None and path.exists()):
