@@ -74,8 +74,8 @@ class ActionPages:
         run = self._runs.find(visit.parameters.name("run"), visitor.browser, visitor.user, time.monotonic())
         if run is None or run.state == "waiting":
             raise InvalidArgument(
-                "nothing is known of this action: somebody else confirmed it, nobody did, or it ended long ago; the "
-                "pages of the cluster show what is"
+                "this action is unknown: another visitor confirmed it, it was not confirmed, or it ended too long ago; "
+                "the pages of the cluster show the current state"
             )
         return {name: getattr(run, name) for name in ("title", "state", "said", "to", "form")}
 

@@ -20,7 +20,7 @@ MOST_SIZE_OF_A_BROWSER, MOST_SIZE_OF_A_USER, MOST_SIZE = 2 << 20, 4 << 20, 16 <<
 #: Estimated size of a row of a plan.
 _ROW_SIZE = 400
 NOT_DESCRIBED = (
-    "this confirmation is not of what was described to you, or that was too long ago: nothing was done; "
+    "this confirmation does not match the plan that was shown to you, or the plan has expired: nothing was done; "
     "open the form again"
 )
 #: Seconds for which a plan can be confirmed, and for which a result is remembered.

@@ -77,7 +77,7 @@ class Action:
             if each.about.progress == "line":
                 setattr(given, each.name, progress)
             elif each.about.progress == "bar":
-                setattr(given, each.name, lambda seen, total: progress(f"{seen:,} of {total:,} were looked at."))
+                setattr(given, each.name, lambda seen, total: progress(f"{seen:,} of {total:,} were examined."))
         result = self._operation.run(changer, given)
         view = self._operation.view(changer, given, result, plan)
         said = [line.strip() for line in view.lines if isinstance(line, str)]

@@ -58,19 +58,19 @@ _HEADINGS = {
     401: "The cluster does not know you",
     403: "You may not see this",
     404: "There is no such thing",
-    405: "This address takes other requests",
+    405: "This address does not accept such requests",
     500: "The console failed",
     503: "The cluster does not answer",
     504: "The cluster does not answer in time",
 }
 #: Texts about errors that are not of minimq, by status.
 _SENTENCES = {
-    404: "The console has no page at this address: the links above lead to all that there are.",
+    404: "The console has no page at this address: the links above lead to all pages.",
     500: "The console has an error of its own; the log of its process says more.",
 }
 _READING = "The console shows pages to GET requests, and does operations below /api by POST requests."
 #: Heading of `SystemBusy`, in place of that of its status.
-_BUSY = "Too much is asked at once"
+_BUSY = "Too many requests at once"
 
 
 # ---- Requests ---------------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ class ConsoleOptions:
             )
         if self.allow_changes and not asks_for_keys and not self.allow_anyone:
             raise InvalidArgument(
-                f"anyone who reaches {self.host} could change this cluster, which asks nobody for a key: listen on "
-                "127.0.0.1, secure the cluster with `minimq secure init`, or say --allow-anyone"
+                f"anyone who reaches {self.host} could change this cluster, which requires no keys: listen on "
+                "127.0.0.1, secure the cluster with `minimq secure init`, or give --allow-anyone"
             )
 
 

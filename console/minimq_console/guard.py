@@ -134,7 +134,7 @@ class Guard:
             return PlainTextResponse("This request comes from a page of another site, which may change nothing.", 403)
         length = request.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > MOST_FORM_BYTES:
-            return PlainTextResponse(f"A form has at most {MOST_FORM_BYTES:,} bytes, and says how many: use less.", 413)
+            return PlainTextResponse(f"A request needs a Content-Length of at most {MOST_FORM_BYTES:,} bytes.", 413)
         return None
 
 

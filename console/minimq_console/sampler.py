@@ -110,7 +110,7 @@ class Sampler:
         except MiniMQError as failure:  # the next sample may succeed
             error, is_refused = failure.message, isinstance(failure, NotAuthenticated)
         except Exception:  # noqa: BLE001 - whatever it is, the console goes on and shows that it knows nothing new
-            _log.exception("the cluster could not be looked at")
+            _log.exception("the cluster could not be read")
             error = "the console failed; its log says why"
         with self._changed:
             last = self._sample

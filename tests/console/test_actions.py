@@ -312,7 +312,7 @@ def test_offsets_are_reset(
     assert "empty" in fill_in(visitor, address, topic=topic, to="").text
     assert "is not in" in fill_in(visitor, address, topic=topic, to="500").text
     described = fill_in(visitor, address, topic=topic, to="40", queue="broker-a:0")
-    assert "40 messages will be passed over" in described.text
+    assert "40 messages will be skipped" in described.text
     use(visitor, address, typed=group, topic=topic, to="40", queue="broker-a:0")
     assert admin.committed_offsets(group, topic)[queue] == 40
     use(visitor, address, typed=group, topic=topic, to="-1h")

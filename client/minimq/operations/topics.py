@@ -138,7 +138,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
         sentences=[
             f"Deletes topic {name} with {count_of(messages, 'message')} on {listing(sorted(chosen))}.",
             say_readers(admin, name),
-            "Its messages are lost, also those that were not read. This cannot be taken back.",
+            "Its messages are lost, also those that were not read. This cannot be undone.",
         ],
         warnings=left_out(away, "brings the topic back when it starts: then delete it again"),
     )
@@ -222,7 +222,7 @@ class TopicOperations(TopicChanges):
 
     @Operation("route", reads=True, example="route orders", view=_view_route)
     def route(self, topic: values.TopicName) -> TopicRoute:
-        """Show the brokers of a topic, as clients see them, and those that are away.
+        """Show the brokers of a topic, as clients see them. It also shows those that are away.
 
         Raises:
             TopicNotFound: no broker carries it.

@@ -246,7 +246,7 @@ def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, note
     ).or_else(None)
     if found is None:
         return []
-    notes.append(f"Since {start}; {found.searched:,} offsets were looked at.")
+    notes.append(f"Since {start}; {found.searched:,} offsets were searched.")
     notes += [f"Queue {each.queue} was not read from offset {each.offset} on: {each.reason}" for each in found.unread]
     if found.is_cut:
         notes.append("There may be more.")

@@ -37,7 +37,7 @@ def test_why_a_group_lags(browser: Browser) -> None:
     browser.wait_for(LAGGING)
     assert browser.texts("tbody th")[0] == LAGGING  # by lag, the largest first
     browser.follow(LAGGING)
-    page = browser.wait_for("The group has no members: nobody reads what waits.")
+    page = browser.wait_for("The group has no members: its unread messages wait.")
     assert "120 messages" in page
     assert page.count("nobody") > 8
 
@@ -210,7 +210,7 @@ def test_a_console_that_ends_is_noticed(browser: Browser, shop_cluster: LocalClu
     with serving_console(shop_cluster.nameserver, "127.0.0.1", 0, interval_s=0.2) as served:
         browser.open(served.address)
         browser.wait_for("broker-a")
-    browser.wait_for("The console does not answer: what is shown is old.", "#lost")
+    browser.wait_for("The console does not answer: this page is out of date.", "#lost")
     assert "broker-a" in browser.text("tbody")
     browser.open("about:blank")
     assert all("net::ERR" in each for each in browser.complaints())  # it asks again and again
