@@ -338,7 +338,7 @@ def test_a_local_cluster_says_how_to_use_it_and_ends_cleanly(tmp_path: Path) -> 
     run_local(tmp_path, "1", signal.SIGINT, "")
     run_local(tmp_path, "2", signal.SIGTERM, f"{tmp_path} holds data of broker-a; added without data: broker-b\n")
     said = Minimq("127.0.0.1:1")("local", "--brokers", "1", "--port", "0", "--data-dir", str(tmp_path), status=2)
-    assert f"{tmp_path} holds data of broker-b, whose messages would be away: give --brokers 2 --slaves 0 or" in said
+    assert f"{tmp_path} holds data of broker-b, whose messages would be missing: give --brokers 2 --slaves 0 or" in said
 
 
 def run_local(data_dir: Path, brokers: str, number: signal.Signals, told: str) -> None:

@@ -127,7 +127,7 @@ def test_a_person_is_asked_before_a_group_skips_messages(cluster: LocalCluster, 
     admin.reset_offsets(topic, topic, "earliest")
     reset = partial(Minimq(cluster.nameserver).on_terminal, "group", "reset-offset", topic, topic, "--to")
     status, said = reset("latest", answer=b"n\n")
-    assert "1 message will be passed over without being delivered." in said
+    assert "1 message will be skipped without being delivered." in said
     assert (f"Reset group {topic} in topic {topic}, and skip messages? [y/N]" in said, status) == (True, 1)
     assert admin.committed_offsets(topic, topic)[queue] == 0
     assert reset("latest", "--yes", answer=b"")[0] == 0

@@ -255,7 +255,7 @@ def test_a_resize_that_a_dead_broker_stopped_is_completed_by_repeating_it(own: L
 
     with Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
-        with pytest.raises(MiniMQError, match=r"broker-b: broker .* is not reached.*Repeat the command to go on"):
+        with pytest.raises(MiniMQError, match=r"broker-b: broker .* is not reached.*Repeat the command to continue"):
             admin.update_topic("orders", queues=4, timeout_s=1.0, progress=kill)
         broker.start()
         assert counts(admin, "orders") == {"broker-a": (4, 4), "broker-b": (4, 2)}

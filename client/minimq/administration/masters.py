@@ -312,9 +312,9 @@ class Masters:
             for broker, answer in answers.items():
                 shown = view.versions.get((broker, MASTER_ID))
                 if shown is None and not (gone and view.settled):
-                    return f"broker {broker} is not registered there, and is shown as soon as it is"
+                    return f"broker {broker} is not registered there yet"
                 if shown is not None and shown < answer.data_version:
-                    return f"it shows broker {broker} as it was before"
+                    return f"it does not show the change of broker {broker} yet"
             return None
 
         await self._nameservers.wait_until_shown(lack, self._timeout_s)

@@ -100,7 +100,7 @@ def _check_data(cluster: LocalCluster) -> LocalCluster:
         brokers = max(ord(match[1]) - ord("a") + 1 for match in found.values())
         slaves = max(int(match[2] or 0) for match in found.values())
         raise InvalidArgument(
-            f"{cluster.data_dir} holds data of {', '.join(left_out)}, whose messages would be away: "
+            f"{cluster.data_dir} holds data of {', '.join(left_out)}, whose messages would be missing: "
             f"give --brokers {brokers} --slaves {slaves} or more, or move that data elsewhere"
         )
     if found and (added := [name for name in started if name not in found]):

@@ -36,8 +36,8 @@ _STEPS = {
 }
 #: Who loses access by a step without the files of the step before.
 _CUT_OFF = {
-    "use": "from this step on servers have a certificate of the second authority: who does not trust it yet is cut off",
-    "retire": "from this step on servers refuse certificates of the former authority: who still has one is cut off",
+    "use": "from this step on servers have a certificate of the second authority: all that do not trust it are cut off",
+    "retire": "from this step on servers refuse certificates of the former authority: all that have one are cut off",
 }
 
 Directory = Annotated[Path, Param(metavar="DIR", read=lambda _what, text: Path(text))]

@@ -184,7 +184,7 @@ def _view_status(_admin: Admin, _given: Given, found: list[AccessStatus], _plan:
         )
         notes.append(f"warning: not all servers have the same users and rules: {remedy}")
     if any(each.only_reports for each in found):
-        notes.append("warning: some servers refuse nobody: start them without --access-mode report")
+        notes.append("warning: some servers do not enforce the rules: start them without --access-mode report")
     shown = [{**row, "digest": (row["digest"] or "")[:_SHOWN]} for row in rows]
     return View(
         json=rows,

@@ -149,7 +149,7 @@ def say_about_disk(status: BrokerStatus) -> list[str]:
     """Return sentences about early deletion on a nearly full disk."""
     found, report = list[str](), status.report
     if report is not None and report.disk_filled_by_others:
-        found.append(f"broker {status.broker_name}: other files fill its disk, so it deletes nothing more early")
+        found.append(f"broker {status.broker_name}: other files fill its disk, so it no longer deletes messages early")
     if report is not None and report.bytes_deleted_early:
         found.append(f"broker {status.broker_name}: {say_deleted_early(report.bytes_deleted_early)}")
     return found
@@ -326,16 +326,16 @@ def broker_problems(report: BrokerReport) -> list[str]:
         problems.append(f"deletes nothing by age, since its clock has jumped ahead by {ahead}: see --max-clock-jump")
     if report.stamps_ahead_s:
         ahead = duration_of(report.stamps_ahead_s)
-        problems.append(f"new messages are stamped up to {ahead} ahead, since a clock was wrong: go on with new queues")
+        problems.append(f"new messages are stamped up to {ahead} ahead, since a clock was wrong: use new queues")
     if about.role == "undecided":
         problems.append("waits for its controller")
     if about.role == "slave" and not about.connected:
         problems.append("follows no master")
     if about.role == "master" and about.lease_s == 0:
-        problems.append("accepts no messages: its controller does not answer, and not all in sync confirm it")
+        problems.append("accepts no messages: its controller does not answer, and not all in-sync replicas confirm it")
     elif about.by_replicas_s:
         since = duration_of(about.by_replicas_s)
-        problems.append(f"has no controller: serves for {since} since all in sync confirm it, none can be elected")
+        problems.append(f"has had no controller for {since}: all in-sync replicas confirm it, but none can be elected")
     elif about.role != "undecided" and about.controller_silent_s > _SILENT_S:
         problems.append(f"its controller has not answered for {duration_of(about.controller_silent_s)}")
     if about.role == "master" and about.sync and len(about.in_sync) < about.min_in_sync:

@@ -200,7 +200,7 @@ def _plan_promotion(admin: Admin, given: Given) -> Plan:
         sentences.append(
             f"Replica {master.replica_id}, which is the master now in term {master.term}, becomes a slave."
         )
-    sentences.append("Producers and consumers wait for about the time of a lease, and go on with the new master.")
+    sentences.append("Producers and consumers wait for about the time of a lease, and continue with the new master.")
     warnings = []
     if chosen is not None and not _is_in_sync(chosen, master):
         behind = "" if chosen.behind_bytes is None else f", {size_of(chosen.behind_bytes)} behind"

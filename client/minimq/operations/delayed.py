@@ -96,7 +96,7 @@ def _plan_recall(_admin: Admin, given: Given) -> Plan:
         sentences=[
             f"Recalls the message of topic {handle.topic} that waits on {handle.broker_name} and is due at "
             f"{instant_of(moment(handle.due_ms))}.",
-            "It is never delivered. If it is due before that, nothing happens. This cannot be taken back.",
+            "It is never delivered. If it is due before that, nothing happens. This cannot be undone.",
         ]
     )
 
@@ -269,7 +269,7 @@ def _pages(
             return
         behind = (page.next.due_ms, page.next.recall_id)
         if request.HasField("after") and behind <= (request.after.due_ms, request.after.recall_id):
-            raise InternalError(f"broker {broker} lists its delayed messages in a circle")
+            raise InternalError(f"broker {broker} lists the same delayed messages again and again")
         request.after.CopyFrom(page.next)
 
 

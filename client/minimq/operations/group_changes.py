@@ -60,7 +60,7 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
     if back:
         said.append(f"{count_of(back, 'message')} will be delivered again.")
     if ahead:
-        said.append(f"{count_of(ahead, 'message')} will be passed over without being delivered.")
+        said.append(f"{count_of(ahead, 'message')} will be skipped without being delivered.")
     if not back and not ahead:
         said.append("No queue moves: all are there already.")
     changed = sorted((queue for queue in moves if moves[queue]), key=lambda queue: (-abs(moves[queue]), queue))
@@ -107,14 +107,14 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
         )
     after = admin.reset_offsets(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
     is_ahead = any(offset > before.get(queue, offset) for queue, offset in after.items())
-    sentences = [f"Group {group} goes on in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
+    sentences = [f"Group {group} continues in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
     sentences += say_distances(after, before)
     reset = {queue.broker_name for queue in after}
     away = () if given.queues else [each for each in admin._masters.away(topic=topic) if each.broker_name not in reset]
     warnings = []
     if members:
         names = listing([each.client_id for each in members])
-        warnings.append(f"{count_of(len(members), 'member')} connected: {names}. They go on at the new offsets.")
+        warnings.append(f"{count_of(len(members), 'member')} connected: {names}. They continue at the new offsets.")
     else:
         sentences.append("No member is connected.")
     for each in () if described is None else described.away:
@@ -158,7 +158,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     try:
         group = admin.describe_group(name)
     except GroupNotFound:
-        return Plan(sentences=[_say_rest(admin, given), "This cannot be taken back."], seen=told)
+        return Plan(sentences=[_say_rest(admin, given), "This cannot be undone."], seen=told)
     letters = count_of(group.dead_letters, "dead letter")
     topics = count_of(len({queue.queue.topic for queue in group.queues}), "topic")
     connected = f"{count_of(len(group.members), 'member')} connected: they start over."
@@ -168,7 +168,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
             f"{count_of(group.retrying, 'message')} that wait for a retry.",
             f"It has {count_of(group.lag, 'unread message')}, which stay in their topics.",
             f"Its {letters} go as well." if given.dead_letters else f"Its {letters} stay.",
-            "A group that uses the name later is a new one, and begins elsewhere. This cannot be taken back.",
+            "A group that uses the name later is a new one, and begins elsewhere. This cannot be undone.",
         ],
         warnings=[connected] if group.members else [],
         seen=told,

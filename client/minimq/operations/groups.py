@@ -231,7 +231,7 @@ def _view_description(_admin: Admin, given: Given, found: GroupDescription, _pla
         *missing((), found.unanswered, "not counted"),
         *missing(found.away, {}, "not counted"),
         *(f"broker {broker}: {say_deleted_early(size)}" for broker, size in found.deleted_early.items()),
-        *([f"{count_of(lost, 'offset')} of its topics went before the group had read them"] if lost else []),
+        *([f"{count_of(lost, 'offset')} of its topics were deleted before the group had read them"] if lost else []),
     ]
     return View(json=row, lines=describe_lines(found, all_queues=given.all_queues), notes=notes)
 

@@ -144,7 +144,7 @@ class _OpenLetters:
 
 
 def _nothing(given: Given, found: _OpenLetters) -> Plan:
-    said = f"Group {given.group} has no such open dead letters: they were settled, or others are meant."
+    said = f"Group {given.group} has no such open dead letters: they were resent or dropped, or none match."
     return found.plan([said], is_harmless=True)
 
 
@@ -156,15 +156,15 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
         topics = [topic for topic in found.topics if topic and not given.to][:_MOST_RIGHTS]
         needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in topics}
         if lacking := sorted(need.name for need in needs - admin.own_rights(needs)[1]):
-            raise AccessDenied(f"you may not send to {listing(lacking)}: give another topic, to which you may")
+            raise AccessDenied(f"you may not send to {listing(lacking)}: give another topic to which you may send")
     sentences = [f"Resends {found.total} of group {given.group}."]
     for topic, count in found.topics.most_common(_MOST_TOPICS):
-        where = f"to topic {given.to or topic}" if given.to or topic else "that do not tell their topic"
+        where = f"to topic {given.to or topic}" if given.to or topic else "that do not name their topic"
         sentences.append(f"{count_of(count, 'message')} {where}.")
     readers = "All groups that read these topics get them."
     if given.only_group:
         readers = f"Group {given.group} alone gets them."
-    sentences.append(f"Each is resent once, and then open no more. {readers}")
+    sentences.append(f"Each is resent once, and then no longer open. {readers}")
     return found.plan(sentences)
 
 
@@ -175,7 +175,7 @@ def _plan_drop(admin: Admin, given: Given) -> Plan:
     return found.plan(
         [
             f"Drops {found.total} of group {given.group}.",
-            "They are shown and resent no more; brokers keep their bytes for a while. This cannot be taken back.",
+            "They are no longer shown or resent; brokers free their disk space later. This cannot be undone.",
         ]
     )
 

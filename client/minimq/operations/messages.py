@@ -209,9 +209,9 @@ def _not_looked_at(found: FoundMessages | MessageTrace) -> list[str]:
     said = []
     for each in found.unread:
         where = f"{each.queue}@{each.offset}" + (f" to {each.end_offset - 1}" if each.end_offset > each.offset else "")
-        said.append(f"{where}: not looked at: {each.reason}")
+        said.append(f"{where}: not searched: {each.reason}")
     slaves = [f"{broker}: a slave answered, which may lack the latest messages" for broker in found.from_slaves]
-    return [*said, *missing(found.away, {}, "not looked at"), *slaves]
+    return [*said, *missing(found.away, {}, "not searched"), *slaves]
 
 
 class MessageOperations(Operations):

@@ -164,7 +164,7 @@ class Resize:
         )
         if self._now:
             counts = ", ".join(f"{broker} {now.read} and {now.write}" for broker, now in self._now.items())
-            text += f". Consumers and producers see now: {counts}. Repeat the command to go on"
+            text += f". Consumers and producers see now: {counts}. Repeat the command to continue"
         if isinstance(error, NotDrained):
             text += f"; {_REMEDY}"
         if self._before:

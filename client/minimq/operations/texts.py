@@ -58,7 +58,7 @@ def say_permission(permission: Permission, what: str, elsewhere: str) -> list[st
     sends, reads = bool(permission & Permission.WRITE), bool(permission & Permission.READ)
     return [
         f"Producers send to {what}." if sends else f"Producers cannot send to {what}{elsewhere}.",
-        f"Consumers read {what}." if reads else f"Consumers cannot read {what}, and what they have not read waits.",
+        f"Consumers read {what}." if reads else f"Consumers cannot read {what}; unread messages stay stored.",
     ]
 
 

@@ -74,7 +74,7 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
         given.retention_bytes, [each.retention_bytes for each in settings]
     )
     if is_shorter:
-        warnings.append("Messages that the new rules pass cannot be read any more within minutes.")
+        warnings.append("Messages beyond the new limits can no longer be read within minutes.")
     warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
     changes: Mapping[str, Any] = {
         "read_queues": given.read_queues if given.queues is None else given.queues,
@@ -114,7 +114,7 @@ def _say_queues(described: TopicDescription, given: Given) -> list[str]:
         stored = sum(each.messages for each in taken)
         said.append(
             f"Producers leave {count_of(len(taken), 'queue')} with {count_of(stored, 'message')} at once; consumers "
-            f"do when every group has read them, in {given.timeout_s:.0f} s at most."
+            f"leave when every group has read them, within {given.timeout_s:.0f} s."
         )
     else:
         said.append("Consumers see the new queues before producers use them. Keys may go to other queues then.")

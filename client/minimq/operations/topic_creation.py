@@ -44,10 +44,10 @@ def say_retention(seconds: float | None, size: int | None) -> list[str]:
     """Return sentences about the retention of a topic."""
     said = []
     if seconds is not None:
-        kept = f"for {duration_of(seconds)}" if seconds else "as long as others of the brokers"
+        kept = f"for {duration_of(seconds)}" if seconds else "as long as the brokers keep others"
         said.append(f"Its messages are kept {kept}.")
     if size is not None:
-        most = f"at most {size_of(size)} on each broker: then its oldest messages go"
+        most = f"at most {size_of(size)} on each broker: beyond it the oldest messages are deleted"
         said.append(f"It has {most if size else 'no limit of its own for its size'}.")
     return said
 

@@ -103,7 +103,7 @@ def _plan_end(admin: Admin, given: Given) -> Plan:
             f"Commits {said}: they become visible to all groups."
             if is_commit
             else f"Rolls back {said}: they are never delivered.",
-            f"It began {duration_of(found.age_s)} ago. This cannot be taken back.",
+            f"It began {duration_of(found.age_s)} ago. This cannot be undone.",
         ],
         warnings=[] if found.is_undecided else [asked],
     )

@@ -428,9 +428,7 @@ def _user(document: AccessDocument, name: str) -> User:
 
 def _check_has_keys(name: str) -> None:
     if issuer := issuer_of(name):
-        raise InvalidArgument(
-            f"user {name} is one of issuer {issuer}, which makes tokens for it: it has no key, and need not be added"
-        )
+        raise InvalidArgument(f"user {name} has tokens of issuer {issuer} instead of keys, and need not be added")
 
 
 def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:

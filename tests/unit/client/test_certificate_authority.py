@@ -238,7 +238,7 @@ def test_another_authority_names_who_would_be_cut_off_before_it_signs(tmp_path: 
     again = ["user", "rotate", "bob", "--to", str(tmp_path / "bob-2.minimq"), "--secrets", str(folder)]
     assert CliRunner().invoke(main, again).exit_code == 0
     assert CredentialsFile(Credentials(str(tmp_path / "bob-2.minimq"))).trust().roots.count(b"BEGIN") == 2
-    for step, cut_off in (("use", "who does not trust it yet is cut off"), ("retire", "who still has one is cut off")):
+    for step, cut_off in (("use", "all that do not trust it are cut off"), ("retire", "all that have one are cut off")):
         assert "cut off" not in run("renew", folder, "--ca", "add", status=2).stderr  # it is not the next step
         warning = run("renew", folder, "--ca", step).stderr
         assert cut_off in warning
