@@ -61,7 +61,7 @@ def _prefixed(path: str, root_path: str) -> str:
 
 
 class BoundedConnection(H11Protocol):
-    """Closes itself if a request is not complete within `HEAD_S`, even while bytes arrive. Used on the event loop."""
+    """Closes itself if no head of a request is complete after `HEAD_S`, even while bytes arrive. On the event loop."""
 
     def connection_made(self, transport: Any) -> None:
         """Start the timeout of the first request."""

@@ -178,7 +178,7 @@ def _content(path: Path) -> str:
 
 
 def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> str:
-    """Replace parameters by options in an error message, but not in quoted input of the user."""
+    """Replace parameters by options in an error message; what the user typed stays unchanged."""
     own = [each for each in operation.shown if not (each.is_argument or each.about.made)]
     flags = {each.name: each.flag for each in (*own, *(part for each in own for part in each.parts))}
     own_words = {text for each in typed.values() for text in (each if isinstance(each, tuple) else (each,))}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 LineOf = Callable[["ReceivedMessage"], bytes]
 
-#: Messages are kept until this many bytes were written after them, the maximum capacity of a pipe.
+#: Messages are kept until this many bytes were written after them: no pipe holds more, unless root raised the limit.
 _KEPT_BYTES = 1 << 20
 #: Interval of checks for the stop event while the reader does not read.
 _STOP_CHECK_INTERVAL_MS = 100

@@ -121,7 +121,7 @@ def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescr
 
 
 def stored_in(topic: TopicDescription) -> Mapping[str, int]:
-    """Return how many messages were ever stored in a topic, by broker. Retention does not lower them."""
+    """Return how many messages were ever stored in a topic, by broker. Retention does not lower the numbers."""
     found = Counter[str]()
     for queue in topic.queues:
         found[queue.queue.broker_name] += queue.max_offset
@@ -129,7 +129,7 @@ def stored_in(topic: TopicDescription) -> Mapping[str, int]:
 
 
 def committed_by(group: GroupDescription) -> Mapping[str, int]:
-    """Return how far a group has committed, in messages by broker. They grow with each commit."""
+    """Return how far a group has committed, in messages by broker. The numbers grow with each commit."""
     found = Counter[str]()
     for queue in group.queues:
         found[queue.queue.broker_name] += queue.max_offset - queue.lag

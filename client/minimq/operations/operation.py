@@ -67,7 +67,7 @@ class Param:
     #: The option of the command; by default the name of the parameter.
     flag: str = ""
     metavar: str = ""
-    #: Parses the name of the option or field, for errors, and the text. Raises `InvalidArgument`.
+    #: Parses a text. Takes the name of the option or field, for errors, and the text. Raises `InvalidArgument`.
     read: Callable[[str, str], object] | None = None
     #: The values by the text that selects each.
     choices: Mapping[str, object] = field(default_factory=dict)
