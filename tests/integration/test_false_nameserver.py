@@ -145,7 +145,7 @@ def test_what_the_watch_tells_spoils_no_route(
         known = cache.route(topic)
         asked = false.asked
         cache.nameservers._preferred = address
-        cache.connection.call_soon(cache.routes._watch.leave_silent)  # the watch begins anew, at the false one
+        cache.connection.call_soon(cache.routes._watch.restart_if_unanswered)  # the watch begins anew, at the false one
         wait_until(lambda: false.asked > asked, 20)
         wait_until(lambda: cache.nameservers.preferred == cluster.nameserver, 20)
         assert cache.route(topic) == known

@@ -221,7 +221,7 @@ def test_an_interrupt_in_the_middle_of_many_leaves_nothing_behind(cluster: Local
 def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_hangs(
     single: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_core, "_INTERRUPTED_S", 0.1)
+    monkeypatch.setattr(producer_core, "_INTERRUPTED_FLUSH_S", 0.1)
 
     def messages() -> Iterator[Message]:
         for _ in range(5000):

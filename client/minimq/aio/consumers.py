@@ -124,7 +124,7 @@ class PullConsumer(PullFace):
             self._when_dropped.closed()
             self._reader.halt()  # which ends a running poll
             self._closing = asyncio.ensure_future(self._close())
-            self._closing.add_done_callback(_take_note)
+            self._closing.add_done_callback(_mark_retrieved)
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -136,7 +136,7 @@ class PullConsumer(PullFace):
                     await asyncio.get_running_loop().run_in_executor(thread, self._reader.drop)
 
 
-def _take_note(closing: asyncio.Future[None]) -> None:
+def _mark_retrieved(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled():
         closing.exception()
 

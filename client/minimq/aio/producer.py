@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.loop_calls import LoopOutcome, await_steps
-from minimq.connection.loop_thread import GatheredCalls
+from minimq.connection.loop_thread import LoopCallQueue
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -40,7 +40,7 @@ class Producer(ProducerFace):
     """
 
     #: That uses this.
-    _loop: GatheredCalls | None = None
+    _loop: LoopCallQueue | None = None
     #: Held while a message waits for its route or for room; and how many there are, with those that wait for it.
     _turn: asyncio.Lock
     _behind = 0
@@ -229,7 +229,7 @@ class Producer(ProducerFace):
 
     # ---- without blocking the loop --------------------------------------------------------------
 
-    def _home(self) -> GatheredCalls:
+    def _home(self) -> LoopCallQueue:
         loop = self._core.client.user_loop()
         if self._loop is not loop:
             self._loop, self._turn = loop, asyncio.Lock()

@@ -11,7 +11,7 @@ from minimq.connection.at_master import tried
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
 from minimq.connection.loop_calls import LoopCall, LoopRequest, as_coroutine
-from minimq.connection.loop_thread import CLOSED, GatheredCalls
+from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback
@@ -50,7 +50,7 @@ class ClusterClient:
         self.nameservers: NameServers = self.connection.nameservers
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
-        self._user_loop: GatheredCalls | None = None
+        self._user_loop: LoopCallQueue | None = None
         #: The calls that run on the event loop, to which this belongs.
         self.under_way: set[LoopCall[Any]] = set()
 
@@ -75,11 +75,11 @@ class ClusterClient:
                 call.cancel()
             raise
 
-    def user_loop(self) -> GatheredCalls:
+    def user_loop(self) -> LoopCallQueue:
         """Return the event loop that runs here, for calls from others."""
         loop = asyncio.get_running_loop()
         if self._user_loop is None or self._user_loop.loop is not loop:
-            self._user_loop = GatheredCalls(loop)
+            self._user_loop = LoopCallQueue(loop)
         return self._user_loop
 
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 log = client_logger(__name__)
 
 #: Timeout in seconds of a probe of an unreachable broker before the next one.
-_QUESTION_S = 10.0
+_PROBE_TIMEOUT_S = 10.0
 #: Probes of a broker that never answers. After these, only a call that needs it asks again.
-_MOST_QUESTIONS = 60
+_MAX_PROBES = 60
 
 Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
@@ -44,7 +44,7 @@ Response = TypeVar("Response")
 #: Picks the method of a stub.
 BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 #: Calls to one broker that are under way at once.
-_PARALLEL_CALLS = 32
+_MAX_CALLS_PER_BROKER = 32
 
 
 class BrokerHealth(BrokerTroubles):
@@ -73,7 +73,7 @@ class BrokerHealth(BrokerTroubles):
 
     async def _wait_for(self, address: str) -> None:
         try:
-            for _ in range(_MOST_QUESTIONS):
+            for _ in range(_MAX_PROBES):
                 if await self._has_answered(address):
                     break
         finally:
@@ -83,7 +83,7 @@ class BrokerHealth(BrokerTroubles):
     async def _has_answered(self, address: str) -> bool:
         probe = self._channels.stub(address).Probe  # which takes no right, and has no answer while the disk hangs
         try:
-            await probe(broker_pb2.ProbeRequest(), timeout=_QUESTION_S, wait_for_ready=True)
+            await probe(broker_pb2.ProbeRequest(), timeout=_PROBE_TIMEOUT_S, wait_for_ready=True)
         except grpc.aio.AioRpcError as failure:
             return status_of(failure)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
         return True
@@ -134,7 +134,7 @@ async def together(
     places: Mapping[Key, str], call: Callable[[Key], Awaitable[Response]]
 ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
     """Make calls at once, up to a limit at each place; return answers and failures by key, in the order of `places`."""
-    room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL_CALLS))
+    room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MAX_CALLS_PER_BROKER))
     answers: dict[Key, Response] = {}
     failures: dict[Key, MiniMQError] = {}
 

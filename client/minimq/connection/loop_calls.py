@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.loop_thread import CLOSED, GatheredCalls
+from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq.transport.home_process import check_may_wait, loop_threads
 from minimq_common.errors import Closed
 
@@ -262,7 +262,7 @@ class LoopOutcome(Generic[T]):
 
     __slots__ = ("_loop", "future")
 
-    def __init__(self, loop: GatheredCalls) -> None:
+    def __init__(self, loop: LoopCallQueue) -> None:
         self._loop = loop
         self.future: asyncio.Future[T] = loop.loop.create_future()
 

@@ -22,14 +22,14 @@ log = client_logger(__name__)
 CLOSED = "the client was closed"
 
 #: Time after which a task that was cancelled and goes on is cancelled again, in seconds.
-_CANCEL_AGAIN_S = 0.1
+_RECANCEL_INTERVAL_S = 0.1
 
 
 #: Returns the time, which freezegun does not know to stop.
 true_time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 
 
-class GatheredCalls:
+class LoopCallQueue:
     """Has functions called on an event loop, those that gather together: to wake it is a system call. Thread-safe."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -72,7 +72,7 @@ class LoopThread:
         #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._calls: GatheredCalls | None = None
+        self._calls: LoopCallQueue | None = None
         self._thread: threading.Thread | None = None
         self._ident = 0
         self._closed = False
@@ -135,11 +135,11 @@ class LoopThread:
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _started(self) -> GatheredCalls:
+    def _started(self) -> LoopCallQueue:
         with handed_over():  # asyncio logs which selector it uses
             loop = _Loop()
         loop.set_exception_handler(_log_failure)
-        calls = GatheredCalls(loop)
+        calls = LoopCallQueue(loop)
         thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
         self._loop, self._calls, self._thread = loop, calls, thread  # first: a signal handler may use them
         try:
@@ -180,7 +180,7 @@ class LoopThread:
             for task in tasks:
                 task.cancel()
             # A stream of gRPC that breaks as it begins takes a cancellation for itself, and its reader goes on.
-            ended, _ = await asyncio.wait(tasks, timeout=_CANCEL_AGAIN_S)
+            ended, _ = await asyncio.wait(tasks, timeout=_RECANCEL_INTERVAL_S)
             await asyncio.gather(*ended, return_exceptions=True)  # so that no error of theirs is reported as unheard
         await asyncio.get_running_loop().shutdown_default_executor()
         if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted

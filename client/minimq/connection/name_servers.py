@@ -172,7 +172,7 @@ class NameServers:
                 if silent:
                     self._preferred = address
                 return answer
-        raise refusal or _nobody_answers({address: silent[address] for address in self.addresses})
+        raise refusal or _no_answer_error({address: silent[address] for address in self.addresses})
 
     async def _ask_one(
         self,
@@ -332,7 +332,7 @@ def _likelier_to_pass(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQ
     return refusal
 
 
-def _nobody_answers(silent: Mapping[str, str]) -> Unavailable:
+def _no_answer_error(silent: Mapping[str, str]) -> Unavailable:
     if rpc.LASTING_REASONS.issuperset(silent.values()):
         tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
         return ConnectionMismatch(f"no connection to name server {tried}")

@@ -22,7 +22,7 @@ SHORTEST_TRY_S = 0.2
 #: Waits of a batch before its second, third, ... try: the first goes elsewhere at once.
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Wait of a batch that was not tried, because no broker takes it.
-_NOWHERE_S = 0.1
+_UNTRIED_PAUSE_S = 0.1
 
 
 class RetrySchedule:
@@ -78,7 +78,7 @@ def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: boo
     """Return how many seconds a batch waits for its next try, at its queue if bound, or elsewhere; None for none."""
     if not error.retriable and (bound or not error.refresh_route):
         return None
-    pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _NOWHERE_S
+    pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _UNTRIED_PAUSE_S
     return max(pause_s, error.retry_after_s) if bound or not elsewhere else pause_s
 
 

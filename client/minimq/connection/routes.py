@@ -37,7 +37,7 @@ log = client_logger(__name__)
 _NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
 
 #: Topics that are watched at most, as name servers have it; further ones are asked for at each poll.
-MOST_WATCHED = 20_000
+MAX_WATCHED = 20_000
 
 _Stream = grpc.aio.StreamStreamCall[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent]
 
@@ -46,7 +46,7 @@ RouteCallback = Callable[[TopicRoute], None]
 #: Timeout of a refresh in the background, in seconds: of two name servers, one that hangs gets half of it.
 _REFRESH_S = 2.0
 #: Least time between two refreshes of one topic in the background, in seconds.
-_APART_S = 0.1
+_MIN_REFRESH_INTERVAL_S = 0.1
 
 
 class RouteWatch:
@@ -79,7 +79,7 @@ class RouteWatch:
         """Tell the name server which topics are watched now."""
         self._topics_changed.set()
 
-    def leave_silent(self) -> None:
+    def restart_if_unanswered(self) -> None:
         """End the stream, so that it begins anew, when its name server gave no answer to a question."""
         if self._stream is not None and self._watched != self._nameservers.preferred:
             self._stream.cancel()
@@ -136,7 +136,7 @@ class RouteWatch:
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
-            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # see `leave_silent`
+            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # see `restart_if_unanswered`
         finally:
             self._stream = None
             stream.cancel()
@@ -147,14 +147,14 @@ class RouteWatch:
     def _open(self, nameserver: str) -> _Stream:
         stream = self._nameservers.stub(nameserver).WatchRoutes(timeout=self._poll_s)
         self._stream, self._watched = stream, nameserver
-        self.leave_silent()  # it may have been found silent a moment ago
+        self.restart_if_unanswered()  # it may have been found silent a moment ago
         return stream
 
     async def _send_topics(self, stream: _Stream) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_follow` sees
             while True:
                 self._topics_changed.clear()
-                topics = self._topics()[:MOST_WATCHED]
+                topics = self._topics()[:MAX_WATCHED]
                 await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
                 await self._topics_changed.wait()
 
@@ -242,7 +242,7 @@ class Routes:
                 raise
             return known
         finally:
-            self._watch.leave_silent()
+            self._watch.restart_if_unanswered()
         return self._keep(route, asked_at=version)
 
     def learn(self, route: TopicRoute) -> None:
@@ -331,7 +331,7 @@ class Routes:
                 async with self._turn:
                     self._wanted.discard(topic)
                     await self._refresh_once(topic)
-                await asyncio.sleep(_APART_S)
+                await asyncio.sleep(_MIN_REFRESH_INTERVAL_S)
         finally:
             del self._refreshing[topic]
 
@@ -349,5 +349,5 @@ class Routes:
         """Refresh what the watch has not told for two polls; those topics that are too many for it always."""
         while True:
             await asyncio.sleep(self._poll_s)
-            for topic in self.watched()[MOST_WATCHED if self._watch.is_sound else 0 :]:
+            for topic in self.watched()[MAX_WATCHED if self._watch.is_sound else 0 :]:
                 self.refresh_soon(topic)

@@ -41,7 +41,7 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
     most_bytes: ClassVar[int]
 
     def __init__(self, connection: Connection, address: str, on_end: Callable[[Any], object] = lambda _: None) -> None:
-        self._tell_end = on_end
+        self._on_stream_end = on_end
         super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: (), self._joined)
 
     def _send(self, request_id: int, pieces: Sequence[bytes], answer: Answer[Result]) -> None:
@@ -75,7 +75,7 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
                 answer(result, None)
 
     def _conclude(self, error: MiniMQError | None) -> None:
-        self._tell_end(self)  # first: told of the end, a caller may send by another stream
+        self._on_stream_end(self)  # first: told of the end, a caller may send by another stream
         super()._conclude(error)
 
 

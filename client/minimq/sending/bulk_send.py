@@ -30,7 +30,7 @@ _PART = 512
 #: The first part is small, to learn how large the messages are.
 _FIRST_PART = 16
 #: Batches with different due times that are open at a time: each costs more memory than its messages are counted with.
-_MOST_OPEN = 1_000
+_MAX_OPEN_BATCHES = 1_000
 
 #: Indexes of some messages among all messages of a call.
 Slots = Sequence[int]
@@ -212,7 +212,7 @@ class BulkSend:
             due = latest(dues[destination]) if destination in dues else None
             slots = [start + index for index in group]
             self._add_to(destination, chosen, slots, [lengths[index] for index in group], due)
-        if len(self._open) > _MOST_OPEN:
+        if len(self._open) > _MAX_OPEN_BATCHES:
             self._send_open()
 
     def _add_to(
@@ -292,13 +292,13 @@ class BulkSend:
             if outcome is not None:
                 self._outcomes.append((slots, outcome))
                 if self._watcher is not None:
-                    return partial(self._tell_and_end, number, slots, receipt, error)
+                    return partial(self._notify_and_end, number, slots, receipt, error)
             self._ended(number)
             return None
 
         return complete
 
-    def _tell_and_end(
+    def _notify_and_end(
         self, number: int, slots: list[Slots], receipt: BatchReceipt | None, error: MiniMQError | None
     ) -> None:
         try:

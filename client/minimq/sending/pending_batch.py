@@ -86,7 +86,7 @@ class Outcome(Protocol):
         """Process the receipt, or the error. Called once. Returns the remaining calls."""
 
 
-def beside_content(message: Message) -> int:
+def message_overhead(message: Message) -> int:
     """Return the approximate memory of a message and its future besides body, keys and properties, in bytes."""
     size = PENDING_BYTES
     if message.keys:

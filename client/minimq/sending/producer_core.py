@@ -26,7 +26,7 @@ from minimq.sending.pending_batch import (
     PendingMessage,
     Records,
     RecordsBatch,
-    beside_content,
+    message_overhead,
     messages_were,
 )
 from minimq.sending.producer_options import ProducerOptions
@@ -55,7 +55,7 @@ log = client_logger(__name__)
 
 #: What Ctrl-C has interrupted, and the end of a `with` block that it has left, wait so long for receipts, in seconds:
 #: somebody sits there.
-_INTERRUPTED_S = 2.0
+_INTERRUPTED_FLUSH_S = 2.0
 
 
 class ProducerCore:
@@ -176,7 +176,7 @@ class ProducerCore:
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
-        memory = size + (beside_content(message) if message.keys or message.properties else PENDING_BYTES)
+        memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
         return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
@@ -194,7 +194,7 @@ class ProducerCore:
         loop = self._client.user_loop()
         while not self.hand_in(item, wait=not self._options.block_when_full):  # which then raises `BufferFull`
             has_room = asyncio.Event()
-            self._buffer.call_at_room(item.memory, partial(loop.call, has_room.set))
+            self._buffer.call_when_room(item.memory, partial(loop.call, has_room.set))
             try:
                 await has_room.wait()
             except BaseException as error:
@@ -233,7 +233,7 @@ class ProducerCore:
                 bulk.wait()
                 raise
             except BaseException:  # Ctrl-C
-                bulk.wait(_INTERRUPTED_S)
+                bulk.wait(_INTERRUPTED_FLUSH_S)
                 raise
             bulk.wait()
             return bulk.receipts()
@@ -330,7 +330,7 @@ class ProducerCore:
     def close_timeout_s(self, *, interrupted: bool) -> float:
         """Return how long the end of a `with` block waits for receipts; `interrupted` says that Ctrl-C has left it."""
         whole = self._options.close_timeout_s
-        return min(whole, _INTERRUPTED_S) if interrupted else whole
+        return min(whole, _INTERRUPTED_FLUSH_S) if interrupted else whole
 
     def close(self, timeout_s: float | None) -> None:
         """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent.

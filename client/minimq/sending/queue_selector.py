@@ -15,7 +15,7 @@ from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
 
 
-class _Writable:
+class _WritableRoute:
     """The writable part of a route, which is looked through once, and whose turn it is."""
 
     __slots__ = ("addresses", "brokers", "near", "next", "preferred", "route", "targets", "targets_by_queue")
@@ -54,7 +54,7 @@ class QueueSelector:
         self._under_way: dict[str, int] = {}  # requests by broker name
         self._full = 0  # brokers whose window is full
         self._brokers: set[str] = set()  # those of all routes that were looked at
-        self._writable: dict[str, _Writable] = {}
+        self._writable: dict[str, _WritableRoute] = {}
 
     # ---- choosing -------------------------------------------------------------------------------
 
@@ -105,7 +105,7 @@ class QueueSelector:
             name != broker and self._is_well(writable, name, now) for name in writable.brokers
         )
 
-    def _in_turn(self, writable: _Writable, avoid: str | None, now: float) -> Target | None:
+    def _in_turn(self, writable: _WritableRoute, avoid: str | None, now: float) -> Target | None:
         targets = writable.targets
         if not targets:
             raise _why_nowhere(writable.route)
@@ -121,28 +121,28 @@ class QueueSelector:
                 return target
         return None
 
-    def _choose(self, writable: _Writable, avoid: str | None, now: float) -> tuple[str, ...]:
+    def _choose(self, writable: _WritableRoute, avoid: str | None, now: float) -> tuple[str, ...]:
         self._troubles.forget_old(now)
         # Near ones that are all in trouble are not worth staying with while there are others.
-        near_ones_do = any(name != avoid and self._is_well(writable, name, now) for name in writable.near)
+        is_near_usable = any(name != avoid and self._is_well(writable, name, now) for name in writable.near)
         return choose_brokers(
-            writable.near if near_ones_do else writable.brokers,
+            writable.near if is_near_usable else writable.brokers,
             lambda name: not self._is_well(writable, name, now),
             lambda name: self._avoids_faults and self._troubles.is_silent(writable.addresses[name]),
             avoid,
         )
 
-    def _is_well(self, writable: _Writable, name: str, now: float) -> bool:
+    def _is_well(self, writable: _WritableRoute, name: str, now: float) -> bool:
         return not self._avoids_faults or self._troubles.trouble(writable.addresses[name], now) is None
 
-    def _writable_of(self, topic: str) -> _Writable | None:
+    def _writable_of(self, topic: str) -> _WritableRoute | None:
         route = self._known(topic)
         if route is None:
             return None
         known = self._writable.get(topic)
         if known is None or known.route is not route:
             after = known.next if known is not None else None
-            known = self._writable[topic] = _Writable(route, self._machine_rooms, self._chance.randrange, after)
+            known = self._writable[topic] = _WritableRoute(route, self._machine_rooms, self._chance.randrange, after)
             self._brokers.update(known.brokers)
         return known
 

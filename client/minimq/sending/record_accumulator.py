@@ -23,7 +23,7 @@ from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNot
 from minimq_common.model import MessageQueue
 
 #: How often a topic that vanished is looked for, a tenth of a second apart.
-_LOOKUPS = 5
+_MAX_ROUTE_LOOKUPS = 5
 
 
 class _Key(NamedTuple):
@@ -86,7 +86,7 @@ class DestinationQueues:
         destination.batches.append(batch)
         self._update(destination)
 
-    def pass_by(self, batch: PendingBatch) -> None:
+    def record_sent(self, batch: PendingBatch) -> None:
         """Record that a batch for a chosen queue is sent without having waited."""
         self._to(_own_key(batch)).under_way = batch
 
@@ -279,7 +279,7 @@ class RecordAccumulator:
             if target is not None:
                 batch = PendingBatch(topic, queue, deque((item,)), group, due_bucket)
                 if queue is not None:
-                    self._waiting.pass_by(batch)
+                    self._waiting.record_sent(batch)
                 self._leave(batch, target, now)
                 return
         self._waiting.add_message(item)
@@ -321,7 +321,7 @@ class RecordAccumulator:
             batch.deadline = now + self._options.send_timeout_s
         # A broker said that the topic is gone, and name servers had the time to say where else it is.
         batch.lookups += not self._selector.is_known(batch.topic)
-        if batch.lookups > _LOOKUPS:
+        if batch.lookups > _MAX_ROUTE_LOOKUPS:
             self._give_up(batch, reason, now, hopeless=True)
         else:
             self._try_later(batch, reason, now, tried=False)

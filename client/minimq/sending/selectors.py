@@ -19,7 +19,7 @@ from minimq_common.model import Message, MessageQueue
 #: 31 to the power of 0, 1, 2, ... in 32 bits.
 _POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
 #: Longer keys are rare, and caching them would use memory.
-_LONGEST_REMEMBERED = 64
+_MAX_CACHED_LENGTH = 64
 _NATIVE_UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 
 #: Chooses the queue of a message.
@@ -28,7 +28,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 def java_hash(text: str) -> int:
     """Return what `String.hashCode` returns in Java: 32 bits with a sign, over the UTF-16 code units. Thread-safe."""
-    return _remembered_hash(text) if len(text) <= _LONGEST_REMEMBERED else _hash(text)
+    return _cached_hash(text) if len(text) <= _MAX_CACHED_LENGTH else _hash(text)
 
 
 def consistent_hash(key: str, buckets: int) -> int:
@@ -54,7 +54,7 @@ def _hash(text: str) -> int:
 
 
 @functools.lru_cache(maxsize=16_384)
-def _remembered_hash(text: str) -> int:
+def _cached_hash(text: str) -> int:
     return _hash(text)
 
 
@@ -102,7 +102,7 @@ def by_consistent_hash(key: str | None = None) -> Selector:
     Returns:
         A selector. Thread-safe.
     """
-    across = _Across()
+    across = _AcrossBrokers()
     if key is None:
         return lambda queues, message: across.of(queues)[consistent_hash(_first_key(message), len(queues))]
     check_text("key", key)
@@ -111,7 +111,7 @@ def by_consistent_hash(key: str | None = None) -> Selector:
 
 def by_message_group() -> Selector:
     """Return a selector that sends all messages of one message group to one queue, as `by_consistent_hash` does."""
-    across = _Across()
+    across = _AcrossBrokers()
 
     def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
         assert message.message_group is not None
@@ -131,7 +131,7 @@ def _first_key(message: Message) -> str:
     return message.keys[0]
 
 
-class _Across:
+class _AcrossBrokers:
     """Queues sorted by number before broker; a tuple is sorted once as long as it is the same one. Thread-safe."""
 
     def __init__(self) -> None:

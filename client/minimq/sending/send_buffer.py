@@ -148,7 +148,7 @@ class SendBuffer:
         if self._calls:
             self._wake()
 
-    def call_at_room(self, size: int, call: Callable[[], object]) -> None:
+    def call_when_room(self, size: int, call: Callable[[], object]) -> None:
         """Have a function called once, when `size` bytes may have room: by any thread, perhaps at once.
 
         It must be quick, and must not raise.

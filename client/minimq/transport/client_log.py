@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 #: Loggers of others that are used on the event loops of clients. "grpc" stands for its modules as well.
-_OF_OTHERS = ("asyncio", "concurrent.futures", "grpc", "minimq_common", "py.warnings")
+_OTHER_LOGGERS = ("asyncio", "concurrent.futures", "grpc", "minimq_common", "py.warnings")
 #: More records do not wait: those that come then are counted.
 _MOST_WAITING = 1_000
 #: The end of the process waits for handlers so long, in seconds.
@@ -36,8 +36,8 @@ def client_logger(name: str) -> logging.Logger:
 @contextmanager
 def handed_over() -> Iterator[None]:
     """Hand over what loggers of others log on this thread, too."""
-    for name in (*_OF_OTHERS, *logging.Logger.manager.loggerDict):
-        if name in _OF_OTHERS or name.startswith(("grpc.", "minimq_common.")):
+    for name in (*_OTHER_LOGGERS, *logging.Logger.manager.loggerDict):
+        if name in _OTHER_LOGGERS or name.startswith(("grpc.", "minimq_common.")):
             logging.getLogger(name).addFilter(_handover_of_others)
     thread = threading.get_ident()
     _threads.add(thread)

@@ -19,7 +19,7 @@ from minimq.transport.client_log import client_logger
 log = client_logger(__name__)
 
 #: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.
-_left_alone: list[Callable[[], None]] = []
+_never_released: list[Callable[[], None]] = []
 #: Clients that have something on its way, and that nobody has closed: name, place, flush and process.
 _unclosed: dict[int, tuple[str, str, Callable[[float], object], int]] = {}
 _numbers = itertools.count()
@@ -63,7 +63,7 @@ class WhenDropped:
         kind = type(client)
         package = "minimq.aio" if kind.__module__.startswith("minimq.aio") else "minimq"
         name = f"{package}.{kind.__name__}"
-        self._number, place, process = next(_numbers), _place_of_user(), os.getpid()
+        self._number, place, process = next(_numbers), _caller_location(), os.getpid()
         self._finalizer = weakref.finalize(client, _drop, self._number, name, place, release, process)
         self._finalizer.atexit = False
         if flush is not None:
@@ -75,7 +75,7 @@ class WhenDropped:
         _unclosed.pop(self._number, None)
 
 
-def _place_of_user() -> str:
+def _caller_location() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "minimq":
         frame = frame.f_back
@@ -85,7 +85,7 @@ def _place_of_user() -> str:
 def _drop(number: int, name: str, place: str, release: Callable[[], None], process: int) -> None:
     _unclosed.pop(number, None)
     if os.getpid() != process:
-        _left_alone.append(release)
+        _never_released.append(release)
         return
     try:
         _thread.start_new_thread(_begin, (name, release))  # which takes no lock of `threading`

@@ -33,10 +33,10 @@ _told = False
 #: A thread that runs as long as gRPC is in use, as Linux names it.
 _GRPC_THREAD = "grpc_global_tim"
 #: Time after the end of the last connection in which that thread ends, in seconds.
-_GRPC_ENDS_S = 1.0
-_closed_at = -_GRPC_ENDS_S
+_GRPC_THREAD_LINGER_S = 1.0
+_closed_at = -_GRPC_THREAD_LINGER_S
 #: Modules that the client waits with. If they are patched, a wait of the client stops the whole process.
-_WAITED_WITH = ("_thread", "queue", "select", "selectors", "socket", "thread", "threading")
+_BLOCKING_MODULES = ("_thread", "queue", "select", "selectors", "socket", "thread", "threading")
 
 
 def _before_fork() -> None:
@@ -48,7 +48,7 @@ def _others_use_grpc() -> bool:
     if "grpc" not in sys.modules or os.environ.get("GRPC_ENABLE_FORK_SUPPORT") != "0":
         return False
     while _has_grpc_thread():
-        if time.monotonic() > _closed_at + _GRPC_ENDS_S:
+        if time.monotonic() > _closed_at + _GRPC_THREAD_LINGER_S:
             return True
         time.sleep(0.001)
     return False
@@ -64,7 +64,7 @@ def _has_grpc_thread() -> bool:
     return False
 
 
-def _warn_parent() -> None:
+def _after_fork_in_parent() -> None:
     global _told  # noqa: PLW0603 - there is one process
     if _breaks_children and not _open and not _told:
         _told = True
@@ -75,7 +75,7 @@ def _warn_parent() -> None:
         )
 
 
-def _forked() -> None:
+def _after_fork_in_child() -> None:
     global _pid, _main_thread, _breaking_parent  # noqa: PLW0603 - there is one process
     if _breaks_children or _open:  # forks of C code call this hook alone
         _breaking_parent = _pid
@@ -86,7 +86,7 @@ def _forked() -> None:
         home.is_forked = True
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_warn_parent, after_in_child=_forked)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
 
 
 def connection_opened(connection: object) -> None:
@@ -188,10 +188,10 @@ def _monkey_patch() -> str | None:
     is_patched: Callable[[str], bool]
     if (gevent := sys.modules.get("gevent.monkey")) is not None:
         is_patched = gevent.is_module_patched
-        if any(map(is_patched, _WAITED_WITH)):
+        if any(map(is_patched, _BLOCKING_MODULES)):
             return "gevent.monkey"
     if (eventlet := sys.modules.get("eventlet.patcher")) is not None:
         is_patched = eventlet.is_monkey_patched
-        if any(map(is_patched, _WAITED_WITH)):
+        if any(map(is_patched, _BLOCKING_MODULES)):
             return "eventlet.monkey_patch"
     return None
