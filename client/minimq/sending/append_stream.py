@@ -1,4 +1,4 @@
-"""The streams that bring batches to brokers, and match results to requests by id. On the event loop of a connection."""
+"""Streams that send batches to brokers and match results to requests by id. On the event loop of a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minimq_proto.v1 import broker_pb2
 
 Response = TypeVar("Response")
 Result = TypeVar("Result")
-#: Told the result, or the error.
+#: Called with the result, or with the error.
 Answer = Callable[[Result | None, MiniMQError | None], object]
 
 _BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
@@ -26,7 +26,7 @@ _JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
 _APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
 _ATOMIC_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
 _ATOMIC_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
-#: Requests travel together up to so many, and so many bytes: a write costs as much as ten small ones.
+#: Requests and bytes that are merged into one write: a gRPC write costs as much as ten small requests.
 _MOST = 64
 _MOST_BYTES = 32 << 10
 _MOST_ATOMIC_BYTES = 256 << 10
@@ -35,7 +35,7 @@ _CLOSED = "the producer was closed before the broker had acknowledged it: it may
 
 
 class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic[Response, Result]):
-    """Sends encoded requests to one broker, each as its pieces; those that wait travel together."""
+    """Sends encoded requests, each a tuple of pieces, to one broker; merges those that wait for the same write."""
 
     method: ClassVar[str]
     most_bytes: ClassVar[int]
@@ -75,12 +75,12 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
                 answer(result, None)
 
     def _conclude(self, error: MiniMQError | None) -> None:
-        self._on_stream_end(self)  # first: told of the end, a caller may send by another stream
+        self._on_stream_end(self)  # first: a receiver may send again, and must get a new stream
         super()._conclude(error)
 
 
 class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResult]):
-    """Sends batches to one broker."""
+    """Sends batches to one broker by `Append`."""
 
     method, most_bytes = "Append", _MOST_BYTES
 
@@ -94,11 +94,11 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         key_queues: int = 0,
         traceparent: str = "",
     ) -> None:
-        """Send a batch, to be staged if it belongs to a transaction; `answer` is called once, unless this raises.
+        """Send a batch; `answer` is called once, unless this raises.
 
-        One with a due time is delivered then. A delay is sent as what is left of it, so that clocks need not agree.
-        `key_queues` are all queues of a compacted topic, among which that of the keys was chosen; 0 for other topics.
-        `traceparent` is the context of a trace that is recorded, if the batch belongs to one.
+        With a transaction, the broker stages the batch. A delay is sent as the time left, so clocks need not agree.
+        `key_queues` is the number of queues of a compacted topic from which the queue was chosen; 0 for other topics.
+        `traceparent` is the context of a recorded trace; empty if there is none.
         """
         request_id = next(self._ids)
         made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
@@ -123,7 +123,7 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
 
 
 class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
-    """Sends atomic appends and the ends of transactions with half messages to one broker."""
+    """Sends atomic appends, and the ends of transactions with half messages, to one broker."""
 
     method, most_bytes = "AppendAtomic", _MOST_ATOMIC_BYTES
 
@@ -133,7 +133,7 @@ class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.Atomi
         batches: Sequence[tuple[MessageQueue, bytes]],
         answer: Answer[broker_pb2.AtomicAppendResult],
     ) -> None:
-        """Send an append with batches, which are stored as a whole; `answer` is called once, unless this raises."""
+        """Send batches that are stored all or none; `answer` is called once, unless this raises."""
         made.request_id = next(self._ids)
         pieces = [made.SerializeToString()]
         for queue, data in batches:
@@ -147,7 +147,7 @@ S = TypeVar("S", bound=BatchStream[Any, Any])
 
 
 class StreamsByAddress(dict[str, S], Generic[S]):
-    """Streams by the address of their broker, opened when they are first needed, until they end."""
+    """Streams by broker address; opens a missing one, and removes those that end."""
 
     def __init__(self, connection: Connection, kind: type[S]) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class StreamsByAddress(dict[str, S], Generic[S]):
             del self[stream.address]
 
     def close(self) -> None:
-        """End all streams, and open none any more."""
+        """Close all streams; further ones are refused with `Closed`."""
         self._closed = True
         for stream in [*self.values()]:
             stream.fail(Closed(_CLOSED))

@@ -1,4 +1,4 @@
-"""The part that all faces of a producer share: `minimq.Producer`, `minimq.aio.Producer` and `RecordsSender`."""
+"""The implementation that `minimq.Producer`, `minimq.aio.Producer` and `RecordsSender` share."""
 
 from __future__ import annotations
 
@@ -53,13 +53,12 @@ from minimq_common.properties import REPLY_TO
 
 log = client_logger(__name__)
 
-#: What Ctrl-C has interrupted, and the end of a `with` block that it has left, wait so long for receipts, in seconds:
-#: somebody sits there.
+#: Seconds to wait for receipts after Ctrl-C: a user sits at the terminal.
 _INTERRUPTED_FLUSH_S = 2.0
 
 
 class ProducerCore:
-    """Checks messages, finds their routes, hands them to the `Sender`, and ends all that serves them. Thread-safe."""
+    """Validates messages, finds their routes, passes them to the `Sender`; owns its parts. Thread-safe."""
 
     def __init__(
         self,
@@ -85,18 +84,18 @@ class ProducerCore:
         self.callback_faults = OutageLog(log)
         self.intake = MessageIntake(options.max_body_bytes, self._interceptors)
         self.transactor = Transactor(self._client, options, self._finder, self._chosen.choose)
-        #: Held while the producer closes, so that nobody thinks it is closed before it is.
+        #: Held during `close`: a concurrent `close` returns only once the producer is closed.
         self._closing = threading.RLock()
         self._closed = False
 
     @property
     def is_forked(self) -> bool:
-        """True if the caller runs in a fork of the process that made this."""
+        """True in a fork of the process that created this."""
         return self._process.is_forked
 
     @property
     def client(self) -> ClusterClient:
-        """The client of the cluster, which ends with this."""
+        """The client of the cluster; `close` closes it."""
         return self._client
 
     def check_process(self) -> None:
@@ -106,7 +105,7 @@ class ProducerCore:
     # ---- one by one -----------------------------------------------------------------------------
 
     def knows(self, topic: str) -> bool:
-        """Tell whether `prepare` can do without asking a name server."""
+        """Return whether `prepare` needs no name server for this topic."""
         return self._finder.known(topic) is not None
 
     def send(
@@ -117,7 +116,7 @@ class ProducerCore:
         outcome: Outcome | None,
         reply_to: str | None = None,
     ) -> None:
-        """Send a message: `prepare` it, and hand it in."""
+        """Do `prepare` and `hand_in`."""
         if self._interceptors:
             self.hand_in(self.prepare(message, queue, selector, outcome, reply_to))
             return
@@ -133,7 +132,7 @@ class ProducerCore:
         outcome: Outcome | None,
         reply_to: str | None = None,
     ) -> PendingMessage:
-        """Return the message as it will be sent. Asks a name server, and so waits, when its topic is not known."""
+        """Validate a message. Blocks to query a name server if the topic is not known."""
         if self._process.is_forked:
             self._process.check_fork()
         if not self._interceptors:
@@ -171,7 +170,7 @@ class ProducerCore:
             check_body(message, route)
         if selector is not None or queue is not None or message.message_group is not None or key_queues:
             queue = self.destination(message, queue, selector)
-        if reply_to is not None:  # which need not be checked: that takes longer than all else
+        if reply_to is not None:  # added after the checks: to check it takes longer than all else here
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
@@ -180,7 +179,7 @@ class ProducerCore:
         return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a message, after waiting for room in the buffer; without `wait`, return False when there is none."""
+        """Send a prepared message. If the buffer is full, block, or return False if `wait` is False."""
         try:
             return self._sender.send_message(item, wait=wait)
         except BaseException as error:
@@ -190,9 +189,9 @@ class ProducerCore:
     # ---- for asyncio ----------------------------------------------------------------------------
 
     async def hand_in_later(self, item: PendingMessage) -> None:
-        """Do as `hand_in`, and suspend a task instead of blocking. If that is cancelled, the message is not sent."""
+        """Like `hand_in`, but awaits room in the buffer. If it is cancelled, the message is not sent."""
         loop = self._client.user_loop()
-        while not self.hand_in(item, wait=not self._options.block_when_full):  # which then raises `BufferFull`
+        while not self.hand_in(item, wait=not self._options.block_when_full):  # with `wait`, raises `BufferFull`
             has_room = asyncio.Event()
             self._buffer.call_when_room(item.memory, partial(loop.call, has_room.set))
             try:
@@ -202,7 +201,7 @@ class ProducerCore:
                 raise
 
     async def find(self, message: Message) -> None:
-        """Do as `prepare` for a route that is not known, and suspend a task instead of blocking. Raises as that."""
+        """Fetch the route that `prepare` needs. Raises as `prepare`."""
         make = message.message_group is None
         await self._client.result(lambda: self._finder.find(message.topic, make=make), cancels=True)
 
@@ -215,7 +214,7 @@ class ProducerCore:
         selector: Selector | None,
         cancelled: threading.Event | None = None,
     ) -> list[SendReceipt]:
-        """Send messages in large batches and wait for all; see `Producer.send_many`."""
+        """See `Producer.send_many`."""
 
         def choose(message: Message) -> MessageQueue | None:
             return self.destination(message, queue, selector)
@@ -241,13 +240,13 @@ class ProducerCore:
     # ---- transactions ---------------------------------------------------------------------------
 
     def transaction(self, consumer: TransactionalConsumer[M] | None, *, awaits: bool) -> OpenTransaction[M]:
-        """Return a new transaction; see `Producer.transaction`. `awaits` tells whether it is that of asyncio."""
+        """Return a new transaction; see `Producer.transaction`. `awaits`: its consumer is one of `minimq.aio`."""
         self._client.check_open()
         source = None if consumer is None else checked_input(consumer, awaits=awaits)
         return OpenTransaction(self.transactor, self.intake, source)
 
     def append_atomically(self, messages: Sequence[TransactionMessage], source: Consumed) -> None:
-        """Have messages stored as a whole, with what a source has consumed; raises as the end of a transaction."""
+        """Commit messages, and what `source` has consumed, in one transaction. Raises as `Producer.transaction`."""
         self._process.check()
         run_steps(lambda: self.transactor.commit(messages, source))
 
@@ -259,7 +258,7 @@ class ProducerCore:
         """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
         check_chosen(topic, queue)
-        route = self._find(topic)  # also for a given queue: the accumulator needs the route
+        route = self._find(topic)  # even if `queue` is given: the accumulator needs the route
         if queue is None and route.key_queues:
             raise InvalidArgument(
                 f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
@@ -269,18 +268,18 @@ class ProducerCore:
         try:
             self._buffer.reserve(batch.share, topic, len(records), records.size)
             self._sender.send_batch(batch, records)
-        except BaseException:  # the records make no batch, or Ctrl-C
+        except BaseException:  # the records cannot be encoded, or Ctrl-C
             self._sender.take_back(batch)
             raise
         return future
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues of a topic among which selectors choose."""
+        """Return the queues of a topic from which selectors choose."""
         self._process.check()
         return self._chosen.of(self._find(topic))
 
     def key_queue(self, topic: str) -> Callable[[str], MessageQueue] | None:
-        """Return what tells the queue of a key in a compacted topic; None for any other topic."""
+        """Return the function from key to queue of a compacted topic; None for other topics."""
         self._process.check()
         route = self._find(topic)
         if not route.key_queues:
@@ -293,29 +292,29 @@ class ProducerCore:
     def destination(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None = None
     ) -> MessageQueue | None:
-        """Return the queue of a message, None for any; finds its topic. Raises `InvalidArgument`."""
+        """Return the queue that a message must go to; None for any. Blocks to find the topic if it is not known."""
         route = self._find(message.topic, make=message.message_group is None)
         return self._chosen.choose(route, message, queue, selector)
 
     # ---- taking back ----------------------------------------------------------------------------
 
     def recall(self, handle: str | None) -> RecallResult:
-        """Recall a delayed message; see `Producer.recall`."""
+        """See `Producer.recall`."""
         return self._client.wait(lambda: recall(self._client, handle, self._options.send_timeout_s))
 
     async def recall_async(self, handle: str | None) -> RecallResult:
-        """Do as `recall`, and suspend a task instead of blocking."""
+        """Like `recall`, for asyncio."""
         return await self._client.result(lambda: recall(self._client, handle, self._options.send_timeout_s))
 
     # ---- all of them ----------------------------------------------------------------------------
 
     def statistics(self) -> ProducerStatistics:
-        """Return what was done so far."""
+        """Return the counters so far."""
         self._process.check()
         return replace(self._sender.statistics(), transactions=self.transactor.totals)
 
     def flush(self, timeout_s: float | None) -> None:
-        """Wait for the outcome of all that was handed in before. Raises `SendFailed` when it is not there in time."""
+        """Wait until all messages sent so far are acknowledged or failed. Raises `SendFailed` after the timeout."""
         self._process.check()
         self._check_may_wait("flush")
         if timeout_s is not None:
@@ -328,14 +327,14 @@ class ProducerCore:
             raise SendFailed(f"replies are still on their way after {timeout_s} s")
 
     def close_timeout_s(self, *, interrupted: bool) -> float:
-        """Return how long the end of a `with` block waits for receipts; `interrupted` says that Ctrl-C has left it."""
+        """Return how long the end of a `with` block waits for receipts; shorter if Ctrl-C interrupted the block."""
         whole = self._options.close_timeout_s
         return min(whole, _INTERRUPTED_FLUSH_S) if interrupted else whole
 
     def close(self, timeout_s: float | None) -> None:
-        """Take nothing in any more, flush and end; raises `SendFailed`, which names what has no receipt. Idempotent.
+        """Reject new messages, flush and close. Raises `SendFailed` if messages have no receipt. Idempotent.
 
-        In a fork, whose threads and connections they are not, nothing is done.
+        Does nothing in a fork: threads and connections belong to the parent process.
         """
         check_no_signal()
         if self._process.is_forked:
@@ -354,7 +353,7 @@ class ProducerCore:
             self._sender.close()
             self.transactor.close()
             self._client.close()
-            self._closed = True  # only now: a call that was interrupted can be made again
+            self._closed = True  # last: after Ctrl-C, `close` can be called again
         if left:
             topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
             raise SendFailed(
@@ -367,7 +366,7 @@ class ProducerCore:
             raise InvalidArgument(f"{method} waits for callbacks and interceptors: call it from another thread")
 
     def release(self) -> None:
-        """End when all that was handed in has its outcome, for which somebody may wait: nobody has the producer."""
+        """Close a producer that the user dropped, once all messages have an outcome: futures may still wait for one."""
         self._buffer.close()
-        self._buffer.wait(None)  # each is tried for `send_timeout_s` at most
+        self._buffer.wait(None)  # ends: each message fails after `send_timeout_s` at the latest
         self.close(0.0)

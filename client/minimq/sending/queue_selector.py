@@ -1,4 +1,4 @@
-"""Selection of the queue for the next batch: a queue that takes messages, at a broker that is well and has room."""
+"""Selection of the queue for the next batch: a writable one, at a healthy broker whose window has room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from minimq_common.names import machine_room_of
 
 
 class _WritableRoute:
-    """The writable part of a route, which is looked through once, and whose turn it is."""
+    """The writable part of a route, computed once, with the position of the round robin."""
 
     __slots__ = ("addresses", "brokers", "near", "next", "preferred", "route", "targets", "targets_by_queue")
 
@@ -35,7 +35,7 @@ class _WritableRoute:
 
 
 class QueueSelector:
-    """Selects queues, counts what is under way, and keeps away from brokers that fail or are slow."""
+    """Selects queues in turn, counts requests in flight, and avoids brokers that fail or are slow."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class QueueSelector:
         chance: random.Random,
         troubles: BrokerTroubles,
     ) -> None:
-        #: Returns the route of a topic, if it is known.
+        #: Returns the known route of a topic, without I/O.
         self._known = known
         self._chance = chance
         self._troubles = troubles
@@ -52,14 +52,17 @@ class QueueSelector:
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
         self._under_way: dict[str, int] = {}  # requests by broker name
-        self._full = 0  # brokers whose window is full
-        self._brokers: set[str] = set()  # those of all routes that were looked at
+        self._full = 0  # number of brokers whose window is full
+        self._brokers: set[str] = set()  # of all routes used so far
         self._writable: dict[str, _WritableRoute] = {}
 
     # ---- choosing -------------------------------------------------------------------------------
 
     def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
-        """Select where a batch goes, and take a place in the window there; `release` gives it back."""
+        """Select a target and reserve a place in the window of its broker; None if windows are full.
+
+        `release` frees the place. Raises the reason if the topic, or the given queue, is not writable.
+        """
         route = self._known(topic)
         writable = self._writable.get(topic)
         if writable is None or writable.route is not route:
@@ -84,22 +87,22 @@ class QueueSelector:
         return target
 
     def is_known(self, topic: str) -> bool:
-        """Tell whether the route of a topic is known."""
+        """Return whether the route of a topic is known."""
         return self._known(topic) is not None
 
     def has_room(self, broker: str | None) -> bool:
-        """Tell whether the window to a broker has room; for None, whether that to any may have."""
+        """Return whether the window of a broker has room; for None, whether any may have."""
         if broker is None:
             return not self._brokers or self._full < len(self._brokers)
         return self._under_way.get(broker, 0) < self._window
 
     def capacity(self, topic: str) -> int:
-        """Return how many batches of a topic may be under way at once, each for another queue; at least 1."""
+        """Return how many batches of a topic may be in flight at once, each to another queue; at least 1."""
         writable = self._writable_of(topic)
         return max(1, min(len(writable.targets), self._window * len(writable.brokers))) if writable is not None else 1
 
     def has_other(self, topic: str, broker: str | None, now: float) -> bool:
-        """Tell whether a broker other than this one, and well, takes messages for a topic."""
+        """Return whether a healthy broker other than this one takes messages of a topic."""
         writable = self._writable_of(topic)
         return writable is not None and any(
             name != broker and self._is_well(writable, name, now) for name in writable.brokers
@@ -123,7 +126,7 @@ class QueueSelector:
 
     def _choose(self, writable: _WritableRoute, avoid: str | None, now: float) -> tuple[str, ...]:
         self._troubles.forget_old(now)
-        # Near ones that are all in trouble are not worth staying with while there are others.
+        # Use distant brokers if all near ones are in trouble.
         is_near_usable = any(name != avoid and self._is_well(writable, name, now) for name in writable.near)
         return choose_brokers(
             writable.near if is_near_usable else writable.brokers,
@@ -149,7 +152,7 @@ class QueueSelector:
     # ---- outcomes -------------------------------------------------------------------------------
 
     def release(self, target: Target, latency_s: float = 0.0, now: float = 0.0) -> None:
-        """Give back a place in the window: the batch is stored, after that time, or the try has failed."""
+        """Free a place in the window. `latency_s` is that of an acknowledged batch; 0 if the try failed."""
         broker = target.queue.broker_name
         under_way = self._under_way[broker]
         self._full -= under_way == self._window
@@ -158,11 +161,11 @@ class QueueSelector:
             self._troubles.measured(target.address, latency_s, now)
 
     def failed(self, target: Target, error: MiniMQError, took_s: float, now: float) -> None:
-        """Note that a try at a broker failed."""
+        """Record that a try at a broker failed."""
         self._troubles.failed(target.address, error, took_s, now)
 
     def avoided(self, now: float) -> Sequence[Exclusion]:
-        """Return the brokers that are left out now, sorted by name. On any thread."""
+        """Return the brokers that are avoided now, sorted by name. Thread-safe."""
         found = {}
         for writable in [*self._writable.values()] if self._avoids_faults else ():
             for name, address in writable.addresses.items():
@@ -174,7 +177,7 @@ class QueueSelector:
 
 def _why_nowhere(route: TopicRoute) -> MiniMQError:
     headless = sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None)
-    if headless:  # whose slaves take nothing until one of them is elected
+    if headless:  # their slaves accept no messages until one is elected
         names = ", ".join(headless)
         return Unavailable(f"no master of {names} is registered now, and nothing else carries topic {route.topic!r}")
     closed = sorted(data.broker_name for data in route.queues if not data.permission & Permission.WRITE)

@@ -1,7 +1,7 @@
-"""The decisions of sending: what waits, what is in flight, what is sent next, and what follows a failure.
+"""The decisions of sending: which batches wait, which are in flight, what is sent next, and what follows a failure.
 
-Events go in as calls of methods: a message was added, a try was acknowledged or failed, time has passed. An `Outlet`
-does what follows. Times are seconds on one clock, given by the caller.
+Events are method calls: a message was added, a try was acknowledged or failed, time has passed. An `Outlet` carries
+out the decisions. Times are seconds on one clock, passed in by the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minimq.sending.statistics import ProducerStatistics, SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 
-#: How often a topic that vanished is looked for, a tenth of a second apart.
+#: Route look-ups, 0.1 s apart, before batches of a topic without a route fail.
 _MAX_ROUTE_LOOKUPS = 5
 
 
@@ -43,30 +43,30 @@ class _Destination:
 
     def __init__(self, key: _Key) -> None:
         self.key = key
-        #: The required broker of everything in it; None for any.
+        #: The broker to which all its batches must go; None for any.
         self.broker = key.queue.broker_name if key.queue is not None else None
-        #: Messages join the last batch while it is open; after a closed one, a new one begins.
+        #: Messages join the last batch while that is open; a closed batch has its number.
         self.batches: deque[PendingBatch] = deque()
-        #: The batch for a chosen queue that is in flight.
+        #: The batch in flight, if the queue is fixed: then one at a time keeps the order.
         self.under_way: PendingBatch | None = None
 
 
 class DestinationQueues:
-    """All waiting batches of one producer. Not thread-safe: it belongs to a `RecordAccumulator`."""
+    """The waiting batches of one producer, by destination. Not thread-safe: owned by a `RecordAccumulator`."""
 
     def __init__(self, selector: QueueSelector, options: ProducerOptions) -> None:
         self._selector = selector
         self._options = options
         self.destinations: dict[_Key, _Destination] = {}
-        #: Destinations with something to send, by required broker (None: any). They take turns, so that a flood for one
-        #: destination does not delay the others.
+        #: Destinations with a batch to send, by required broker (None: any). They take turns, so that many messages for
+        #: one destination do not delay the others.
         self.ready: dict[str | None, dict[_Key, _Destination]] = {}
         self._retries: list[tuple[float, int, PendingBatch]] = []
 
     # ---- joining --------------------------------------------------------------------------------
 
     def add_message(self, item: PendingMessage) -> None:
-        """Queue a message behind everything for the same destination; it joins the last batch if that is open."""
+        """Append a message to the open batch of its destination, or begin one."""
         message = item.message
         due_bucket = None if item.due is None else item.due.bucket
         key = (message.topic, item.queue, None, message.message_group, due_bucket)  # equal to a `_Key`
@@ -81,17 +81,17 @@ class DestinationQueues:
         self._update(destination)
 
     def add_batch(self, batch: PendingBatch) -> None:
-        """Queue a new batch behind everything for the same destination."""
+        """Queue a new batch behind all others of its destination."""
         destination = self._to(_own_key(batch))
         destination.batches.append(batch)
         self._update(destination)
 
     def record_sent(self, batch: PendingBatch) -> None:
-        """Record that a batch for a chosen queue is sent without having waited."""
+        """Record that a batch for a fixed queue was sent at once, without having been queued."""
         self._to(_own_key(batch)).under_way = batch
 
     def try_again(self, batch: PendingBatch, at: float | None) -> None:
-        """Queue a sent batch for a retry: at a time, or as soon as there is a target."""
+        """Queue a batch for a retry at time `at`; None means as soon as there is a target."""
         if at is not None:
             assert batch.number is not None
             heapq.heappush(self._retries, (at, batch.number.sequence, batch))
@@ -106,7 +106,7 @@ class DestinationQueues:
         self._update(destination)
 
     def bring_back(self, now: float) -> None:
-        """Requeue the batches whose retry is due."""
+        """Queue the batches whose retry is due."""
         while self._retries and self._retries[0][0] <= now:
             self.try_again(heapq.heappop(self._retries)[2], None)
 
@@ -114,16 +114,16 @@ class DestinationQueues:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing waits."""
+        """True if no batch waits."""
         return not self.destinations and not self._retries
 
     @property
     def next_retry(self) -> float:
-        """The time of the next retry; infinite if none waits for one."""
+        """Time of the next retry; infinite if there is none."""
         return self._retries[0][0] if self._retries else math.inf
 
     def next(self, now: float) -> tuple[PendingBatch, Target | MiniMQError] | None:
-        """Remove and return the next batch to send, with its target or error; None if everything has to wait."""
+        """Remove and return the next batch, with its target or the reason why it has none; None if all must wait."""
         for broker, destinations in self.ready.items():
             if not self._selector.has_room(broker):
                 continue
@@ -137,14 +137,14 @@ class DestinationQueues:
         return None
 
     def completed(self, batch: PendingBatch) -> None:
-        """Record the outcome of a batch for a chosen queue: if it was in flight, the next one may be sent."""
+        """Record the outcome of a batch for a fixed queue: the next one may be sent."""
         destination = self.destinations.get(_own_key(batch))
         if destination is not None and destination.under_way is batch:
             destination.under_way = None
             self._update(destination)
 
     def take_older(self, topic: str, broker: str | None, than: float) -> list[PendingBatch]:
-        """Remove and return everything accepted up to a time that waits for a broker, or for any broker of a topic."""
+        """Remove and return batches accepted up to `than`: those bound to `broker` or, if None, those of `topic`."""
         found: list[PendingBatch] = []
         destinations = [
             destination
@@ -165,7 +165,7 @@ class DestinationQueues:
         return found
 
     def clear(self) -> list[PendingBatch]:
-        """Remove and return everything, in any order."""
+        """Remove and return all batches, in any order."""
         left = [batch for destination in self.destinations.values() for batch in destination.batches]
         left += [batch for _, _, batch in self._retries]
         self.destinations.clear()
@@ -185,14 +185,14 @@ class DestinationQueues:
         if destination.key.queue is not None:
             destination.under_way = batch
         self._rest(destination)
-        self._update(destination)  # at the end of all turns
+        self._update(destination)  # ready again, as the last in turn
         return batch
 
     def _most_messages(self, batch: PendingBatch) -> int:
         """Return how many messages may be sent together.
 
-        Messages that may go anywhere are divided among the available targets, so that a burst does not end up in one
-        queue. The rest of a burst is not divided again: its parts would become ever smaller, and each batch has a cost.
+        A burst of messages without a fixed queue is divided among the available targets, so that it does not end up in
+        one queue. Its rest is not divided again: batches would get ever smaller, and each has a fixed cost.
         """
         if batch.queue is not None:
             return self._options.batch_messages
@@ -225,23 +225,23 @@ class DestinationQueues:
 
 
 class Outlet(Protocol):
-    """Does what a `RecordAccumulator` decides: a `Sender`."""
+    """Carries out what a `RecordAccumulator` decides; the `Sender`."""
 
     def transmit(self, batch: PendingBatch, /) -> None:
-        """Encode a batch unless that was done, and send it to its target."""
+        """Encode a batch unless an earlier try did, and send it to its target."""
 
     def complete(self, batch: PendingBatch, receipt: None, error: MiniMQError, /) -> None:
-        """Tell why a batch has no receipt."""
+        """Deliver the error of a failed batch."""
 
     def find_route(self, topic: str, /, *, is_gone: bool) -> None:
-        """Ask for the route of a topic; forget the known one first if the topic is gone."""
+        """Refresh the route of a topic in the background; drop the known one first if the topic is gone."""
 
     def abandon(self, stream: object, target: Target, error: MiniMQError, /) -> None:
-        """End the stream by which a try was sent that its broker has left without an answer."""
+        """Close the stream of a try that timed out."""
 
 
 class RecordAccumulator:
-    """All messages of one producer that were handed over and have no outcome yet. Lives on one event loop."""
+    """Decides when and where the messages of one producer are sent. Owns all without an outcome. On one event loop."""
 
     def __init__(
         self,
@@ -256,18 +256,18 @@ class RecordAccumulator:
         self._outlet = outlet
         self._number, self._close_number = number, close_number
         self._waiting = DestinationQueues(selector, options)
-        #: True if something could leave as soon as there is room.
+        #: Not empty if a batch could be sent as soon as a window has room.
         self.waiting = self._waiting.ready
         self._in_flight: set[PendingBatch] = set()
-        #: When something was last acknowledged, by what fails together: a topic, or a broker that batches are bound to.
+        #: Time of the last acknowledgement by what fails together: (topic, ""), or ("", broker) of a fixed queue.
         self._progress: dict[tuple[str, str], float] = {}
         self._counters = SendCounters()
         self._closed = False
 
-    # ---- what is handed in ----------------------------------------------------------------------
+    # ---- adding ---------------------------------------------------------------------------------
 
     def add_message(self, item: PendingMessage, now: float, *, is_lone: bool) -> None:
-        """Add a checked message, and send it at once if it is lone; otherwise `drain` sends it."""
+        """Add a validated message. A lone one is sent at once if it can be; others wait for `drain`."""
         message, queue = item.message, item.queue
         topic, group, due_bucket = message.topic, message.message_group, item.due and item.due.bucket
         key = (topic, queue, None, group, due_bucket)
@@ -275,7 +275,7 @@ class RecordAccumulator:
             try:
                 target = self._selector.take(topic, queue, None, now)
             except MiniMQError:
-                target = None  # `drain` deals with the reason
+                target = None  # `drain` gets the same error, and handles it
             if target is not None:
                 batch = PendingBatch(topic, queue, deque((item,)), group, due_bucket)
                 if queue is not None:
@@ -285,24 +285,24 @@ class RecordAccumulator:
         self._waiting.add_message(item)
 
     def add_batch(self, batch: PendingBatch) -> None:
-        """Add a batch that is numbered and encoded."""
+        """Add a numbered and encoded batch."""
         self._waiting.add_batch(batch)
 
-    # ---- what leaves ----------------------------------------------------------------------------
+    # ---- sending --------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """True if everything has its outcome."""
+        """True if no batch waits or is in flight."""
         return not self._in_flight and self._waiting.is_empty
 
     @property
     def wake_at(self) -> float:
-        """When `time_passed` has something to do; infinite when nothing is in flight or waits for a retry."""
+        """Time at which `time_passed` must be called next; infinite if nothing is in flight or waits for a retry."""
         expires = min((batch.expires for batch in self._in_flight), default=math.inf)
         return min(expires, self._waiting.next_retry)
 
     def drain(self, now: float) -> bool:
-        """Send what is next; return False when everything has to wait."""
+        """Send the next batch; False if none can be sent now."""
         found = self._waiting.next(now)
         if found is None:
             return False
@@ -319,7 +319,7 @@ class RecordAccumulator:
             self._number(batch)
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
-        # A broker said that the topic is gone, and name servers had the time to say where else it is.
+        # A broker said that the topic is gone. Name servers get some time to report where else it exists.
         batch.lookups += not self._selector.is_known(batch.topic)
         if batch.lookups > _MAX_ROUTE_LOOKUPS:
             self._give_up(batch, reason, now, hopeless=True)
@@ -341,14 +341,14 @@ class RecordAccumulator:
         self._outlet.transmit(batch)
 
     def held_up(self, seconds: float) -> None:
-        """Extend all tries by the time for which the loop was blocked: answers may be waiting in the socket."""
+        """Extend the timeouts of all tries by the time the loop was blocked: their answers may wait in the socket."""
         for batch in self._in_flight:
             batch.expires += seconds
 
     # ---- outcomes of tries ----------------------------------------------------------------------
 
     def acknowledged(self, batch: PendingBatch, attempt: int, receipt: BatchReceipt, now: float) -> bool:
-        """Take in that a broker has stored a batch, which is complete; return False if that try had an outcome."""
+        """Record that a broker has stored a batch; False if that try already had an outcome."""
         if attempt != batch.attempts or batch not in self._in_flight:
             return False
         self._in_flight.remove(batch)
@@ -363,7 +363,7 @@ class RecordAccumulator:
         return True
 
     def failed(self, batch: PendingBatch, attempt: int, error: MiniMQError, now: float) -> bool:
-        """Take in that a try has failed; return False if that try had an outcome before."""
+        """Record that a try has failed, and schedule a retry or fail the batch; False if it already had an outcome."""
         if not self._end_try(batch, attempt):
             return False
         assert batch.target is not None
@@ -374,12 +374,12 @@ class RecordAccumulator:
         return True
 
     def give_up(self, batch: PendingBatch, error: MiniMQError) -> None:
-        """Fail a batch, whatever is done with it."""
+        """Fail a batch at once, in any state."""
         self._end_try(batch, batch.attempts)
         self._complete(batch, error)
 
     def time_passed(self, now: float) -> None:
-        """Give up tries that take too long, and bring back what waited for its next try."""
+        """Fail tries that have timed out, and queue the batches whose retry is due."""
         self._waiting.bring_back(now)
         silent: dict[object, tuple[Target, MiniMQError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
@@ -388,12 +388,12 @@ class RecordAccumulator:
             if batch.stream is not None:
                 silent[batch.stream] = batch.target, late
             self.failed(batch, batch.attempts, late, now)
-        # What else is under way there goes elsewhere at once, and nothing waits in memory for a broker that hangs.
+        # The other tries on that stream are retried elsewhere at once, and gRPC buffers nothing for a hung broker.
         for stream, (target, error) in silent.items():
             self._outlet.abandon(stream, target, error)
 
     def close(self) -> None:
-        """Take in nothing any more, and fail all that has no outcome."""
+        """Fail all batches without an outcome, and all that are added later."""
         self._closed = True
         left = [*self._waiting.clear(), *self._in_flight]
         self._in_flight.clear()
@@ -409,10 +409,10 @@ class RecordAccumulator:
         return True
 
     def _try_later(self, batch: PendingBatch, error: MiniMQError, now: float, *, tried: bool = True) -> None:
-        is_gone = tried and isinstance(error, TopicNotFound)  # the next send asks anew, and so finds or makes it
+        is_gone = tried and isinstance(error, TopicNotFound)  # without a route, the next send finds or creates it anew
         if is_gone or error.refresh_route:
             self._outlet.find_route(batch.topic, is_gone=is_gone)
-        if self._closed:  # nobody would bring it back
+        if self._closed:  # no retry any more
             self._complete(batch, _closed())
             return
         pause_s = batch_pause_s(
@@ -453,7 +453,7 @@ class RecordAccumulator:
             self._waiting.completed(batch)
 
     def statistics(self, buffered: tuple[int, int], now: float) -> ProducerStatistics:
-        """Return what was done so far, with the messages and bytes that are buffered."""
+        """Return the counters so far; `buffered` has the messages and bytes in the buffer."""
         return self._counters.snapshot(buffered, tuple(self._selector.avoided(now)))
 
 

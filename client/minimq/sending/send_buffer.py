@@ -1,4 +1,4 @@
-"""The bounded buffer of a producer, by which callers hand over to the event loop."""
+"""The bounded buffer between the threads that send and the event loop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _CLOSED = "the producer is closed"
 
 
 class SendBuffer:
-    """The room, the numbers of batches, and what was handed over: all that callers share with the loop. Thread-safe.
+    """All state that sending threads share with the event loop: reserved bytes, batch numbers, the queue. Thread-safe.
 
-    Messages and bytes count from their reservation to their outcome. Each reservation has a ticket, one more than that
-    of the one before. A caller that has the lock calls nothing, and makes nothing that the garbage collector counts: so
-    neither Ctrl-C nor a signal handler or finalizer, which may send and wait for the loop, comes in between.
+    Messages and bytes count from their reservation until their outcome. Reservations have consecutive ticket numbers.
+
+    Code that holds the lock calls no function and creates no object that the garbage collector tracks. So no Ctrl-C,
+    signal handler or finalizer can run while the lock is held: those may send, and then wait for the event loop.
     """
 
     def __init__(self, limit_bytes: int, *, block_when_full: bool) -> None:
@@ -33,23 +34,24 @@ class SendBuffer:
         self._closed = False
         self._is_over = False
         self._next = 0
-        #: Topic and number of messages by ticket, the oldest first.
+        #: Topic and number of messages without an outcome, by ticket, oldest first.
         self._alive: dict[int, tuple[str, int]] = {}
         self.bytes = 0
         self.messages = 0
         self._next_sequence = 0
-        #: All numbers below are closed, and those in the set.
+        #: Every sequence number below this is closed: its batch will not be sent again.
         self._settled = 0
+        #: Closed sequence numbers above `_settled`.
         self._closed_numbers: set[int] = set()
-        #: What the loop has not taken yet.
+        #: Items that the event loop has not taken yet.
         self.handed: deque[PendingMessage | PendingBatch] = deque()
-        #: Made once there is more room, or the buffer is closed: they wake threads and event loops.
+        #: Called once when room is freed or the buffer is closed; they wake threads and event loops.
         self._calls: deque[Callable[[], object]] = deque()
 
     # ---- handing over ---------------------------------------------------------------------------
 
     def try_add(self, item: PendingMessage) -> bool:
-        """Hand over a message if there is room; return whether there was."""
+        """Reserve room and queue a message for the loop; False if there is no room. Raises `Closed`."""
         size, handed, one, entry = item.memory, self.handed, (item,), (item.message.topic, 1)
         with self._lock:
             if self._closed:
@@ -61,11 +63,11 @@ class SendBuffer:
             self._alive[ticket] = entry
             self.bytes += size
             self.messages += 1
-            handed += one  # `append` would be a call
+            handed += one  # not `append`: no calls under the lock
             return True
 
     def hand_over(self, batch: PendingBatch) -> None:
-        """Hand over a batch that has its room and its number."""
+        """Queue a batch for the loop. It has its room and its number already."""
         handed, one = self.handed, (batch,)
         with self._lock:
             if self._is_over:
@@ -74,7 +76,7 @@ class SendBuffer:
             handed += one
 
     def end(self) -> None:
-        """Let nobody hand over any more: nobody would take it. Idempotent."""
+        """Reject everything from now on: the loop takes no more items. Idempotent."""
         with self._lock:
             self._is_over = True
         self.close()
@@ -82,7 +84,7 @@ class SendBuffer:
     # ---- numbers --------------------------------------------------------------------------------
 
     def number(self, batch: PendingBatch) -> None:
-        """Give a batch the next number."""
+        """Assign the next sequence number to a batch."""
         with self._lock:
             sequence = self._next_sequence
             self._next_sequence = sequence + 1
@@ -91,8 +93,8 @@ class SendBuffer:
         batch.number = BatchNumber(sequence, sequence - settled)
 
     def close_number(self, batch: PendingBatch) -> None:
-        """Note, on the loop, that a batch will not be sent again: it is stored, or was given up. Idempotent."""
-        if batch.sequence < self._settled:  # that was done, or it has none
+        """Record that a batch is stored or failed, and will not be sent again. On the loop only. Idempotent."""
+        if batch.sequence < self._settled:  # already closed, or never numbered
             return
         self._closed_numbers.add(batch.sequence)
         while self._settled in self._closed_numbers:
@@ -102,12 +104,12 @@ class SendBuffer:
     # ---- room -----------------------------------------------------------------------------------
 
     def reserve(self, share: BufferShare, topic: str, count: int, size: int) -> None:
-        """Add room for `count` messages of together `size` bytes to a share, after waiting for it if needed."""
+        """Reserve `size` bytes for `count` messages in a share. Blocks if the buffer is full."""
         if not self.try_reserve(share, topic, count, size):
             self.wait_for_room(partial(self.try_reserve, share, topic, count, size))
 
     def try_reserve(self, share: BufferShare, topic: str, count: int, size: int) -> bool:
-        """Add room to a share if there is room at once; return whether there was. Raises `Closed`."""
+        """Like `reserve`, but return False if the buffer is full. Raises `Closed`."""
         entry, tickets = (topic, count), [0]
         with self._lock:
             if self._closed:
@@ -124,13 +126,13 @@ class SendBuffer:
             return True
 
     def grow(self, share: BufferShare, size: int) -> None:
-        """Note that a share takes more room than was thought, or less."""
+        """Correct the size of a share by `size` bytes, which may be negative."""
         with self._lock:
             self.bytes += size
             share.size += size
 
     def release(self, share: BufferShare) -> None:
-        """Give back a share. Idempotent. A ticket is alive until all its messages have been given back."""
+        """Free the room of a share. Idempotent. A ticket ends when all of its messages are released."""
         alive, tickets, nothing = self._alive, share.tickets, BufferShare().tickets
         with self._lock:
             share.tickets = nothing
@@ -149,16 +151,16 @@ class SendBuffer:
             self._wake()
 
     def call_when_room(self, size: int, call: Callable[[], object]) -> None:
-        """Have a function called once, when `size` bytes may have room: by any thread, perhaps at once.
+        """Call a function once, when `size` bytes may fit: on any thread, perhaps before this returns.
 
-        It must be quick, and must not raise.
+        `call` must be quick and must not raise.
         """
         self._calls.append(call)
         if not self.bytes or self.bytes + size <= self._limit_bytes or self._closed:
             self._wake()
 
     def close(self) -> None:
-        """Let nothing in any more. Idempotent."""
+        """Reject new messages. Idempotent."""
         with self._lock:
             self._closed = True
         self._wake()
@@ -166,14 +168,14 @@ class SendBuffer:
     # ---- waiting --------------------------------------------------------------------------------
 
     def wait(self, timeout_s: float | None) -> int:
-        """Wait for the outcomes of all that is in the buffer now, at most so long; return how many messages lack it."""
+        """Wait for the outcomes of all messages that are buffered now; return how many have none after the timeout."""
         check_may_wait()
         end = self._next
         self._wait_until(lambda: self._oldest() >= end, timeout_s)
         return sum(count for ticket, (_, count) in [*self._alive.items()] if ticket < end)
 
     def left(self) -> Counter[str]:
-        """Return how many messages have no outcome yet, by topic."""
+        """Return the number of messages without an outcome, by topic."""
         left: Counter[str] = Counter()
         for topic, count in [*self._alive.values()]:
             left[topic] += count
@@ -181,17 +183,17 @@ class SendBuffer:
 
     def _oldest(self) -> int:
         while True:
-            with suppress(RuntimeError):  # it was changed meanwhile
+            with suppress(RuntimeError):  # another thread changed the dict
                 return next(iter(self._alive), self._next)
 
     def wait_for_room(self, take: Callable[[], bool]) -> None:
-        """Wait until `take` has got its room."""
+        """Block until `take` returns True; it reserves the room. Raises `BufferFull` unless `block_when_full`."""
         if not self._block_when_full:
             raise BufferFull(
                 f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}: "
                 "send more slowly, raise buffer_bytes, or set block_when_full"
             )
-        check_may_wait()  # what it has interrupted may hold the room
+        check_may_wait()  # a signal handler could wait for room that the code it interrupted holds
         self._wait_until(take, None)
 
     def _wait_until(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
@@ -200,17 +202,17 @@ class SendBuffer:
         wake = partial(woken.put, None)
         try:
             while True:
-                self._calls.append(wake)  # first: what comes from here on is made known
+                self._calls.append(wake)  # before the check, so that no wake-up is lost
                 if is_over():
                     return
                 woken.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
         except Empty:
             return
         finally:
-            with suppress(ValueError):  # it was called
+            with suppress(ValueError):  # `_wake` has removed it
                 self._calls.remove(wake)
 
     def _wake(self) -> None:
         for _ in range(len(self._calls)):
-            with suppress(IndexError):  # another thread has called it
+            with suppress(IndexError):  # another thread took it
                 self._calls.popleft()()

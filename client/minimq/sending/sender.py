@@ -1,9 +1,9 @@
-"""The part of sending that does I/O: it tells the `RecordAccumulator` what happens, and carries out what that decides.
+"""The I/O of sending: reports events to the `RecordAccumulator`, and carries out its decisions.
 
-All of it is on the event loop of the connection, but for the hand-over: a thread reserves room in the buffer, appends
-what it sends there, and wakes the loop unless that was done for others. The loop takes in all that it finds: a lone
-message leaves at once, and what gathers while requests are in flight travels in large batches. Ctrl-C in a caller
-abandons its wait; what was handed over is sent. Code of users is called on a thread of its own.
+A sending thread reserves room in the `SendBuffer`, queues its message there, and wakes the event loop unless another
+thread already did. Everything else runs on the event loop of the connection. The loop takes all queued messages at
+once: a lone message is sent at once, and messages that arrive while requests are in flight are sent in large batches.
+Ctrl-C in a caller ends only its wait; queued messages are sent. User callbacks run on a thread of their own.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 client_logger("minimq.sending.pending_batch")
 
-#: How often late tries are looked for.
+#: Interval of checks for tries that timed out and retries that are due.
 _TICK_S = 0.1
-#: How long the end of the callbacks is waited for.
+#: Timeout of `close` for running callbacks.
 _JOIN_S = 5.0
 _STATUS = {status.value: status for status in SendStatus}
 
 
 class Sender:
-    """Sends messages and batches. `send_message`, `send_batch`, `statistics` and `close` are thread-safe."""
+    """Sends messages and batches on the event loop of its connection."""
 
     def __init__(self, client: ClusterClient, options: ProducerOptions) -> None:
         keep_freed_memory()  # batches of 1 MiB pass through
@@ -62,7 +62,8 @@ class Sender:
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
-        #: How often the loop has begun to take in, and for which of these times it was woken.
+        #: How often the loop has drained the buffer, and the value of `_takes` for which it was woken: equal while a
+        #: wake-up is pending.
         self._takes = 0
         self._woken = -1
         self._accumulator = RecordAccumulator(
@@ -74,7 +75,7 @@ class Sender:
         )
         self._waiting = self._accumulator.waiting
         self._streams = StreamsByAddress(client.connection, AppendStream)
-        #: Of brokers that do not answer, by name.
+        #: For brokers that do not answer, by broker name.
         self._outages: dict[str, OutageLog] = {}
         self.callbacks = CallbackThread("minimq-producer-callbacks")
         self._timer: asyncio.TimerHandle | None = None
@@ -82,10 +83,10 @@ class Sender:
         self._ended = threading.Event()
         client.connection.at_end(self._end)
 
-    # ---- handing over, by any thread ------------------------------------------------------------
+    # ---- by any thread --------------------------------------------------------------------------
 
     def send_message(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a checked message; return False when there is no room for it and the caller does not wait."""
+        """Send a prepared message. If the buffer is full, block, or return False if `wait` is False."""
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:
@@ -99,13 +100,13 @@ class Sender:
                 self._woken = takes
         except MiniMQError:
             raise
-        except BaseException:  # Ctrl-C, which may have come after the message was added
+        except BaseException:  # Ctrl-C, perhaps after the message was added
             self._call_soon(self._take_in)
             raise
         return True
 
     def send_batch(self, batch: RecordsBatch, records: Records) -> None:
-        """Send records, which have a share of the buffer; if this raises, call `take_back`."""
+        """Send records whose buffer share is reserved. If this raises, call `take_back`."""
         batch.handed_in = time.monotonic()
         self.buffer.number(batch)
         assert batch.number is not None
@@ -114,8 +115,8 @@ class Sender:
         self._call_soon(self._take_in)
 
     def take_back(self, batch: PendingBatch) -> bool:
-        """Give back the room and the number of a batch that was not handed over; return whether it was not."""
-        if batch.is_handed_over:  # Ctrl-C came between that and the waking of the loop
+        """Release the room and the number of a batch after an error; return False if the batch is sent all the same."""
+        if batch.is_handed_over:  # Ctrl-C came after `hand_over`, before the loop was woken
             self._call_soon(self._take_in)
             return False
         self._call_soon(self.buffer.close_number, batch)
@@ -123,14 +124,14 @@ class Sender:
         return True
 
     def close(self) -> None:
-        """End all streams, fail what is left, and end the callbacks. A call that was interrupted can be made again."""
-        self._call_soon(self._end)  # unless the loop has ended, and with it the rest
+        """Close all streams, fail the remaining batches, and end the callback thread. Can be repeated after Ctrl-C."""
+        self._call_soon(self._end)  # if the loop has ended, it has called `_end` itself
         self._ended.wait()
         self._client.connection.not_at_end(self._end)
-        self.callbacks.close(_JOIN_S)  # one may never end
+        self.callbacks.close(_JOIN_S)  # with a timeout: a callback may never return
 
     def statistics(self) -> ProducerStatistics:
-        """Return what was done so far."""
+        """Return the counters so far."""
         return self._accumulator.statistics((self.buffer.messages, self.buffer.bytes), time.monotonic())
 
     # ---- on the event loop ----------------------------------------------------------------------
@@ -155,28 +156,28 @@ class Sender:
         while self._accumulator.drain(time.monotonic()):
             pass
 
-    # ---- what the accumulator decides -----------------------------------------------------------
+    # ---- carrying out the accumulator's decisions (`Outlet`) ------------------------------------
 
     def find_route(self, topic: str, *, is_gone: bool) -> None:
-        """Ask for the route of a topic; forget the known one first if the topic is gone."""
+        """Refresh the route of a topic in the background; drop the known one first if the topic is gone."""
         if is_gone:
             self._routes.forget(topic)
         self._routes.refresh_soon(topic)
 
     def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
-        """End the stream by which a try was sent that its broker has left without an answer."""
+        """Close the stream of a try that timed out."""
         self._not_stored(target, error)
         assert isinstance(stream, AppendStream)
         stream.fail(Unavailable(f"broker {target.address} left an earlier request without an answer"))
 
     def transmit(self, batch: PendingBatch) -> None:
-        """Encode a batch unless that was done, and send it to its target."""
+        """Encode a batch unless an earlier try did, and send it to its target."""
         if batch.data is None:
             assert batch.number is not None
             try:
                 batch.data = self._encode(batch.messages, batch.message_group, batch.number)
             except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
-                # Each was checked when it was handed in, so one was changed since.
+                # Every message was valid when it was sent, so the user changed one since.
                 text = error.message if isinstance(error, MiniMQError) else repr(error)
                 reason = (
                     f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
@@ -187,7 +188,7 @@ class Sender:
         queue, address = batch.target
         try:
             batch.stream = stream = self._streams[address]
-            # A message for a compacted topic always has a queue.
+            # Messages of a compacted topic always have a fixed queue.
             route = self._routes.known(batch.topic) if batch.queue is not None else None
             key_queues = route.key_queues if route is not None else 0
             answer = partial(self._answered, batch, batch.attempts)
@@ -204,7 +205,7 @@ class Sender:
                 self._failed(batch, attempt, error or InternalError("the broker gave an empty answer"))
             else:
                 queue = target.queue
-                if result.queue_id != queue.queue_id:  # an earlier try had stored it there
+                if result.queue_id != queue.queue_id:  # an earlier try stored it in another queue
                     queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
                 receipt = BatchReceipt(
                     queue,
@@ -213,7 +214,7 @@ class Sender:
                     batch.count,
                     self._producer_id,
                     batch.sequence,
-                    _STATUS.get(result.status, SendStatus.SEND_OK),  # whatever a newer broker says, it is stored
+                    _STATUS.get(result.status, SendStatus.SEND_OK),  # unknown status of a newer broker: it is stored
                     result.due_ms,
                     result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
                 )
@@ -221,7 +222,7 @@ class Sender:
                     if self._outages:
                         self._answers_again(target)
                     self.complete(batch, receipt, None)
-        except Exception as fault:  # a fault of ours: whoever waits for this batch must hear of it all the same
+        except Exception as fault:  # a bug of this client: the batch must fail, or its senders wait forever
             log.exception("producer: an answer was not taken in topic=%s", batch.topic)
             reason = InternalError(f"the producer failed over an answer: {fault!r}")
             self._accumulator.give_up(batch, reason)
@@ -229,7 +230,7 @@ class Sender:
             self._drain()
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
-        target = batch.target  # that of the try
+        target = batch.target  # read before `failed`, after which a new try may have another target
         if self._accumulator.failed(batch, attempt, error, time.monotonic()) and target is not None:
             self._not_stored(target, error)
 
@@ -246,10 +247,10 @@ class Sender:
             outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
 
     def complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        """Tell the outcome of a batch."""
+        """Deliver the outcome of a batch to its senders, and release its share of the buffer."""
         share = batch.share
         size = share.size
-        self.buffer.grow(share, -size)  # first: who gets a receipt may send the next message at once
+        self.buffer.grow(share, -size)  # before the receipts: a sender may send its next message at once
         calls: Sequence[UserCall] = ()
         try:
             calls = batch.complete(receipt, error)
@@ -258,7 +259,7 @@ class Sender:
         if not calls:
             self.buffer.release(share)
             return
-        self.buffer.grow(share, size)  # again, until the callbacks have run: they count against the buffer
+        self.buffer.grow(share, size)  # pending callbacks count against the buffer
         for call in calls:
             self.callbacks.run(call)
         self.callbacks.run(partial(self.buffer.release, share))
@@ -267,7 +268,7 @@ class Sender:
         now = time.monotonic()
         self._timer = None
         held_up_s = now - self._tick_at
-        if held_up_s > _TICK_S:  # pending answers are read after this callback
+        if held_up_s > _TICK_S:  # the loop was blocked: answers in the socket are read only after this callback
             self._accumulator.held_up(held_up_s)
         try:
             if now >= self._accumulator.wake_at:
@@ -284,7 +285,7 @@ class Sender:
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def _end(self) -> None:
-        """Fail what is left, and end the streams: the producer closes, or its loop ends."""
+        """Fail the remaining batches and close the streams, when the producer closes or its loop ends."""
         try:
             self.buffer.end()
             self._take_in()
