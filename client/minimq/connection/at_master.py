@@ -1,7 +1,7 @@
-"""Carries out the retry policy: a request for the master of a broker goes, by `at_master`, to whichever server that is.
+"""Carries out the retry policy.
 
-Any other call is made by `tried`, and in a thread by `with_retries`. The error at the end is that of the last try; if
-that had no answer, an answer of an earlier one.
+`at_master` sends a request to the current master of a broker; `tried` repeats any other call; `with_retries` does the
+same on a thread. When time is up, they raise the last error in which a server answered, else the last error.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ T = TypeVar("T")
 
 
 class Master(Protocol):
-    """The master of a broker, wherever that is."""
+    """Finds the current master of a broker."""
 
     async def find(self, limit_s: float) -> str:
-        """Return its present address; look for at most `limit_s`. Raises `Unavailable` if there is none."""
+        """Return its address, within `limit_s` seconds. Raises `Unavailable` if there is no master."""
 
     def failed(self, address: str, error: MiniMQError) -> None:
-        """Note that a try has failed, before the next one; the address is empty if it was not found."""
+        """Called after a failed try; `address` is empty if no master was found."""
 
 
 class RoutedMaster(NamedTuple):
-    """The master of a broker by the route of a topic, which is asked for again when an error says that it is old."""
+    """The master of a broker by the route of a topic; refreshes the route after errors that call for it."""
 
     client: ClusterClient
     topic: str
     broker_name: str
 
     async def find(self, limit_s: float) -> str:
-        """Do as `Master.find`, on any thread or event loop. Raises as `RouteCache.find` as well."""
+        """See `Master.find`. Awaitable on any thread or event loop. Also raises as `RouteCache.find`."""
         routes, limit_s = self.client.routes, min(limit_s, self.client.timeout_s)
         find = partial(routes.find, self.topic, limit_s)
         route = routes.known(self.topic) or await LoopStep(self.client, find)
@@ -51,7 +51,7 @@ class RoutedMaster(NamedTuple):
         return address
 
     def failed(self, address: str, error: MiniMQError) -> None:
-        """Have the broker probed, or its route asked for."""
+        """Report the failure to `BrokerHealth`, and refresh the route if the error calls for it."""
         if address:
             self.client.connection.health.failed(address, error)
         if error.refresh_route:
@@ -66,10 +66,10 @@ async def at_master(
     again: Callable[[str, MiniMQError], bool] | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
-    """Return the result of an attempt, which gets the address of the master and the seconds that are left for it.
+    """Call `attempt` with the address of the master and a timeout in seconds; retry until it succeeds or time is up.
 
-    `again` tells whether an error is worth another try, and may raise another one. It runs where its parts do: on the
-    event loop of the connection, or in the steps of a caller, who gives a `pause` of his own.
+    `again` decides whether to retry after an error, instead of its `retriable` mark; it may raise another error. This
+    runs on the event loop of the connection, or in the steps of a caller that passes its own `pause`.
     """
     schedule = RetrySchedule(timeout_s, true_time())
     while True:
@@ -91,9 +91,9 @@ async def at_master(
 async def tried(
     attempt: Callable[[float], Awaitable[T]], timeout_s: float, *, only: type[MiniMQError] = MiniMQError
 ) -> T:
-    """Return what an attempt returns, which is given the seconds left; repeat it while servers are absent.
+    """Call `attempt` with the seconds left; retry after retriable errors until time is up.
 
-    With `only`, it is repeated after such errors alone.
+    Errors that are not of type `only` are raised at once.
     """
     begun_at = time.monotonic()
     schedule: RetrySchedule | None = None
@@ -116,7 +116,7 @@ def with_retries(
     option: str = "",
     only: Callable[[MiniMQError], bool] | None = None,
 ) -> T:
-    """Do as `tried`, in a thread; `only` tells which errors are worth another try."""
+    """Like `tried`, blocking. `only` decides which errors to retry; `option` names the timeout in the error."""
     schedule = RetrySchedule(timeout_s, time.monotonic(), option)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The connection of a cluster: the event loop, the channels, routes, calls, and the probes of silent brokers."""
+"""The connection to a cluster: event loop, channels, routes, calls, and probes of unresponsive brokers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 log = client_logger(__name__)
 
-#: Timeout in seconds of a probe of an unreachable broker before the next one.
 _PROBE_TIMEOUT_S = 10.0
-#: Probes of a broker that never answers. After these, only a call that needs it asks again.
+#: Probes of a broker that never answers. After these, it counts as responsive until a call fails.
 _MAX_PROBES = 60
 
 Key = TypeVar("Key", bound=Hashable)
@@ -43,21 +42,21 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 #: Picks the method of a stub.
 BrokerMethod = Callable[["BrokerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
-#: Calls to one broker that are under way at once.
+#: Concurrent calls to one broker.
 _MAX_CALLS_PER_BROKER = 32
 
 
 class BrokerHealth(BrokerTroubles):
-    """The troubles of brokers, for all clients of a connection; probes silent ones, until they answer. Thread-safe."""
+    """The troubles of brokers, for all clients of a connection; probes unresponsive ones. Thread-safe."""
 
     def __init__(self, loop: LoopThread, channels: Channels[BrokerAsyncStub]) -> None:
         super().__init__()
         self._loop = loop
         self._channels = channels
-        self._questions: dict[str, asyncio.Task[None]] = {}  # of the loop
+        self._questions: dict[str, asyncio.Task[None]] = {}  # running probes by address; on the loop only
 
     def failed(self, address: str, error: MiniMQError | None, took_s: float = 0.0, now: float | None = None) -> None:
-        """Record that a broker failed after that many seconds, or ended a stream normally. Does not block."""
+        """Record that a request failed after `took_s` seconds, or that a stream ended normally. Does not block."""
         super().failed(address, error, took_s, time.monotonic() if now is None else now)
 
     def fell_silent(self, address: str) -> None:
@@ -81,7 +80,7 @@ class BrokerHealth(BrokerTroubles):
             self.answers(address)
 
     async def _has_answered(self, address: str) -> bool:
-        probe = self._channels.stub(address).Probe  # which takes no right, and has no answer while the disk hangs
+        probe = self._channels.stub(address).Probe  # needs no permission; unanswered while the broker's disk hangs
         try:
             await probe(broker_pb2.ProbeRequest(), timeout=_PROBE_TIMEOUT_S, wait_for_ready=True)
         except grpc.aio.AioRpcError as failure:
@@ -90,7 +89,7 @@ class BrokerHealth(BrokerTroubles):
 
 
 class BrokerCalls:
-    """Makes calls to brokers. Used on the event loop of the connection."""
+    """Calls to brokers. On the event loop of the connection only."""
 
     def __init__(self, channels: Channels[BrokerAsyncStub]) -> None:
         self._channels = channels
@@ -103,7 +102,7 @@ class BrokerCalls:
         timeout_s: float,
         reconnect_s: float = 0.0,
     ) -> Response:
-        """Return the answer of one broker."""
+        """Call one broker; retry for `reconnect_s` seconds while it is `Unavailable`."""
 
         async def attempt(_: float) -> Response:
             peer = f"broker {address}"
@@ -122,7 +121,7 @@ class BrokerCalls:
         timeout_s: float,
         reconnect_s: float = 0.0,
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-        """Make many calls at once, and return the answers and the failures by key, in the order of the addresses."""
+        """Make calls concurrently; return answers and failures by key, in the order of `addresses`."""
 
         async def call(key: Key) -> Response:
             return await self.call(addresses[key], method, requests[key], timeout_s, reconnect_s)
@@ -133,7 +132,10 @@ class BrokerCalls:
 async def together(
     places: Mapping[Key, str], call: Callable[[Key], Awaitable[Response]]
 ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-    """Make calls at once, up to a limit at each place; return answers and failures by key, in the order of `places`."""
+    """Make calls concurrently; return answers and failures by key, in the order of `places`.
+
+    `places` has the address of each key: it limits the concurrent calls to one broker.
+    """
     room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MAX_CALLS_PER_BROKER))
     answers: dict[Key, Response] = {}
     failures: dict[Key, MiniMQError] = {}
@@ -155,13 +157,13 @@ async def together(
 
 
 class Connection(LoopThread):
-    """All that clients share: made by a `Cluster`, used by each `ClusterClient`."""
+    """Everything that the clients of one `Cluster` share."""
 
     def __init__(self, nameservers: Sequence[str], *, poll_s: float = 30.0, security: ChannelSecurity = PLAIN) -> None:
         super().__init__("minimq-cluster", self._close_channels)
         warn_of_slow_checksums(log)
         self.security = security
-        # The stubs of gRPC are the same classes for both kinds of channel; the types tell them apart.
+        # gRPC has one stub class for plain and asyncio channels; only the type stubs distinguish them.
         self._nameserver_channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", NameServerStub(channel)), NAMESERVER_OPTIONS, security
         )
@@ -172,11 +174,11 @@ class Connection(LoopThread):
         self.routes = Routes(self, self.nameservers, poll_s)
 
     def broker_stub(self, address: str) -> BrokerAsyncStub:
-        """Return the stub of a broker, for streams; on the event loop only."""
+        """Return the stub of a broker, for streams. On the event loop only."""
         return self._broker_channels.stub(address)
 
     def has_new_key(self, address: str, stub: BrokerAsyncStub) -> bool:
-        """Return whether the credentials were replaced since `stub` was made; on the event loop only."""
+        """Return whether the credentials were replaced since `stub` was created. On the event loop only."""
         return self._broker_channels.is_outdated(address, stub)
 
     async def _close_channels(self) -> None:
@@ -186,7 +188,7 @@ class Connection(LoopThread):
 
 
 def _broker_stub(channel: grpc.aio.Channel) -> BrokerAsyncStub:
-    """Return the stub of a broker, whose appends take requests that are encoded: each is given as its parts."""
+    # Appends take encoded requests, each as a tuple of its parts.
     stub: Any = BrokerStub(channel)
     stub.Append = channel.stream_stream("/minimq.v1.Broker/Append", b"".join, broker_pb2.AppendResponse.FromString)
     stub.AppendAtomic = channel.stream_stream(

@@ -1,4 +1,4 @@
-"""One asyncio event loop on one thread of its own."""
+"""An asyncio event loop on a thread of its own."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ log = client_logger(__name__)
 
 CLOSED = "the client was closed"
 
-#: Time after which a task that was cancelled and goes on is cancelled again, in seconds.
+#: Seconds between cancellations of a task that does not end.
 _RECANCEL_INTERVAL_S = 0.1
 
 
-#: Returns the time, which freezegun does not know to stop.
+#: The monotonic clock, by a function that freezegun does not patch.
 true_time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 
 
 class LoopCallQueue:
-    """Has functions called on an event loop, those that gather together: to wake it is a system call. Thread-safe."""
+    """Calls functions on an event loop, with one wake-up for many, as each is a system call. Thread-safe."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._calls: deque[tuple[Context, Callable[..., object], tuple[Any, ...]]] = deque()
-        #: How often the loop has begun to make calls, and for which of these times it was woken.
+        #: How often the loop has drained `_calls`, and the count for which it was woken; equal if a wake-up is pending.
         self._turns = 0
         self._woken = -1
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Have a function called; never, if the loop is closed, and with it all who waited."""
+        """Call a function on the loop, in the context of the caller. Does nothing if the loop is closed."""
         self._calls.append((copy_context(), callback, arguments))
         turns = self._turns
         if self._woken != turns:
@@ -49,27 +49,26 @@ class LoopCallQueue:
             except RuntimeError:  # it is closed
                 self._calls.clear()
                 return
-            self._woken = turns  # last: after Ctrl-C in between, the next call wakes the loop
+            self._woken = turns  # last: if Ctrl-C comes before, the next call wakes the loop
 
     def _make_calls(self) -> None:
-        self._turns += 1  # first: a call that is added from here on wakes the loop again
+        self._turns += 1  # first: calls added from here on wake the loop again
         for _ in range(len(self._calls)):
             context, callback, arguments = self._calls.popleft()
             try:
                 context.run(callback, *arguments)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others are called
+            except Exception as error:  # noqa: BLE001 - the other calls must be made
                 self.loop.call_exception_handler({"message": f"{callback} failed", "exception": error})
 
 
 class LoopThread:
-    """An event loop that begins with the first use and ends with `close`. Thread-safe."""
+    """An event loop on its own thread, from the first use until `close`. Thread-safe."""
 
     def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
         self._name = name
         self._finish = finish
-        #: The one place that knows of forks.
         self.process = HomeProcess()
-        #: Protects all below; held while work is handed to the loop. A signal handler may take it once more.
+        #: Protects everything below; held while calls are submitted. Reentrant, for signal handlers.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: LoopCallQueue | None = None
@@ -80,7 +79,7 @@ class LoopThread:
 
     @property
     def is_forked(self) -> bool:
-        """True in a fork of the process that made this: the thread is not there."""
+        """True in a fork of the process that created this: the thread does not exist there."""
         return self.process.is_forked
 
     def check_open(self) -> None:
@@ -95,10 +94,10 @@ class LoopThread:
         return threading.get_ident() == self._ident
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
-        """Have a function called on the loop; return False if that is closed, and it never will be."""
+        """Schedule a call on the loop. False if the loop is closed: then the call is never made."""
         if self.process.is_forked:
             return False
-        if threading.get_ident() == self._ident and self._loop is not None:  # which need not be woken
+        if threading.get_ident() == self._ident and self._loop is not None:  # no wake-up needed
             self._loop.call_soon(callback, *arguments)
             return True
         with self._lock:
@@ -108,7 +107,7 @@ class LoopThread:
             return True
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Have a function called once nothing new begins on the loop: on it, or by `close` if it never began."""
+        """Register a function to call on the loop when that ends. If no loop runs, `close` or this method calls it."""
         with self._lock:
             if not self._closed:
                 self._at_end.append(callback)
@@ -116,13 +115,13 @@ class LoopThread:
         callback()
 
     def not_at_end(self, callback: Callable[[], object]) -> None:
-        """Do not call a function at the end."""
+        """Remove a function registered with `at_end`."""
         with self._lock:
             if callback in self._at_end:
                 self._at_end.remove(callback)
 
     def close(self) -> None:
-        """Cancel what runs on the loop, end it, and wait for the thread. Idempotent; does nothing in a fork."""
+        """Cancel all tasks, stop the loop, and join the thread. Idempotent; does nothing in a fork."""
         if self.process.is_forked:
             return
         with self._lock:
@@ -145,11 +144,11 @@ class LoopThread:
         try:
             thread.start()
             self._ident = thread.ident or 0
-        except Exception:  # the thread never began: the next use tries again
+        except Exception:  # the thread did not start: the next use tries again
             self._loop = self._calls = self._thread = None
             loop.close()
             raise
-        except BaseException:  # such as Ctrl-C, after which the thread may run; then it closes the loop
+        except BaseException:  # Ctrl-C: the thread may run already, and then closes the loop itself
             self._loop = self._calls = self._thread = None
             loop.call_soon_threadsafe(loop.stop)
             raise
@@ -162,7 +161,7 @@ class LoopThread:
                 loop.run_forever()
                 loop.run_until_complete(self._end())
         finally:
-            self._ident = 0  # a later thread may have the same
+            self._ident = 0  # the system may reuse it for another thread
             loop.close()
             connection_closed(self)
 
@@ -174,24 +173,24 @@ class LoopThread:
                 log.exception("client: the end of a connection was not taken in")
 
     async def _end(self) -> None:
-        if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted
+        if asyncio.get_running_loop() is self._loop:  # false if Ctrl-C interrupted its start
             self._call_at_end()
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()
-            # A stream of gRPC that breaks as it begins takes a cancellation for itself, and its reader goes on.
+            # A gRPC stream that breaks while it starts can swallow the cancellation of its reader.
             ended, _ = await asyncio.wait(tasks, timeout=_RECANCEL_INTERVAL_S)
-            await asyncio.gather(*ended, return_exceptions=True)  # so that no error of theirs is reported as unheard
+            await asyncio.gather(*ended, return_exceptions=True)  # else asyncio logs errors as never retrieved
         await asyncio.get_running_loop().shutdown_default_executor()
-        if asyncio.get_running_loop() is self._loop:  # not if its start was interrupted
+        if asyncio.get_running_loop() is self._loop:
             await self._finish()
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that gRPC may still tell of ended calls after it was closed.
+    """An event loop that accepts gRPC's callbacks for ended calls even after it was closed.
 
-    gRPC reports the end of a cancelled call later, and there is nothing to wait for it by. Any loop of the process may
-    be the one that hears the report and hands it on, so a refusal would be an error of a loop that has no part in it.
+    gRPC reports the end of a cancelled call later, and offers no way to wait for that. The report may run on any loop
+    of the process, so an exception here would be raised in an unrelated loop.
     """
 
     time = staticmethod(true_time)
@@ -204,11 +203,11 @@ class _Loop(asyncio.SelectorEventLoop):
         except RuntimeError:
             if not self.is_closed():
                 raise
-        callback(*args)  # nobody waits any more: gRPC only frees the resources of the call
+        callback(*args)  # gRPC only frees the resources of the call
         return asyncio.Handle(callback, args, self, context)
 
 
 def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # Of several loops in one process, older releases of gRPC wake all for each event, and only one finds it.
+    # Older releases of gRPC wake all loops of a process for each event; all but one then find nothing to read.
     if not isinstance(context.get("exception"), BlockingIOError):
         loop.default_exception_handler(context)

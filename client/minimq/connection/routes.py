@@ -1,4 +1,4 @@
-"""Where the queues of topics are: fetched from the name servers, cached, and kept up to date by a watch."""
+"""Routes of topics: fetched from the name servers, cached, and kept up to date by a watch."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ log = client_logger(__name__)
 
 _NOT_WATCHED = "routes: not watched, trying again nameserver=%s reason=%s"
 
-#: Topics that are watched at most, as name servers have it; further ones are asked for at each poll.
+#: Most topics in one watch, a limit of name servers. Further topics are polled.
 MAX_WATCHED = 20_000
 
 _Stream = grpc.aio.StreamStreamCall[nameserver_pb2.WatchRoutesRequest, nameserver_pb2.RouteEvent]
 
-#: Called with a route that is new or has changed.
+#: Called with a new or changed route.
 RouteCallback = Callable[[TopicRoute], None]
-#: Timeout of a refresh in the background, in seconds: of two name servers, one that hangs gets half of it.
+#: Timeout of a background refresh, divided among the name servers: a hung one leaves time for the next.
 _REFRESH_S = 2.0
-#: Least time between two refreshes of one topic in the background, in seconds.
+#: Between two background refreshes of one topic.
 _MIN_REFRESH_INTERVAL_S = 0.1
 
 
 class RouteWatch:
-    """Follows all watched topics at one name server, until its stream breaks, or it leaves a question unanswered."""
+    """Streams route changes of all watched topics from one name server; changes to another if that fails."""
 
     def __init__(
         self,
@@ -65,22 +65,22 @@ class RouteWatch:
         self._poll_s = poll_s
         self._topics_changed = asyncio.Event()
         self._stream: _Stream | None = None
-        self._watched = ""  # whose stream that is
-        self._events = 0  # that it has brought
+        self._watched = ""  # address of the name server of the stream
+        self._events = 0  # events of the current stream
         self._sound_at = math.inf
         self._outage = OutageLog(log)
 
     @property
     def is_sound(self) -> bool:
-        """False when the watch has not brought every route for two polls."""
+        """False if no complete set of routes has arrived for two poll intervals."""
         return time.monotonic() - self._sound_at <= 2 * self._poll_s
 
     def topics_changed(self) -> None:
-        """Tell the name server which topics are watched now."""
+        """Send the new set of topics to the name server."""
         self._topics_changed.set()
 
     def restart_if_unanswered(self) -> None:
-        """End the stream, so that it begins anew, when its name server gave no answer to a question."""
+        """Restart the stream at another name server if its own did not answer a query."""
         if self._stream is not None and self._watched != self._nameservers.preferred:
             self._stream.cancel()
 
@@ -98,17 +98,17 @@ class RouteWatch:
                     pause_s = 0.0
                     continue
                 least_s = refused_s
-            except Exception as error:  # noqa: BLE001 - whatever it is, routes have to be watched on
+            except Exception as error:  # noqa: BLE001 - the watch must go on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             self._nameservers.avoid(nameserver)
             refusals = refusals + 1 if least_s else 0
-            if refusals % len(self._nameservers.addresses):  # another one may serve this client
+            if refusals % len(self._nameservers.addresses):  # try all name servers before waiting as long as asked
                 least_s = 0.0
             pause_s = longer(0.0 if self._events else pause_s)
             await asyncio.sleep(max(pause_s, least_s))
 
     async def _follow(self, nameserver: str) -> float | None:
-        """Watch until the stream ends; return None if that was the poll, else the least wait before the next one."""
+        """Watch until the stream ends. Return None if its planned time was over, else the minimum pause in seconds."""
         stub = self._nameservers.stub(nameserver)
         stream = self._open(nameserver)
         requests = asyncio.create_task(self._send_topics(stream))
@@ -121,11 +121,11 @@ class RouteWatch:
             self._outage.failed(_NOT_WATCHED, nameserver, f"it tells what cannot be: {error.message}")
         except grpc.aio.AioRpcError as error:
             code, details = rpc.status_of(error)
-            # A stream that lived to its deadline and had something to say was in order: that was the poll.
+            # The stream reached its deadline and has sent routes: all is well, reopen it for a fresh set.
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and (self._events or not self._topics()):
                 self._sound_at = time.monotonic()
                 return None
-            # gRPC forgets why a stream was refused if a request was on its way just then; a question tells.
+            # gRPC loses the reason of a rejection if a request was being sent; a query finds it out.
             refusal = await self._nameservers.refusal(nameserver) if code is grpc.StatusCode.INTERNAL else None
             reason = rpc.why_unreached(details) if refusal is None else refusal.message
             self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
@@ -136,7 +136,7 @@ class RouteWatch:
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
-            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # see `restart_if_unanswered`
+            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # by `restart_if_unanswered`
         finally:
             self._stream = None
             stream.cancel()
@@ -147,11 +147,11 @@ class RouteWatch:
     def _open(self, nameserver: str) -> _Stream:
         stream = self._nameservers.stub(nameserver).WatchRoutes(timeout=self._poll_s)
         self._stream, self._watched = stream, nameserver
-        self.restart_if_unanswered()  # it may have been found silent a moment ago
+        self.restart_if_unanswered()  # a query may have failed since `run` chose this name server
         return stream
 
     async def _send_topics(self, stream: _Stream) -> None:
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended, which `_follow` sees
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the stream has ended: `_follow` handles it
             while True:
                 self._topics_changed.clear()
                 topics = self._topics()[:MAX_WATCHED]
@@ -167,16 +167,15 @@ def _is_cancelled() -> bool:
 class Routes:
     """The routes of a connection, and the topics that it watches.
 
-    A route is fetched at its first look-up. Once it is found the topic is watched, so that a change arrives
-    within milliseconds; every `poll_s` seconds the watch is reopened and sends every route again, in case a change was
-    lost. If the watch itself is lost, routes are polled instead. A topic that is not found leaves nothing behind.
+    The first look-up fetches a route. From then on the topic is watched, so changes arrive within milliseconds. Every
+    `poll_s` seconds the watch is reopened, which sends all routes again in case a change was lost. Without a working
+    watch, routes are polled. A topic that is not found is not stored.
 
-    A known route is replaced by another route only, never by none: a topic whose last broker has left, or whose name
-    servers are all gone, keeps the route it had. Its broker may be about to come back, and that a topic was deleted is
-    for the broker to say: whoever hears that calls `gone`.
+    A known route is replaced only by another route. If the last broker of a topic leaves, or all name servers fail, the
+    old route stays: the broker may come back. Only a broker can say that a topic was deleted; its caller calls `gone`.
 
-    All of it belongs to the event loop of the connection. Any thread may read `known` and call `is_deleted`,
-    `refresh_soon` and the callbacks' two methods.
+    Everything runs on the event loop of the connection, except: any thread may read `known` and call `is_deleted`,
+    `refresh_soon`, `add_callback` and `remove_callback`.
     """
 
     def __init__(self, loop: LoopThread, nameservers: NameServers, poll_s: float) -> None:
@@ -185,53 +184,53 @@ class Routes:
         self._poll_s = poll_s
         self._watch = RouteWatch(nameservers, self.watched, self._keep, poll_s)
         self._routes: dict[str, TopicRoute] = {}
-        #: By topic; a route is never changed, only replaced.
+        #: By topic; routes are replaced, never mutated.
         self.known: Mapping[str, TopicRoute] = MappingProxyType(self._routes)
-        #: How often the watch has told the route of a topic.
+        #: Number of watch events by topic.
         self._versions: dict[str, int] = {}
         self._deleted: set[str] = set()
-        self._dropped: set[str] = set()  # watched all the same
+        self._dropped: set[str] = set()  # route dropped by `gone`, but still watched
         self._watched: dict[str, None] = {}  # a set that keeps its order
         self._users: dict[str, set[Hashable]] = {}  # the clients that use a topic
         self._callbacks: list[RouteCallback] = []
-        #: Topics to refresh in the background, and the tasks that do.
+        #: Topics to refresh in the background, and the tasks that do it.
         self._wanted: set[str] = set()
         self._refreshing: dict[str, asyncio.Task[None]] = {}
-        self._turn = asyncio.Lock()  # they ask one after the other
-        self._tasks: list[asyncio.Task[None]] = []  # the watch, and the polls
+        self._turn = asyncio.Lock()  # one background refresh at a time
+        self._tasks: list[asyncio.Task[None]] = []  # the watch, and the poll
 
     # ---- by any thread --------------------------------------------------------------------------
 
     def is_deleted(self, topic: str) -> bool:
-        """Tell whether a name server said that nobody carries a topic that was known, and that no carrier is away."""
+        """Return whether a name server says that no broker, present or away, has a topic that was known."""
         return topic in self._deleted
 
     def refresh_soon(self, topic: str) -> None:
-        """Refresh the route of a topic in the background, every 100 ms at most. Returns at once, never raises."""
+        """Refresh a route in the background, at most every 100 ms. Does not block, never raises."""
         if topic not in self._wanted:
             self._wanted.add(topic)
             self._loop.call_soon(self._begin_refresh, topic)
 
     def add_callback(self, callback: RouteCallback) -> None:
-        """Call back with each new route, on the event loop: it has to be quick. What it raises is logged."""
+        """Call a function with each new route, on the event loop: it must be quick. Its exceptions are logged."""
         self._callbacks.append(callback)
 
     def remove_callback(self, callback: RouteCallback) -> None:
-        """Call it back no more."""
+        """Remove a callback."""
         self._callbacks.remove(callback)
 
     # ---- on the event loop ----------------------------------------------------------------------
 
     def watched(self) -> list[str]:
-        """Return the topics that are watched, in the order in which they came."""
+        """Return the watched topics, in the order in which they were added."""
         return list(self._watched)
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Return the route of a topic, asking only when it is not known."""
+        """Return the route of a topic; query a name server only if it is not known."""
         return self.known.get(topic) or await self.refresh(topic, timeout_s)
 
     async def refresh(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Fetch the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        """Fetch the route of a topic. If no name server has one, return the known route. Raises as `route`."""
         check_topic(topic)
         version = self._versions.get(topic, 0)
         try:
@@ -246,17 +245,17 @@ class Routes:
         return self._keep(route, asked_at=version)
 
     def learn(self, route: TopicRoute) -> None:
-        """Take a route that another process has found, unless one is known. It is watched like any other."""
+        """Store and watch a route that another process has found, unless one is known."""
         if route.topic not in self.known:
             self._keep(route, asked_at=self._versions.get(route.topic, 0))
 
     def use(self, topic: str, user: Hashable) -> None:
-        """Watch a topic, which need not exist, until this client and all others leave it."""
+        """Watch a topic, which need not exist, until all its users have called `leave`."""
         self._users.setdefault(topic, set()).add(user)
         self._watch_topic(topic)
 
     def leave(self, user: Hashable) -> None:
-        """Drop the routes of topics that a client has used and no other one does, and watch them no longer."""
+        """Drop and unwatch the topics that no client but this one uses."""
         for topic, users in [*self._users.items()]:
             users.discard(user)
             if not users:
@@ -264,14 +263,14 @@ class Routes:
                 self._forget(topic)
 
     def gone(self, topic: str, user: Hashable) -> None:
-        """Drop the route of a deleted topic; it stays watched if other clients use it, which must learn of that."""
+        """Drop the route of a deleted topic. It stays watched if other clients use it, so that these notice, too."""
         if self._users.get(topic, set()) <= {user}:
             self._forget(topic)
         elif self._routes.pop(topic, None) is not None:
             self._dropped.add(topic)
 
     def ended(self) -> None:
-        """Drop the tasks, which have ended: they hold calls, and with them channels."""
+        """Drop the ended tasks: they keep calls alive, and so channels."""
         self._tasks.clear()
 
     def _forget(self, topic: str) -> None:
@@ -291,16 +290,19 @@ class Routes:
                 self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
     def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
-        """Take a route in, and return the one that is known now. `asked_at` is None if the watch has told it."""
+        """Store a route, and return the one to use: a newer one from the watch wins over the answer to a query.
+
+        `asked_at` is the version of the topic when the query was sent; None for a route from the watch.
+        """
         topic = route.topic
         if asked_at is None and topic not in self._watched:
-            return route  # it was forgotten while this was on its way
+            return route  # the topic was dropped while this event was in flight
         known = self._routes.get(topic)
         version = self._versions.get(topic, 0)
         if asked_at is None:
             self._versions[topic] = version + 1
         was_known = known is not None or topic in self._dropped
-        # While an answer is under way, the watch may tell something newer.
+        # The watch may have sent a newer route while the query was in flight.
         is_outdated = asked_at not in (None, version)
         if was_known and not route.queues and not route.away:
             self._deleted.add(topic)
@@ -325,7 +327,7 @@ class Routes:
             self._refreshing[topic] = asyncio.create_task(self._refresh_wanted(topic))
 
     async def _refresh_wanted(self, topic: str) -> None:
-        """Refresh a topic for as long as it is wanted: the answer may be older than the wish."""
+        # Repeats if it is wanted again meanwhile: the answer may be older than the latest wish.
         try:
             while topic in self._wanted:
                 async with self._turn:
@@ -342,11 +344,11 @@ class Routes:
             log.debug("route not refreshed topic=%s reason=%s", topic, error.message)
         except Exception:
             log.exception("route not refreshed topic=%s", topic)
-        if topic not in self._users:  # its last client has left it meanwhile
+        if topic not in self._users:  # its last user left meanwhile
             self._forget(topic)
 
     async def _poll(self) -> None:
-        """Refresh what the watch has not told for two polls; those topics that are too many for it always."""
+        # All topics if the watch is broken, else only those that exceed its limit.
         while True:
             await asyncio.sleep(self._poll_s)
             for topic in self.watched()[MAX_WATCHED if self._watch.is_sound else 0 :]:

@@ -1,4 +1,4 @@
-"""Streams to brokers on the event loop of a connection: plain, and with an id for each request."""
+"""Bidirectional streams to brokers: plain, and with request ids. On the event loop of a connection."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = client_logger(__name__)
 
 
 class Stream(Generic[Request, Response]):
-    """One gRPC stream in both directions, on the event loop of its connection.
+    """One bidirectional gRPC stream.
 
-    Requests that come while one is being written are written next, joined if `join` is given: it receives the next
-    request and the deque behind it, and pops what it absorbs.
+    Requests are queued while another is being written. `join` merges them: it receives the next request and the deque
+    behind it, and pops what it absorbs.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class Stream(Generic[Request, Response]):
         self._on_response = on_response
         self._on_end = on_end
         self._join = join
-        self._requests: deque[Request | None] = deque()  # None: no further one will come
-        #: Exists while the writer waits for requests.
+        self._requests: deque[Request | None] = deque()  # None: end of requests
+        #: Set while the writer waits for a request.
         self._more: asyncio.Future[None] | None = None
         self._is_over = False
         self._running: asyncio.Task[MiniMQError | None] | None = None
@@ -63,9 +63,9 @@ class Stream(Generic[Request, Response]):
             raise Closed(CLOSED)
 
     def send(self, request: Request | None) -> None:
-        """Send a request, in the order of the calls. Thread-safe. A stream that has ended drops it.
+        """Send a request, in the order of the calls; an ended stream drops it. Thread-safe.
 
-        None says that no further one will come; the broker ends the stream when all is answered.
+        None ends the requests; the broker ends the stream once it has answered all.
         """
         if self._connection.is_loop_thread:
             self.add(request)
@@ -73,15 +73,15 @@ class Stream(Generic[Request, Response]):
             self._connection.call_soon(self.add, request)
 
     def finish(self) -> None:
-        """Say that no further request will come. Thread-safe."""
+        """Send `None`. Thread-safe."""
         self.send(None)
 
     def cancel(self) -> None:
-        """End the stream at once. Does not wait for that. Thread-safe."""
+        """Cancel the stream, without waiting for its end. Thread-safe."""
         self._connection.call_soon(self._cancel)
 
     async def wait_ended(self, timeout_s: float) -> bool:
-        """Wait for the end of the stream, on the loop; return whether it came."""
+        """Wait until the stream has ended, on the loop; False after the timeout."""
         if self._running is None:
             return self._is_over
         return bool((await asyncio.wait((self._running,), timeout=timeout_s))[0])
@@ -90,14 +90,14 @@ class Stream(Generic[Request, Response]):
 
     def _begin(self) -> None:
         self._running = asyncio.create_task(self._run())
-        self._running.add_done_callback(self._ended)  # which comes also if the loop ends before the first step
+        self._running.add_done_callback(self._ended)  # called even if the task is cancelled before its first step
 
     def _cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
     def add(self, request: Request | None) -> None:
-        """Do as `send`, on the loop."""
+        """Like `send`, on the loop only."""
         if self._is_over:
             return
         self._requests.append(request)
@@ -116,13 +116,13 @@ class Stream(Generic[Request, Response]):
             if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self.address, stub):
                 return Unavailable(
                     f"the credentials were replaced: {error.message}"
-                )  # another stream shows the new ones
+                )  # retriable: the next stream uses the new ones
             return error
         except InternalError as false_answer:
             return false_answer
         finally:
             self._requests.clear()
-            self.add(None)  # gRPC does not end the writer of a call that has ended
+            self.add(None)  # ends the writer: gRPC leaves it waiting after the end of a call
             call.cancel()
         return None
 
@@ -143,10 +143,10 @@ class Stream(Generic[Request, Response]):
             error = Unavailable(f"{self._peer}: the stream was cancelled")
         elif (failure := running.exception()) is None:
             error = running.result()
-        else:  # of the callback: an error of this process, but those who wait must hear of it
+        else:  # `on_response` raised: a bug of this client, but the receivers must get an error
             log.error("stream ended: an answer was not taken in peer=%s", self._peer, exc_info=failure)
             error = Unavailable(f"{self._peer}: its answer was not taken in: {failure!r}")
-        self._running = None  # which holds the call, and with it the channel, as long as anybody has this
+        self._running = None  # the task keeps the call alive, and so the channel
         self._is_over = True
         try:
             self._on_end(error)
@@ -155,18 +155,19 @@ class Stream(Generic[Request, Response]):
 
 
 class Part(NamedTuple, Generic[Answer]):
-    """One answer among those that a response carries."""
+    """One of the answers in a response."""
 
     request_id: int
     answer: Answer
-    #: False if others to this request will come.
+    #: False if further answers to this request follow.
     is_last: bool = True
 
 
 class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Answer]):
     """A stream whose requests have ids: each answer goes to the receiver of its request, on the event loop.
 
-    Any thread may send a request. What is added after the end is found either by who adds it or by who ends the stream.
+    Any thread may send a request. One that races with the end of the stream fails exactly once: in `request`, or by
+    its receiver.
     """
 
     def __init__(
@@ -180,19 +181,19 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
         self._parts = parts
         self._ids = itertools.count(1)
         self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], object]] = {}
-        #: Why it has ended; None while it goes on.
+        #: Why the stream has ended; None while it is open.
         self.failure: MiniMQError | None = None
         super().__init__(connection, address, method, self._respond, self._conclude, join)
 
     @property
     def ended(self) -> bool:
-        """True if the stream is over, so that a new one is needed."""
+        """True if a new stream is needed."""
         return self.failure is not None
 
     def request(
         self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MiniMQError | None], object]
     ) -> int:
-        """Send a request, and return its id."""
+        """Send a request, and return its id. Raises `failure` if the stream has ended."""
         request_id = next(self._ids)
         self._receivers[request_id] = receiver
         if self.failure is not None and self._receivers.pop(request_id, None) is not None:
@@ -201,17 +202,17 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
         return request_id
 
     def forget(self, request_id: int, farewell: Request) -> None:
-        """Hand no further answer to a request out, and tell the broker, if that has not answered the last time."""
+        """Drop the receiver of a request; send `farewell` to the broker unless the last answer has arrived."""
         if self._receivers.pop(request_id, None) is not None:
             self.send(farewell)
 
     def fail(self, reason: MiniMQError) -> None:
-        """End at once, and give all receivers this reason, in the thread of the caller. Does not wait for the end."""
+        """Cancel the stream, and call all receivers with `reason`, on this thread. Does not wait for the end."""
         self._conclude(reason)
         self.cancel()
 
     def close(self) -> None:
-        """End at once, and call no receiver any more. Does not wait for the end."""
+        """Cancel the stream without calling the receivers. Does not wait for the end."""
         self.failure = self.failure or Closed(CLOSED)
         self._receivers.clear()
         self.cancel()

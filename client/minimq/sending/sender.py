@@ -62,8 +62,7 @@ class Sender:
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
-        #: How often the loop has drained the buffer, and the value of `_takes` for which it was woken: equal while a
-        #: wake-up is pending.
+        #: How often the loop has drained the buffer, and the count for which it was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
         self._accumulator = RecordAccumulator(
