@@ -35,7 +35,7 @@ class LoopCallQueue:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._calls: deque[tuple[Context, Callable[..., object], tuple[Any, ...]]] = deque()
-        #: How often the loop has drained `_calls`, and the count for which it was woken; equal if a wake-up is pending.
+        #: Drains of `_calls` so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._turns = 0
         self._woken = -1
 

@@ -1,4 +1,4 @@
-"""The thread on which a producer runs callbacks of users, which may block, unlike the event loop."""
+"""The thread on which a producer runs user callbacks, which may block."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = client_logger(__name__)
 
 
 class CallbackThread:
-    """Makes calls one after the other. Thread-safe; the thread starts with the first call."""
+    """Runs calls one after the other. Thread-safe; the thread starts with the first call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()  # protects what follows
+        self._lock = threading.Lock()  # protects everything below
         self._thread: threading.Thread | None = None
         self._over = threading.Event()
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -27,13 +27,13 @@ class CallbackThread:
         self._faults = OutageLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
-        """Schedule a call; if no thread can be started, make it here."""
+        """Schedule a call. If no thread can be started, run it here."""
         with self._lock:
             if self._thread is None:
                 over = threading.Event()
                 thread = threading.Thread(target=self._run, args=(self._calls, over), name=self._name, daemon=True)
-                with suppress(RuntimeError):  # the interpreter ends, or has too many
-                    _thread.start_new_thread(thread.start, ())  # which waits, as an event loop must not
+                with suppress(RuntimeError):  # the interpreter shuts down, or has too many threads
+                    _thread.start_new_thread(thread.start, ())  # `start` blocks, which an event loop must not
                     self._thread, self._over = thread, over
             has_thread = self._thread is not None
             if has_thread:
@@ -44,11 +44,11 @@ class CallbackThread:
             self._make(call)
 
     def is_mine(self) -> bool:
-        """Return whether the caller runs in such a call, for whose end nobody in it can wait."""
+        """Return whether the caller is a callback, which cannot wait for its own end."""
         return threading.current_thread() is self._thread
 
     def close(self, timeout_s: float) -> None:
-        """End the thread after its pending calls, and wait for that, unless this is one of them."""
+        """End the thread after its pending calls; wait for that unless this is one of them."""
         with self._lock:
             self._closed = True
             thread, over = self._thread, self._over
@@ -68,5 +68,5 @@ class CallbackThread:
     def _make(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except BaseException as error:  # noqa: BLE001 - even of one that ends its thread: others wait behind it
+        except BaseException as error:  # noqa: BLE001 - even SystemExit: other calls wait behind this one
             self._faults.crashed("producer: a callback raised", cause=error)

@@ -1,4 +1,4 @@
-"""The queues of messages that may not go to any: chosen by the caller, by message group, or by key."""
+"""Fixed queues of messages: chosen by the caller, by message group, or by key."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from minimq_common.words import count_of
 
 
 class _KnownQueues(NamedTuple):
-    """The queues of one topic among which selectors choose, and the route from which that follows."""
+    """The queues of one topic from which selectors choose, and the route that they were computed from."""
 
     route: TopicRoute
-    #: Queues that take messages, by broker name.
+    #: Number of writable queues by broker name.
     counts: Mapping[str, int]
     queues: tuple[MessageQueue, ...]
 
 
 class ChosenQueues:
-    """Chooses queues among those of a route. Thread-safe.
+    """Chooses the queues of messages that need a fixed one. Thread-safe.
 
-    When a broker dies, its queues vanish from the route. A hash over the rest would send nearly every key to
-    another queue and so break the order of its messages. So this remembers the queues of every broker that once was
-    there with a master: their messages wait or fail, all others stay where they are.
+    When a broker dies, its queues vanish from the route. A hash over the remaining queues would move nearly every key,
+    and break the order of its messages. So this remembers the queues of every broker that once had a master: messages
+    for a dead broker wait or fail, and all other keys keep their queue.
 
-    What a broker with a master says itself is believed: without the permission to write, or with fewer queues, it takes
-    part with what is left. That is how a broker is taken out of service: its permission to write is withdrawn first.
+    A broker with a master may reduce its queues, or to none by losing its write permission. That is how a broker is
+    taken out of service: withdraw its write permission first.
     """
 
     def __init__(self) -> None:
         self._topics: dict[str, _KnownQueues] = {}
-        self._lock = threading.RLock()  # protects it; a signal handler may take it once more
+        self._lock = threading.RLock()  # protects `_topics`; reentrant for signal handlers
         self._by_message_group = by_message_group()
         self._by_key = by_key()
 
     def of(self, route: TopicRoute) -> Sequence[MessageQueue]:
-        """Return the queues of a topic among which selectors choose, sorted; the same tuple until they change."""
+        """Return the sorted queues from which selectors choose; the same tuple object until they change."""
         with self._lock:
             known = self._topics.get(route.topic)
             if known is None or known.route is not route:
@@ -50,7 +50,7 @@ class ChosenQueues:
             return known.queues
 
     def route_changed(self, route: TopicRoute) -> None:
-        """Take in a route that has changed, though nothing is sent: what it says may be gone before the next send."""
+        """Record a changed route, even if nothing is sent: its brokers may be gone again before the next send."""
         with self._lock:
             known = self._topics.get(route.topic)
             if known is not None:
@@ -73,11 +73,11 @@ class ChosenQueues:
         return known
 
     def are_complete(self, route: TopicRoute) -> bool:
-        """Tell whether all queues of a topic are known, if it is compacted."""
+        """Return whether all queues of a compacted topic are known; True for other topics."""
         return not route.key_queues or route.key_queues == len(self.of(route))
 
     def check_complete(self, route: TopicRoute) -> TopicRoute:
-        """Return the route; raise `Unavailable` unless all queues of a compacted topic are known, as keys need."""
+        """Return the route. Raises `Unavailable` if queues of a compacted topic are missing: keys need all of them."""
         if self.are_complete(route):
             return route
         away = f"; away: {', '.join(broker.broker_name for broker in route.away)}" if route.away else ""
@@ -90,7 +90,7 @@ class ChosenQueues:
     def choose(
         self, route: TopicRoute, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
-        """Return the queue of a message, None for any. Raises `InvalidArgument`."""
+        """Return the queue that a message must go to; None for any. Raises `InvalidArgument`."""
         if message.message_group is not None:
             if selector is not None or queue is not None:
                 raise InvalidArgument("a message group has its queue: leave out queue and selector")
@@ -113,7 +113,7 @@ class ChosenQueues:
 
 
 def check_chosen(topic: str, queue: MessageQueue | None) -> None:
-    """Raise `InvalidArgument` if a queue is none of a topic."""
+    """Raise `InvalidArgument` if a queue belongs to another topic."""
     if queue is None:
         return
     check_queue("queue", queue)
@@ -122,7 +122,7 @@ def check_chosen(topic: str, queue: MessageQueue | None) -> None:
 
 
 def by_key() -> Selector:
-    """Return the selector of a compacted topic, which takes the first key of a message. Thread-safe."""
+    """Return the selector of compacted topics, by the first key of a message. Thread-safe."""
     select = by_consistent_hash()
 
     def select_by_key(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
@@ -136,12 +136,12 @@ def by_key() -> Selector:
 
 
 def takes_only_tombstones(route: TopicRoute) -> bool | None:
-    """Tell whether a topic is compacted, so that only tombstones have an empty body; None if it takes copies of any."""
+    """Return whether a topic is compacted: only tombstones have no body. None for a `%` topic, with copies of any."""
     return None if route.topic.startswith("%") else bool(route.key_queues)
 
 
 def check_body(message: Message, route: TopicRoute) -> None:
-    """Raise `InvalidArgument` if a topic does not take an empty body."""
+    """Raise `InvalidArgument` if the message has an empty body and its topic does not allow that."""
     is_compacted = takes_only_tombstones(route)
     if is_compacted is not None:
         check_empty(message, is_compacted=is_compacted)

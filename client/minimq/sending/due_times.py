@@ -1,4 +1,4 @@
-"""Due times of delayed messages: when one is due, and which others it may travel with."""
+"""Due times of delayed messages, and which of them may share a batch."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import kind_of
 
-#: Most days between the sending of a message and its due time: a year, and a day more in a leap year.
+#: Longest delay: a year, even a leap year.
 MAX_DELAY_DAYS: Final = 366
 MAX_DELAY_S: Final = MAX_DELAY_DAYS * 86_400
-#: From here on a number of seconds is likely to be milliseconds.
+#: A larger number of seconds since 1970 was probably meant as milliseconds.
 _LEAST_MS = 10_000_000_000
 
 _recallable = count(1)
 
 
 class DueBucket(NamedTuple):
-    """The span of time in which a delayed message is due. Messages of one topic and one bucket travel together."""
+    """The interval in which a delayed message is due. Only messages of the same bucket share a batch."""
 
-    #: It is due after a delay, not at a time of day.
+    #: Due after a delay, not at a time of day.
     is_delay: bool
     number: int
-    #: Different for each recallable message, as these travel alone; 0 for all others.
+    #: Unique for each recallable message, which is sent alone; 0 for all others.
     alone: int
 
 
 class DueTime(NamedTuple):
     """When a delayed message, or a batch of them, is due."""
 
-    #: Seconds by the monotonic clock of this process if it is due after a delay; otherwise since 1970.
+    #: Seconds on the monotonic clock of this process for a delay; otherwise seconds since 1970.
     at_s: float
     bucket: DueBucket
 
     @property
     def recallable(self) -> bool:
-        """True if it can be recalled."""
+        """True if the message can be recalled."""
         return self.bucket.alone > 0
 
     def left_ms(self, now: float) -> int:
-        """Return how long the delay is from now on, in ms, rounded up; `now` is a time of the monotonic clock."""
+        """Return the rest of the delay in ms, rounded up; `now` is a time of the monotonic clock."""
         return max(math.ceil((self.at_s - now) * 1000), 0)
 
     @property
@@ -78,14 +78,14 @@ def due_time(message: Message, precision_s: float, monotonic_s: float, time_s: f
 
 
 def latest(dues: Iterable[DueTime]) -> DueTime:
-    """Return the due time of a batch of messages: that of the last, so that none is delivered early."""
+    """Return the due time of a batch: the latest one, so that no message is delivered early."""
     return max(dues)
 
 
 def _delay_s(given: object) -> float:
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise InvalidArgument(f"deliver_after_s is {kind_of(given)}: give a number of seconds")
-    if not 0 <= given <= MAX_DELAY_S:  # nor NaN
+    if not 0 <= given <= MAX_DELAY_S:  # also true for NaN
         raise InvalidArgument(
             f"deliver_after_s is {given}: it must be 0 to {MAX_DELAY_S}, which is {MAX_DELAY_DAYS} days"
         )
@@ -106,7 +106,7 @@ def _moment_s(given: object, time_s: float) -> float:
         )
     else:
         seconds = given
-    if not 0 <= seconds < math.inf:  # nor NaN
+    if not 0 <= seconds < math.inf:  # also true for NaN
         raise InvalidArgument(f"deliver_at is {given}: seconds since 1970 are 0 or more")
     if seconds > time_s + MAX_DELAY_S:
         remedy = "give seconds, not milliseconds, since 1970" if seconds >= _LEAST_MS else "send it again by then"

@@ -1,4 +1,4 @@
-"""Messages without an outcome, and the batches in which they accumulate and are sent."""
+"""Messages without an outcome, and the batches in which they are sent."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from minimq_common.properties import recorded_parent
 
 log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
 
-#: Answers of a broker after which a batch may be stored all the same.
+#: Error answers of a broker after which a batch may nevertheless be stored.
 IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError)
 
-#: Bytes of memory of a message that waits alone, with its entries in the buffer and its future.
+#: Memory of one waiting message besides its content: its entries in the buffer, and its future.
 PENDING_BYTES = 512
 
-#: Calls to make after an outcome: code of users, which must not run on the event loop.
+#: A call of user code after an outcome. It must not run on the event loop.
 UserCall = Callable[[], object]
 
-#: Called once with the receipt of a batch, or with the error; with neither if it was never sent.
+#: Called once with the receipt of a batch, or with the error; with neither if the batch was never sent.
 Completion = Callable[[BatchReceipt | None, MiniMQError | None], UserCall | None]
 
 
@@ -54,12 +54,12 @@ class Records(Protocol):
 
 
 class BufferShare(msgspec.Struct, eq=False):
-    """A share of the producer's buffer, which only a `SendBuffer` changes: so Ctrl-C never loses a part of it."""
+    """A part of the producer's buffer. Only `SendBuffer` changes it, under its lock, so Ctrl-C never loses room."""
 
     tickets: list[int] = []
-    #: Bytes of all of them.
+    #: Bytes of all tickets together.
     size: int = 0
-    #: Number of messages of each ticket here; None for all.
+    #: Number of messages of each ticket that belong to this share; None for all.
     counts: list[int] | None = None
 
 
@@ -71,23 +71,23 @@ class Target(NamedTuple):
 
 
 class BatchNumber(NamedTuple):
-    """The number of a batch."""
+    """Identifies a batch of its producer, so that brokers detect duplicates."""
 
-    #: One more than that of the batch before.
+    #: Counts the batches of a producer.
     sequence: int
     #: How many earlier numbers may still be resent. Brokers forget older ones.
     unsettled: int
 
 
 class Outcome(Protocol):
-    """Takes the outcome of a single message, such as a `ReceiptFuture`."""
+    """Receives the outcome of a single message, such as a `ReceiptFuture`."""
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
-        """Process the receipt, or the error. Called once. Returns the remaining calls."""
+        """Process the receipt, or the error. Called once. Returns user code that is still to be called."""
 
 
 def message_overhead(message: Message) -> int:
-    """Return the approximate memory of a message and its future besides body, keys and properties, in bytes."""
+    """Return the approximate memory, in bytes, of a message and its future besides body, keys and properties."""
     size = PENDING_BYTES
     if message.keys:
         size += KEYS_BYTES + KEYS_BYTES * len(message.keys)
@@ -97,26 +97,26 @@ def message_overhead(message: Message) -> int:
 
 
 class PendingMessage(msgspec.Struct, eq=False):
-    """A single, validated message without an outcome. Without `outcome` nobody is notified."""
+    """A single, validated message without an outcome."""
 
     message: Message
     queue: MessageQueue | None
     size: int
-    #: Receives the receipt, or the error.
+    #: Receives the receipt, or the error; None if the sender wants neither.
     outcome: Outcome | None
     #: When it is due; None if it is delivered at once.
     due: DueTime | None = None
     ticket: int = -1
-    #: When it was accepted, in ms since 1970.
+    #: When the producer accepted it, in ms since 1970.
     born_ms: int = 0
-    #: The same by the monotonic clock.
+    #: The same, in seconds on the monotonic clock.
     handed_in: float = 0.0
     #: Bytes that it uses in the buffer.
     memory: int = 0
 
 
 class PendingBatch(msgspec.Struct, eq=False):
-    """Messages for one destination that are sent together. Belongs to the event loop once it is handed over."""
+    """Messages for one destination that are sent together. Owned by the event loop once `is_handed_over`."""
 
     topic: str
     queue: MessageQueue | None
@@ -126,20 +126,21 @@ class PendingBatch(msgspec.Struct, eq=False):
     #: When all messages are due; None if they are delivered at once.
     due: DueTime | None = None
     transaction: Transaction | None = None
-    #: The context of its first message if the trace of that is recorded; empty otherwise.
+    #: Trace context of its first message if that trace is recorded; otherwise empty.
     traceparent: str = ""
     share: BufferShare = msgspec.field(default_factory=BufferShare)
     count: int = 0
-    #: When its oldest message was handed over, by the monotonic clock.
+    #: When the producer accepted its oldest message, in seconds on the monotonic clock.
     handed_in: float = 0.0
     is_handed_over: bool = False
     sequence: int = -1
     number: BatchNumber | None = None
     data: bytes | None = None
-    # Tries.
+    # Tries. Times are seconds on the monotonic clock.
     deadline: float = math.inf
+    #: Description of each failed try, for the error.
     tries: list[str] = []
-    #: A try had no answer, or one of `IN_DOUBT`.
+    #: True after a try without an answer, or with one of `IN_DOUBT`.
     may_be_stored: bool = False
     attempts: int = 0
     target: Target | None = None
@@ -151,7 +152,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     done: bool = False
 
     def close(self) -> None:
-        """Fix what follows from the messages: no other joins any more."""
+        """Complete the batch: no further message may join."""
         messages = self.messages
         self.count = len(messages)
         self.handed_in = messages[0].handed_in
@@ -161,19 +162,19 @@ class PendingBatch(msgspec.Struct, eq=False):
             self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
         if self.due_bucket is not None:
             self.due = latest(item.due for item in messages if item.due is not None)
-        with suppress(Exception):  # of a mapping of the user's own: encoding tells
+        with suppress(Exception):  # a user's mapping may raise anything; encoding reports it
             properties = messages[0].message.properties
             self.traceparent = recorded_parent(properties) if properties else ""
 
     @property
     def avoid(self) -> str | None:
-        """Name of the broker at which it was tried last."""
+        """Name of the broker of the last try."""
         return self.target.queue.broker_name if self.target is not None else None
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
         """Remove the first messages, up to the size of a batch, and return them as a separate batch."""
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
-        count = max(bisect_right([*sizes], max_bytes), 1)  # one that is larger goes alone
+        count = max(bisect_right([*sizes], max_bytes), 1)  # a message larger than `max_bytes` is sent alone
         messages = deque([self.messages.popleft() for _ in range(count)])
         return PendingBatch(self.topic, self.queue, messages, self.message_group, self.due_bucket)
 
@@ -185,7 +186,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         return taken
 
     def note_try(self, took_s: float, error: MiniMQError) -> None:
-        """Remember that the latest try failed, for the error of the batch."""
+        """Record a failed try for the error of the batch."""
         assert self.target is not None
         queue, address = self.target
         text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
@@ -193,7 +194,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         self.may_be_stored |= not error.answered or isinstance(error, IN_DOUBT)
 
     def final(self, error: MiniMQError) -> MiniMQError:
-        """Return the error of the batch after its last try: this one if it is final, and nothing may be stored."""
+        """Return the error of the batch after its last try: `error` itself if it is final and nothing may be stored."""
         if not error.retriable and not self.may_be_stored:
             return error
         return SendFailed(
@@ -202,7 +203,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         )
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
-        """Deliver the outcome to all waiters; return the remaining calls."""
+        """Deliver the outcome to all senders; return user code that is still to be called."""
         calls = []
         for index, item in enumerate(self.messages):
             outcome = item.outcome
@@ -210,7 +211,7 @@ class PendingBatch(msgspec.Struct, eq=False):
                 continue
             try:
                 call = outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
-            except Exception:  # a future was changed from outside: the others still need their outcomes
+            except Exception:  # user code changed the future: the others must still get their outcomes
                 log.exception("producer: an outcome was not taken in topic=%s", self.topic)
             else:
                 if call is not None:
@@ -219,7 +220,7 @@ class PendingBatch(msgspec.Struct, eq=False):
 
 
 class RecordsBatch(PendingBatch, kw_only=True):
-    """Records for one destination, which are numbered and encoded before they are handed over."""
+    """Records for one destination; numbered and encoded before they reach the event loop."""
 
     completion: Completion
 
@@ -227,7 +228,7 @@ class RecordsBatch(PendingBatch, kw_only=True):
         self.due_bucket = None if self.due is None else self.due.bucket
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
-        """Deliver the outcome to the caller; return the remaining calls."""
+        """Deliver the outcome to the sender; return user code that is still to be called."""
         call = self.completion(receipt, error)
         return () if call is None else (call,)
 
@@ -239,7 +240,7 @@ def messages_were(count: int, which: str = "") -> str:
 
 
 def new_producer_id() -> int:
-    """Return an id that no other producer has; 0 stands for a producer that does not number its batches."""
+    """Return a random 64-bit id; never 0, which means a producer without batch numbers."""
     return random.getrandbits(64) or 1
 
 
@@ -251,7 +252,7 @@ def encode_batch(
     message_group: str | None,
     number: BatchNumber,
 ) -> bytes:
-    """Return the encoded messages of a batch. Raises any error that a modified message can cause."""
+    """Return the encoded batch. Can raise any exception if the user has changed a message meanwhile."""
     if len(items) == 1 and compression is None and message_group is None:
         item = items[0]
         single = encode_single(item.message, max_body_bytes, item.born_ms, producer_id, *number)

@@ -32,11 +32,11 @@ class BatchReceipt(msgspec.Struct, frozen=True):
         base_offset: offset of its first message; the others follow without a gap. -1 until the batch is in its queue.
         stored_ms: when the broker stored it, in ms since 1970.
         count: number of messages.
-        producer_id: with `sequence`, the id of the batch.
+        producer_id: id of the producer; with `sequence`, it identifies the batch.
         sequence: number of the batch at its producer.
         status: the guarantee of the broker.
         due_ms: when it is due, in ms since 1970; 0 if it is in its queue already.
-        recall_id: by which its broker recalls it; None if it cannot be recalled.
+        recall_id: id for recalling it at its broker; None if it cannot be recalled.
     """
 
     queue: MessageQueue
@@ -51,7 +51,7 @@ class BatchReceipt(msgspec.Struct, frozen=True):
 
 
 class SendReceipt(msgspec.Struct, frozen=True, gc=False):
-    """Where a message was stored. All that can be asked of it follows from its batch and its place in there."""
+    """Where a message was stored."""
 
     batch: BatchReceipt
     index: int
@@ -89,7 +89,7 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def recall_handle(self) -> str | None:
-        """The text by which any process can recall the message; None unless it was sent with `recallable=True`."""
+        """The text with which any process can recall the message; None unless it was sent with `recallable=True`."""
         if self.batch.recall_id is None:
             return None
         queue = self.batch.queue

@@ -1,4 +1,4 @@
-"""The futures that `send_async` returns, by the hundred thousand."""
+"""The futures that `send_async` returns: cheap, as there may be hundreds of thousands."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from minimq_common.errors import MiniMQError
 T = TypeVar("T")
 
 _PENDING, _FINISHED = "PENDING", "FINISHED"
-#: The condition of futures that got their outcome before anybody looked at them.
+#: Marks futures that got their outcome before anyone waited; stands in place of their condition.
 _COMPLETED = threading.Condition()
-#: The parts of a future that only those need who wait for it.
+#: Attributes of the base class that are created only when someone waits for the future.
 _PARTS: dict[str, Callable[[], Any]] = {"_condition": threading.Condition, "_waiters": list, "_done_callbacks": list}
 
 
 class ReceiptFuture(Future[T], Generic[T]):
-    """A future of a receipt that is cheap if its outcome arrives before anybody waits for it.
+    """A future that is cheap if its outcome arrives before anyone waits for it.
 
-    Its condition is made when first asked for. Whether that or the outcome comes first is decided by one atomic step:
-    the entry in the dictionary of the future. From there on the rules of the base class hold.
+    Its condition is created on first use. An atomic `setdefault` in the dictionary of the future decides whether the
+    condition or the outcome came first. If it was the condition, the base class does the rest.
     """
 
     _result: T | None = None
     _exception: BaseException | None = None
 
-    __init__ = object.__init__  # makes nothing: most futures never need it
+    __init__ = object.__init__  # creates nothing: most futures need no condition
 
     def __getattr__(self, name: str) -> Any:
-        """Make a part that is missing."""
+        """Create an attribute of the base class on first use."""
         make = _PARTS.get(name)
         if make is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -49,7 +49,7 @@ class ReceiptFuture(Future[T], Generic[T]):
         self.__dict__["_set_state"] = state
 
     def complete(self, receipt: T | None, error: MiniMQError | None) -> UserCall | None:
-        """Process the outcome: a receipt, or the error. Returns the call of the callbacks."""
+        """See `Outcome.complete`. Returns the call that runs the callbacks."""
         own = self.__dict__
         if "_condition" not in own:
             if receipt is not None:
@@ -58,7 +58,7 @@ class ReceiptFuture(Future[T], Generic[T]):
                 self._exception = error
             if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
                 return None
-        if not self._condition.acquire(blocking=False):  # whoever has it may be interrupted by a signal handler
+        if not self._condition.acquire(blocking=False):  # its owner may be interrupted by a signal handler that waits
             return partial(self._set_and_call, receipt, error)
         try:
             is_set = self._set(receipt, error)
@@ -84,7 +84,7 @@ class ReceiptFuture(Future[T], Generic[T]):
             super()._invoke_callbacks()  # type: ignore[misc]
 
     def result(self, timeout: float | None = None) -> T:
-        """Return the receipt, after waiting for it; raise what `send` would."""
+        """Wait for the receipt. Raises as `send`."""
         if self._result is not None and self.__dict__.get("_condition") is _COMPLETED:
             return self._result
         return super().result(timeout)

@@ -1,7 +1,7 @@
-"""Selectors, with which a caller chooses the queue of a message.
+"""Selectors: functions that choose the queue of a message.
 
-A selector gets all queues of the topic (at least one, sorted, in the same order in every producer) and the message, and
-returns one of them.
+A selector gets all queues of the topic (at least one, sorted in the same order in every producer) and the message, and
+returns one of the queues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minimq_common.model import Message, MessageQueue
 
 #: 31 to the power of 0, 1, 2, ... in 32 bits.
 _POWERS = tuple(pow(31, exponent, 1 << 32) for exponent in range(256))
-#: Longer keys are rare, and caching them would use memory.
+#: Longer keys are rare; caching them would cost memory.
 _MAX_CACHED_LENGTH = 64
 _NATIVE_UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 
@@ -27,12 +27,12 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 def java_hash(text: str) -> int:
-    """Return what `String.hashCode` returns in Java: 32 bits with a sign, over the UTF-16 code units. Thread-safe."""
+    """Return Java's `String.hashCode`: a signed 32-bit hash of the UTF-16 code units. Thread-safe."""
     return _cached_hash(text) if len(text) <= _MAX_CACHED_LENGTH else _hash(text)
 
 
 def consistent_hash(key: str, buckets: int) -> int:
-    """Return a bucket, 0 or above, for a key: Guava's `consistentHash` of the key's `java_hash`."""
+    """Return a bucket, from 0 on, for a key: Guava's `consistentHash` of the key's `java_hash`."""
     if buckets < 1:
         raise InvalidArgument(f"{buckets} buckets: there must be at least one")
     return _jump(java_hash(key), buckets)
@@ -41,7 +41,7 @@ def consistent_hash(key: str, buckets: int) -> int:
 def _hash(text: str) -> int:
     units: bytes | memoryview
     try:
-        units = text.encode("latin-1")  # one unit is one byte, which is the fastest to iterate
+        units = text.encode("latin-1")  # one byte per unit: fastest to iterate
     except UnicodeEncodeError:
         units = memoryview(text.encode(_NATIVE_UTF16, "surrogatepass")).cast("H")
     total = 0
@@ -75,7 +75,7 @@ def by_hash(key: str | None = None) -> Selector:
     When the number of queues changes, nearly every key moves to another queue: see `by_consistent_hash`.
 
     Args:
-        key: for all messages; when None, each message's first key counts, and a message without one raises
+        key: the key of all messages. By default, the first key of each message; one without keys raises
             `InvalidArgument`.
 
     Returns:
@@ -84,17 +84,16 @@ def by_hash(key: str | None = None) -> Selector:
     if key is None:
         return lambda queues, message: queues[abs(java_hash(_first_key(message))) % len(queues)]
     check_text("key", key)
-    # Java computes the remainder first, so that the smallest integer, which has no absolute value there, causes no
-    # problem.
+    # Java takes the remainder before the absolute value, as its smallest integer has none; the result is the same.
     number = abs(java_hash(key))
     return lambda queues, message: queues[number % len(queues)]
 
 
 def by_consistent_hash(key: str | None = None) -> Selector:
-    """Return a selector that sends all messages of one key to one queue and moves few keys when the topic grows.
+    """Return a selector that sends all messages of one key to one queue, and moves few keys when the topic grows.
 
-    When each broker gets more queues, only the keys for the new queues move. That holds because it numbers the queues
-    across brokers: first queue 0 of each broker, then queue 1 of each. A broker more moves many keys all the same.
+    When each broker gets more queues, only keys that go to the new queues move: queues are numbered across brokers,
+    first queue 0 of each broker, then queue 1 of each. An additional broker still moves many keys.
 
     Args:
         key: as for `by_hash`.
@@ -121,7 +120,7 @@ def by_message_group() -> Selector:
 
 
 def by_random() -> Selector:
-    """Return a selector that sends each message to any queue. Thread-safe."""
+    """Return a selector that sends each message to a random queue. Thread-safe."""
     return lambda queues, message: queues[int(random.random() * len(queues))]
 
 
@@ -132,7 +131,7 @@ def _first_key(message: Message) -> str:
 
 
 class _AcrossBrokers:
-    """Queues sorted by number before broker; a tuple is sorted once as long as it is the same one. Thread-safe."""
+    """Sorts queues by number, then by broker; caches the result for the latest tuple. Thread-safe."""
 
     def __init__(self) -> None:
         self._latest: tuple[Sequence[MessageQueue], list[MessageQueue]] | None = None
@@ -142,6 +141,6 @@ class _AcrossBrokers:
         if latest is not None and latest[0] is queues:
             return latest[1]
         ordered = sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
-        if isinstance(queues, tuple):  # anything else could change and still be the same
+        if isinstance(queues, tuple):  # other sequences are mutable: identity proves nothing
             self._latest = queues, ordered
         return ordered

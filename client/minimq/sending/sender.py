@@ -62,7 +62,7 @@ class Sender:
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
         self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
-        #: How often the loop has drained the buffer, and the count for which it was woken; equal if a wake-up is pending.
+        #: Drains of the buffer so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
         self._accumulator = RecordAccumulator(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-#: Upper bounds of the classes of latency in seconds, from 0.1 ms to 74 s, each 12 % above the one before.
+#: Upper bounds of the latency buckets in seconds, from 0.1 ms to 74 s, in steps of 12 %.
 BOUNDS_S = tuple(0.0001 * 2 ** (step / 6) for step in range(118))
 
 
@@ -16,8 +16,8 @@ class LatencyHistogram:
     """Numbers of messages by latency.
 
     Attributes:
-        counts: messages by class; class i holds those of at most `BOUNDS_S[i]` seconds, the last one all longer ones.
-        total_s: seconds of all messages together.
+        counts: messages by bucket; bucket i has those of at most `BOUNDS_S[i]` seconds, the last one all longer ones.
+        total_s: sum of all latencies in seconds.
     """
 
     counts: tuple[int, ...]
@@ -34,9 +34,9 @@ class LatencyHistogram:
         return self.total_s / self.count if self.count else 0.0
 
     def quantile_s(self, share: float) -> float:
-        """Return the latency in seconds that this share of the messages, 0 to 1, kept to; 0 without messages.
+        """Return a quantile of the latencies in seconds; `share` is 0 to 1. Returns 0 without messages.
 
-        It is the upper bound of its class, so up to 12 % too long, and never too short but above the last bound.
+        The result is the upper bound of a bucket: up to 12 % too high, and too low only beyond the last bound, 74 s.
         """
         wanted = share * self.count
         reached = next((index for index, sum_ in enumerate(accumulate(self.counts)) if sum_ and sum_ >= wanted), None)
@@ -44,13 +44,13 @@ class LatencyHistogram:
 
 
 class TransactionTotals(NamedTuple):
-    """Numbers of transactions of a producer that have ended.
+    """Numbers of ended transactions of a producer.
 
     Attributes:
-        committed: they are stored.
-        rolled_back: their block has raised, or rolled them back.
-        failed: their commit has failed; the error said whether it may be stored.
-        messages: of those that are stored.
+        committed: transactions that are stored.
+        rolled_back: transactions whose block raised, or rolled them back.
+        failed: transactions whose commit failed; the error says whether they may be stored.
+        messages: messages of committed transactions.
     """
 
     committed: int = 0
@@ -68,8 +68,8 @@ class Exclusion:
 
     Attributes:
         broker_name: the broker.
-        since: when it began; later extensions belong to it.
-        until: first moment at which the broker is available again; infinite for one that has to answer first.
+        since: when it began; an extension does not change it.
+        until: when the broker is used again; infinite if it must answer a probe first.
         reason: the reason for `until`.
         unreachable: whether the broker does not answer.
     """
@@ -87,16 +87,16 @@ class ProducerStatistics:
 
     Attributes:
         acknowledged: messages with a receipt.
-        failed: failed messages.
+        failed: messages that failed.
         batches: batches with a receipt.
-        bytes: size of these batches, as they travelled.
-        retries: tries after the first one of their batch.
+        bytes: encoded size of these batches.
+        retries: tries of batches after their first.
         already_stored: batches whose acknowledgement was lost, so that a retry found them stored.
-        latency: from handing in to receipt, by the oldest message of each batch.
+        latency: time from the send to the receipt; all messages of a batch count with that of its oldest.
         buffered_messages: messages in flight.
         buffered_bytes: bytes that they use in the buffer.
-        avoided: brokers that are left out now, with the reason.
-        transactions: those of `Producer.transaction`; their messages are not among those above.
+        avoided: brokers that are avoided now, with the reason.
+        transactions: those of `Producer.transaction`; their messages are not counted above.
     """
 
     acknowledged: int
@@ -113,7 +113,7 @@ class ProducerStatistics:
 
 
 class SendCounters:
-    """Counts for one producer. Not thread-safe: it belongs to a `RecordAccumulator`."""
+    """Counters of one producer. Not thread-safe: owned by a `RecordAccumulator`."""
 
     def __init__(self) -> None:
         self._acknowledged = self._failed = self._batches = self._bytes = self._retries = self._already_stored = 0
@@ -121,7 +121,7 @@ class SendCounters:
         self._latency_s = 0.0
 
     def acknowledged(self, messages: int, size: int, latency_s: float, *, already_stored: bool) -> None:
-        """A batch got its receipt."""
+        """Count a batch that got its receipt."""
         self._acknowledged += messages
         self._batches += 1
         self._bytes += size
@@ -134,11 +134,11 @@ class SendCounters:
         self._failed += messages
 
     def retried(self) -> None:
-        """A batch is tried again."""
+        """Count a retry of a batch."""
         self._retries += 1
 
     def snapshot(self, buffered: tuple[int, int], avoided: tuple[Exclusion, ...]) -> ProducerStatistics:
-        """Return a snapshot of the counters, with the buffered messages and bytes, and the avoided brokers."""
+        """Return a snapshot of the counters; `buffered` has messages and bytes."""
         return ProducerStatistics(
             self._acknowledged,
             self._failed,

@@ -1,4 +1,4 @@
-"""Finds the topics of a producer; brokers that are allowed to make a missing one are asked to."""
+"""Finds the routes of a producer, and asks brokers to create missing topics automatically."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
-#: Seconds for which a refusal of brokers to create a topic is remembered.
+#: Lifetime of a cached refusal to create a topic.
 _REFUSED_S = 1.0
 
 
 class TopicFinder:
-    """Finds routes on the event loop of the connection; `known` and `wait_for` are for any thread.
+    """Finds routes on the event loop of the connection; `known` and `wait_for` are thread-safe.
 
-    Those who need the same missing topic at the same time share one request. A refusal is remembered for a second, so
-    that sends to a misspelt topic do not burden the brokers.
+    Concurrent searches for the same missing topic share one request. A refusal is cached for a second, so that sends to
+    a misspelt topic do not burden the brokers.
     """
 
     def __init__(self, client: ClusterClient, chosen: ChosenQueues, timeout_s: float) -> None:
@@ -36,29 +36,29 @@ class TopicFinder:
         self._timeout_s = timeout_s
         self._masters = Masters(client)
         self._under_way: dict[str, asyncio.Task[bool]] = {}
-        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # each with its expiry time
+        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # expiry time and error by topic
 
     def known(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic if it is known, and of a compacted one all queues are."""
+        """Return the route of a topic if it is known, including all queues of a compacted one."""
         try:
             route = self._routes.known(topic)
-        except TypeError:  # it is a list, or another thing that cannot be looked up
+        except TypeError:  # unhashable, such as a list
             return None
         return route if route is not None and self._chosen.are_complete(route) else None
 
     def wait_for(self, topic: str, *, make: bool = True) -> TopicRoute:
-        """Return the route of a topic; waits as `find`, and raises as that."""
+        """Like `find`, but blocks."""
         known = self.known(topic)
         if known is not None:
             return known
-        check_no_signal()  # what it has interrupted may be about to find the topic
+        check_no_signal()  # the code that a signal handler interrupts may be finding the same topic
         check_topic(topic)
         return self._client.wait(lambda: self.find(topic, make=make))
 
     async def find(self, topic: str, *, make: bool = True, timeout_s: float = math.inf) -> TopicRoute:
-        """Return the route of a topic; without `make` it has to be there.
+        """Return the route of a topic. With `make`, brokers may create a missing topic.
 
-        Absent servers are waited for, for as long as a message may be tried, and no longer than `timeout_s`.
+        Retries while servers are unavailable, for `send_timeout_s` but no longer than `timeout_s`.
         """
         known = self.known(topic)
         if known is not None:
@@ -71,7 +71,7 @@ class TopicFinder:
         try:
             return self._chosen.check_complete(await self._routes.find(topic, timeout_s))
         except (TopicNotFound, TopicUnavailable) as error:
-            if not make:  # FIFO topics are never made by themselves
+            if not make:  # FIFO topics are never created automatically
                 if error.retriable:
                     raise
                 raise TopicNotFound(
@@ -84,19 +84,19 @@ class TopicFinder:
                 await self.create(topic, timeout_s)
         except TopicNotFound as refusal:
             raise (absent if absent.retriable else refusal) from None
-        except MiniMQError as error:  # first: a `DeadlineExceeded` is a `TimeoutError`
+        except MiniMQError as error:  # before `TimeoutError`: a `DeadlineExceeded` is one
             failures.append(error)
             raise
-        except TimeoutError:  # an earlier failure says more
+        except TimeoutError:  # raise an earlier failure instead: it says more
             late = DeadlineExceeded(f"topic {topic!r} was not made automatically in {timeout_s:.1f} s")
             raise (failures or [late])[-1] from None
         return await self._routes.find(topic, timeout_s)
 
     async def create(self, topic: str, timeout_s: float) -> bool:
-        """Request the topic from all masters in parallel; return when the name servers show it, whether it was made.
+        """Ask all masters to create a topic, and wait until the name servers show it; return whether one created it.
 
-        Each broker decides by itself, with its own number of queues: some may create the topic while others do not. One
-        that hangs is waited for half of the time, so that what the others have made is found in the rest.
+        Each broker decides on its own, and with its own number of queues. The requests get half of the time, so that a
+        hung broker leaves the other half for finding what the others have created.
         """
         until, refusal = self._refusals.get(check_topic(topic), (0.0, None))
         if refusal is not None and time.monotonic() < until:
@@ -106,11 +106,11 @@ class TopicFinder:
             self._under_way[topic] = asyncio.create_task(self._ask(topic, timeout_s / 2))
             self._under_way[topic].add_done_callback(partial(self._end, topic))
         asked = self._under_way[topic]
-        await asyncio.wait([asked])  # for others it goes on if this is cancelled
+        await asyncio.wait([asked])  # if this is cancelled, the task continues for the other callers
         try:
             return asked.result() and is_first
         except MiniMQError as error:
-            raise error.with_message(error.message) from None  # each gets its own: a traceback keeps frames alive
+            raise error.with_message(error.message) from None  # a copy for each caller: tracebacks keep frames alive
 
     async def _ask(self, topic: str, timeout_s: float) -> bool:
         request = broker_pb2.CreateTopicRequest(topic=broker_pb2.Topic(topic=topic), if_not_exists=True, automatic=True)
@@ -123,7 +123,7 @@ class TopicFinder:
             texts = {error.message if isinstance(error, TopicNotFound) else "" for error in failures.values()}
             if len(failures) == len(masters) and len(texts) == 1 and all(texts):
                 raise TopicNotFound(*texts)
-            # A broker that failed may have the option: its error comes before refusals.
+            # A broker that failed may be one that creates topics: its error takes precedence over refusals.
             what = f"topic {topic} was not made automatically"
             raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
         await self._masters.show(answers)
