@@ -1,4 +1,4 @@
-"""The fast path of sending: large batches from an iterable, and receipts in the order of the messages."""
+"""The implementation of `send_many`: large batches from an iterable, receipts in the order of the messages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.properties import recorded_parent
 
-#: Messages that are taken from the iterable at a time: few enough to stay in the processor's cache.
+#: Messages read from the iterable at a time: few enough to stay in the processor's cache.
 _PART = 512
-#: The first part is small, to learn how large the messages are.
+#: The first part is small: it shows how large the messages are.
 _FIRST_PART = 16
-#: Batches with different due times that are open at a time: each costs more memory than its messages are counted with.
+#: Limit because an open batch costs more memory than the buffer counts for its messages.
 _MAX_OPEN_BATCHES = 1_000
 
-#: Indexes of some messages among all messages of a call.
+#: Indexes of messages among all messages of a call.
 Slots = Sequence[int]
 
 
-#: The destination that messages share: a topic, the queue if it is fixed, the message group if they have one, and the
-#: bucket in which they are due if they are delayed.
+#: Topic, fixed queue, message group and due bucket that the messages of a batch share.
 Destination = tuple[str, MessageQueue | None, str | None, DueBucket | None]
 
 
@@ -46,7 +45,7 @@ Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 
 
 class _OpenBatch:
-    """Messages for one destination that will be sent together, and their share of the buffer."""
+    """A batch that is being filled, and its share of the buffer."""
 
     def __init__(self, destination: Destination, records: BatchBuilder, due: DueTime | None, traceparent: str) -> None:
         self.destination = destination
@@ -55,12 +54,12 @@ class _OpenBatch:
         self.traceparent = traceparent
         self.slots: list[Slots] = []
         self.share = BufferShare()
-        #: What it is sent as, and its number in this call.
+        #: The batch that is sent, and its number in this call.
         self.sent: RecordsBatch | None = None
         self.number = 0
 
     def split(self, count: int) -> list[_OpenBatch]:
-        """Return its messages as this many batches, as even as possible and in order."""
+        """Divide the messages, in order, into `count` batches of about the same size."""
         portions = []
         begin = 0
         for records in self.records.split(count):
@@ -81,7 +80,7 @@ class _OpenBatch:
 
 
 class BulkSend:
-    """One call of `send_many`. Belongs to its thread, except for the outcomes of batches."""
+    """One call of `send_many`. Runs on the thread of the caller; only outcomes of batches arrive on other threads."""
 
     def __init__(
         self,
@@ -103,17 +102,17 @@ class BulkSend:
         self._open: dict[Destination, _OpenBatch] = {}
         #: Batches to send now.
         self._leaving: deque[_OpenBatch] = deque()
-        #: Destinations of full batches.
+        #: Destinations that have had a full batch.
         self._filled: set[Destination] = set()
         self._count = 0
         self._batches = 0
         self._watcher: Watcher | None = None
-        #: Messages by index whose outcome the watcher has not received.
+        #: Messages, by index, whose outcome the watcher has not received yet.
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MiniMQError | None = None
-        #: Batches without an outcome. A queue instead of a lock: a signal handler that interrupts the owner of a lock
-        #: may send, and so wait for the loop, which would wait for the lock.
+        #: Numbers of batches without an outcome. `_ends` reports outcomes; it is a queue, as a lock could deadlock: a
+        #: signal handler that interrupts the owner of a lock may wait for the loop, and the loop for the lock.
         self._under_way: set[int] = set()
         self._ends: SimpleQueue[int] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
@@ -121,7 +120,7 @@ class BulkSend:
     def watched(
         self, messages: Iterable[Message], make: Callable[[Message], Message], watcher: Watcher
     ) -> Iterator[Message]:
-        """Yield the result of `make` for each message, and register it for the watcher."""
+        """Yield `make(message)` for each message, and register it for the watcher."""
         self._watcher = watcher
         for place, message in enumerate(messages):
             made = self._watched[place] = make(message)
@@ -147,7 +146,7 @@ class BulkSend:
         while not self._cancelled.is_set() and (part := list(islice(messages, wanted))):
             lengths, are_alike = _lengths(part)
             size = sum(lengths)
-            if size > 2 * self._options.batch_bytes:  # messages have suddenly become much larger
+            if size > 2 * self._options.batch_bytes:  # messages are suddenly much larger: fill batches one by one
                 for message, length in zip(part, lengths, strict=True):
                     self._add([message], [length], are_alike=are_alike)
             else:
@@ -159,12 +158,12 @@ class BulkSend:
             portions, none = self._spread(batch), BufferShare()
             self._leaving += portions
             if portions != [batch]:
-                batch.share = none  # at once: no call is between, and so no Ctrl-C
+                batch.share = none  # right after the move, without a call in between where Ctrl-C could strike
         self._open.clear()
         self._send_leaving()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait up to a timeout for the outcomes of all sent batches; notify the watcher about the other messages."""
+        """Wait for the outcomes of all sent batches; if the call failed, notify the watcher of unsent messages."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with suppress(Empty):
             while self._under_way:
@@ -174,7 +173,7 @@ class BulkSend:
             self._tell([*self._watched], None, self._failure)
 
     def receipts(self) -> list[SendReceipt]:
-        """Return the receipts of all messages, in order. Raises `SendFailed` if one has none."""
+        """Return the receipts of all messages, in order. Raises `SendFailed` if a batch failed."""
         receipts: list[Any] = [None] * self._count
         failures: list[MiniMQError] = []
         for slots, outcome in self._outcomes:
@@ -198,7 +197,7 @@ class BulkSend:
         groups: defaultdict[Destination, list[int]] = defaultdict(list)
         dues: defaultdict[Destination, list[DueTime]] = defaultdict(list)
         for index, message in enumerate(messages):
-            if not isinstance(message.topic, str):  # it may be unhashable
+            if not isinstance(message.topic, str):  # could be unhashable
                 check_topic(message.topic)
             is_chosen = self._is_bound or message.message_group is not None or self._find(message.topic).key_queues
             queue = self._choose(message) if is_chosen else None
@@ -222,7 +221,7 @@ class BulkSend:
         size = sum(lengths) + MESSAGE_BYTES * len(messages)
         batch = self._open.get(destination) or self._begin(destination, messages[0], due)
         if not self._buffer.try_reserve(batch.share, topic, len(messages), size):
-            self._send_open()  # open batches hold buffer space that is released only after they are sent
+            self._send_open()  # open batches hold room that only sending frees
             batch = self._begin(destination, messages[0], due)
             self._buffer.reserve(batch.share, topic, len(messages), size)
         if due is not None and batch.due is not None:
@@ -233,7 +232,7 @@ class BulkSend:
         grown = batch.records.size - before
         beside_bodies = batch.records.memory - held - size  # keys and properties
         self._buffer.grow(batch.share, beside_bodies)
-        # Full if another part of this size would not fit.
+        # A batch is full if another part of this size would not fit.
         full = batch.records.size + grown > self._options.batch_bytes or (due is not None and due.recallable)
         if full or len(batch.records) + len(messages) > self._options.batch_messages:
             self._filled.add(destination)
@@ -267,7 +266,7 @@ class BulkSend:
         return batch.split(portions) if portions > 1 else [batch]
 
     def _send_leaving(self) -> None:
-        while self._leaving:  # it stays there until it is handed over, so that an error or Ctrl-C finds it
+        while self._leaving:  # a batch is removed only after it was sent, so that `send` finds it after an error
             batch = self._leaving[0]
             batch.number = self._batches = self._batches + 1
             topic, queue, message_group, _ = batch.destination
@@ -344,11 +343,11 @@ def _not_sent(error: BaseException) -> SendFailed:
 
 
 def _lengths(messages: Sequence[Message]) -> tuple[list[int], bool]:
-    """Return the length of each body, and whether one batch may hold all. Raises as `lengths_of_bodies`."""
+    """Return the length of each body, and whether all may share a batch. Raises as `lengths_of_bodies`."""
     first = messages[0]
-    with suppress(TypeError, AttributeError):  # something is no message
+    with suppress(TypeError, AttributeError):  # an item is not a message
         topic, delay, moment = first.topic, first.deliver_after_s, first.deliver_at
-        alike = [  # one pass, comparing due times by identity: this is the hot loop of `send_many`
+        alike = [  # the hot loop of `send_many`: one pass, due times compared by identity
             len(message.body)
             for message in messages
             if message.topic == topic

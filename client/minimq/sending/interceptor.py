@@ -1,4 +1,4 @@
-"""Interceptors, which see every message that a producer sends, may replace it, and are notified of its outcome."""
+"""Interceptors: they see or replace every message of a producer, and get its outcome."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ log = client_logger(__name__)
 class SendInterceptor:
     """The base class of interceptors; its methods do nothing.
 
-    They are called by sending threads, and by threads that process receipts: they must be thread-safe and quick.
+    They run on threads that send and on the callback thread of the producer: they must be thread-safe and quick.
     """
 
     def before_send(self, message: Message) -> Message:
-        """Return the message to send, this one or another. On an error, the sender gets it, and nothing is sent."""
+        """Return the message to send, this one or another. If this raises, nothing is sent and the send raises it."""
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
         """Process the outcome: a receipt, or the error. An exception is logged.
 
-        The half message of a `TransactionalProducer` that is on disk has neither: it has no offset before the commit.
+        Both are None for a half message of a `TransactionalProducer` on disk: it has no offset before the commit.
         """
 
     def for_many(self) -> SendInterceptor:
-        """Return the interceptor of the messages of one `send_many`: this one, unless you want to know what is one."""
+        """Return the interceptor for one `send_many`: by default this one. Override it to tell such calls apart."""
         return self
 
     def after_many(self, error: BaseException | None) -> None:
-        """Process the end of a `send_many`, after the outcomes of its messages: what it raises, None if it returns."""
+        """Process the end of a `send_many`, after the outcomes of its messages; `error` is what it raises, if anything."""
 
 
-#: See `intercept_all`.
+#: Set by `intercept_all`.
 _of_all: list[SendInterceptor] = []
 
 
 def intercept_all(interceptor: SendInterceptor) -> Callable[[], None]:
-    """Add an interceptor to all producers that are made from now on, behind their own; return what ends that."""
+    """Add an interceptor to all producers created from now on, behind their own; call the result to undo that."""
     if not isinstance(interceptor, SendInterceptor):
         raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
     _of_all.append(interceptor)
@@ -53,13 +53,13 @@ def intercept_all(interceptor: SendInterceptor) -> Callable[[], None]:
 
 
 class Interceptors(tuple[SendInterceptor, ...]):
-    """The interceptors of one producer, in their order: each gets what the one before it returned."""
+    """The interceptors of one producer, in order: each gets the message that the previous one returned."""
 
     __slots__ = ()
 
     @classmethod
     def of(cls, given: Sequence[SendInterceptor]) -> Interceptors:
-        """Return the interceptors of a producer: those of its user, and those of all whose class is not among them."""
+        """Return `given`, and those of `intercept_all` whose class is not among them."""
         own = {type(each) for each in given}
         return cls((*given, *(each for each in _of_all if type(each) not in own)))
 
@@ -71,7 +71,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 check_plain_function(f"{type(interceptor).__name__}.{name}", getattr(interceptor, name))
 
     def before_send(self, message: Message) -> Message:
-        """Return the message after all interceptors."""
+        """Apply all interceptors to a message."""
         for interceptor in self:
             made = interceptor.before_send(message)
             if not isinstance(made, Message):
@@ -80,7 +80,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Notify all of them, in reverse order."""
+        """Notify all interceptors, in reverse order."""
         for interceptor in reversed(self):
             try:
                 interceptor.after_send(message, receipt, error)
@@ -89,7 +89,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
 
     @contextmanager
     def many(self) -> Iterator[Interceptors]:
-        """Return the interceptors of one `send_many`, which ends with the block."""
+        """Return the interceptors of one `send_many`; they are notified of its end after the block."""
         chosen = Interceptors([each.for_many() for each in self])
         error: BaseException | None = None
         try:
@@ -105,13 +105,13 @@ class Interceptors(tuple[SendInterceptor, ...]):
                     log.exception("producer: an interceptor failed after a send of many")
 
     def not_sent(self, message: Message, error: BaseException) -> None:
-        """Notify all of them that a message that they have seen is not even handed in."""
+        """Notify all interceptors that a message was rejected after `before_send`."""
         reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
         self.after_send(message, None, reason)
 
 
 class WatchedOutcome:
-    """Notifies the interceptors of the outcome of a message, then its waiter. See `Outcome`."""
+    """Notifies the interceptors of the outcome of a message, then its sender. See `Outcome`."""
 
     __slots__ = ("_interceptors", "_message", "_outcome")
 
@@ -121,7 +121,7 @@ class WatchedOutcome:
         self._outcome = outcome
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall:
-        """Return the call that passes the outcome on."""
+        """See `Outcome.complete`: interceptors are user code, so nothing runs on the event loop."""
         return partial(self._tell, receipt, error)
 
     def _tell(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:

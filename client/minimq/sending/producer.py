@@ -1,4 +1,4 @@
-"""The producer: the public face of sending."""
+"""The blocking producer, the public interface of sending."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
 
 
 class ProducerFace:
-    """The part of a producer that is the same for threads and for asyncio."""
+    """The part of the producer that `minimq` and `minimq.aio` share."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class ProducerFace:
         self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
     def statistics(self) -> ProducerStatistics:
-        """Return the statistics so far: messages, retries, bytes, latencies, and the brokers that are left out now."""
+        """Return the statistics so far: messages, retries, bytes, latencies, and the brokers that are avoided now."""
         return self._core.statistics()
 
 
@@ -60,16 +60,16 @@ class Producer(ProducerFace):
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
     Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,
-    and a batch goes to one queue. A try that fails is followed by others, at other brokers first; the
-    same broker never stores a batch twice. Thread-safe: one producer serves a whole process.
+    and a batch goes to one queue. A failed try is retried, at other brokers first; the same broker never stores a batch
+    twice. Thread-safe: one producer serves a whole process.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a shared `Cluster`.
         options: how to send; single options may be given by name instead.
         interceptors: called around each send, in their order.
 
     Raises:
-        InvalidArgument: an address or an option is wrong.
+        InvalidArgument: an address or an option is invalid.
     """
 
     def __enter__(self) -> Self:
@@ -79,7 +79,7 @@ class Producer(ProducerFace):
         try:
             self.close(self._core.close_timeout_s(interrupted=isinstance(error, KeyboardInterrupt)))
         except SendFailed:
-            if error is None:  # otherwise the pending error is more informative
+            if error is None:  # otherwise raise the error of the block
                 raise
 
     # ---- sending --------------------------------------------------------------------------------
@@ -90,18 +90,18 @@ class Producer(ProducerFace):
         """Send a message and wait until it is on disk.
 
         Args:
-            message: what to send.
-            queue: where it must go; then it is never moved to another queue.
-            selector: chooses that queue, such as `by_hash("order-17")`; among the queues of brokers that are away for
-                the moment as well, so that a key keeps its queue.
+            message: the message to send.
+            queue: send to this queue only.
+            selector: chooses the queue, such as `by_hash("order-17")`. It chooses from the queues of unavailable
+                brokers, too, so that a key keeps its queue.
 
         Raises:
-            InvalidArgument: the message breaks a rule.
+            InvalidArgument: the message is invalid.
             TopicNotFound: no broker carries the topic.
-            TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`, since its
-                brokers or the name servers are away.
-            BufferFull: there is no room for the message, and `block_when_full` is off.
-            SendFailed: all tries failed; its text lists them.
+            TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`, because its brokers or all
+                name servers are unavailable.
+            BufferFull: the buffer is full, and `block_when_full` is off.
+            SendFailed: all tries failed; the text lists them.
             Closed: the producer was closed.
         """
         awaited: Awaited[SendReceipt] = Awaited()
@@ -116,20 +116,20 @@ class Producer(ProducerFace):
         selector: Selector | None = None,
         callback: SendCallback | None = None,
     ) -> Future[SendReceipt]:
-        """Send a message without waiting for it; if the buffer is full, `block_when_full` decides.
+        """Send a message without waiting for its receipt. If the buffer is full, `block_when_full` decides.
 
         Args:
-            message: what to send.
-            queue: where it must go; then it is never moved to another queue.
-            selector: chooses that queue, as for `send`.
-            callback: a plain function, called with the receipt and None, or with None and the error, on a thread of the
-                producer, one callback after the other; it must not block, nor call the producer.
+            message: the message to send.
+            queue: send to this queue only.
+            selector: chooses the queue, as for `send`.
+            callback: a plain function, called with the receipt and None, or with None and the error. A thread of the
+                producer calls all callbacks, one after the other: they must not block, nor call the producer.
 
         Returns:
-            A future of the receipt, which raises what `send` would.
+            A future of the receipt. It raises as `send`.
 
         Raises:
-            InvalidArgument: the message breaks a rule, or the callback is a coroutine function.
+            InvalidArgument: the message is invalid, or the callback is a coroutine function.
         """
         future: ReceiptFuture[SendReceipt] = ReceiptFuture()
         if callback is not None:
@@ -141,9 +141,9 @@ class Producer(ProducerFace):
     def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
-        """Send a message without a result: cheaper, and tried as often as any other.
+        """Send a message without a receipt: cheaper, and retried like any other.
 
-        An invalid message raises, as in `send`. What happens later shows in `statistics`.
+        An invalid message raises as in `send`. Later failures appear only in `statistics`.
         """
         self._core.send(message, queue, selector, None)
 
@@ -153,20 +153,19 @@ class Producer(ProducerFace):
         """Send messages in large batches and wait until all are on disk. The fast path.
 
         Args:
-            messages: what to send, of one topic or several; read while it is sent, never held as a whole.
-            queue: where all must go, in their order.
-            selector: chooses the queue of each, as for `send`; the messages for one queue keep their order.
+            messages: messages of one or several topics; the iterable is read as they are sent, never held as a whole.
+            queue: send all to this queue, in their order.
+            selector: chooses the queue of each, as for `send`. Messages for the same queue keep their order.
 
         Returns:
             The receipts, in the order of the messages.
 
         Raises:
-            InvalidArgument: a message breaks a rule; only some of those ahead of it were sent.
+            InvalidArgument: a message is invalid; only some of the earlier ones were sent.
             TopicNotFound: no broker carries the topic.
-            TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`, since its
-                brokers or the name servers are away.
-            BufferFull: there is no room for a batch, and `block_when_full` is off; only the messages before it were
-                sent.
+            TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`, because its brokers or all
+                name servers are unavailable.
+            BufferFull: the buffer is full, and `block_when_full` is off; only earlier messages were sent.
             SendFailed: some messages were not acknowledged; the text has their number.
             Closed: the producer was closed.
         """
@@ -175,28 +174,28 @@ class Producer(ProducerFace):
     def send_arrow(self, topic: str | None, rows: object, *, on_refused: OnRefused | None = None) -> list[BatchReceipt]:
         """Send the rows of an Arrow table as messages, and wait until all are on disk.
 
-        Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows,
-        and a row cannot be delayed, nor be sent to a FIFO topic. In a compacted topic, a null body is a tombstone.
+        Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows.
+        Rows cannot be delayed, nor sent to a FIFO topic. In a compacted topic, a null body is a tombstone.
 
         Args:
-            topic: where to; None when a column `topic` says it.
-            rows: a pyarrow table, record batch or `RecordBatchReader`, which is read while it is sent; or another
-                object with Arrow's C stream interface, such as a data frame of Polars or pandas. Columns: `body`, and
-                any of `tag`, `keys`, `properties`, `sharding_key`, `queue_id` and `broker_name`; see docs/arrow.md.
-            on_refused: called with each row that makes no message, as a record batch of one row, and the reason; the
-                other rows are sent. By default the first such row raises `InvalidArgument`. A body that is larger
-                than the broker's limit, but not than `max_body_bytes`, still raises.
+            topic: the topic of all rows; None if there is a column `topic`.
+            rows: a pyarrow table, record batch or `RecordBatchReader`, which is read as it is sent; or another object
+                with Arrow's C stream interface, such as a data frame of Polars or pandas. Columns: `body`, and any of
+                `tag`, `keys`, `properties`, `sharding_key`, `queue_id` and `broker_name`; see docs/arrow.md.
+            on_refused: called with each invalid row, as a record batch of one row, and the reason; the other rows are
+                sent. By default, the first invalid row raises `InvalidArgument`. A body over the broker's limit, but
+                not over `max_body_bytes`, still raises.
 
         Returns:
             The receipts of the batches, in the order in which they were sent. Each has its queue, the offset of its
-            first message and how many there are.
+            first message and their number.
 
         Raises:
-            InvalidArgument: a column is missing or has another type, or a row makes no message; some of those ahead of
-                it were sent.
+            InvalidArgument: a column is missing or has a wrong type, or a row is invalid; some of the earlier rows were
+                sent.
             TopicNotFound: no broker carries the topic.
-            TopicUnavailable, Unavailable: where the topic is was not found out within `send_timeout_s`.
-            BufferFull: there is no room for a batch, and `block_when_full` is off.
+            TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`.
+            BufferFull: the buffer is full, and `block_when_full` is off.
             SendFailed: a batch was not acknowledged; others may be stored.
             Closed: the producer was closed.
         """
@@ -218,8 +217,8 @@ class Producer(ProducerFace):
             RECALLED or ALREADY_RECALLED, which are true, or TOO_LATE, which is false.
 
         Raises:
-            InvalidArgument: it is no recall handle, or one of another cluster.
-            TopicNotFound: its topic was deleted, and the message with it.
+            InvalidArgument: this is not a recall handle, or it belongs to another cluster.
+            TopicNotFound: the topic was deleted, and the message with it.
             MiniMQError: the broker was not reached within `send_timeout_s`, or refused: repeat the call to find out
                 whether the message is recalled.
             Closed: the producer was closed.
@@ -239,16 +238,17 @@ class Producer(ProducerFace):
         docs/transactions.md.
 
         Args:
-            consumer: with `receive`, the transaction consumes messages of it: they count as consumed when it is
-                committed, and are delivered again otherwise. A `PullConsumer` needs `auto_commit=False`.
+            consumer: the source of messages for `receive`: the commit acknowledges them; without one they are
+                redelivered. A `PullConsumer` needs `auto_commit=False`.
 
         Raises:
             InvalidArgument: the consumer cannot be part of a transaction.
-            TopicNotFound: at the end of the block: no broker carries all topics of the transaction; or that of the
-                messages that it consumes does not.
-            Fenced: at the end of the block: other consumers have got the messages; nothing is stored, and the loop
-                can go on.
-            SendFailed: at the end of the block: it was not acknowledged in time. The text says if it may be stored.
+            TopicNotFound: at the end of the block: no single broker, or not the broker of the consumed messages,
+                carries all topics of the transaction.
+            Fenced: at the end of the block: the consumed messages now belong to other consumers. Nothing is stored; the
+                loop can continue.
+            SendFailed: at the end of the block: the commit was not acknowledged in time. The text says if it may be
+                stored.
             Closed: the producer was closed.
         """
         return ProducerTransaction(self._core.transaction(consumer, awaits=False))
@@ -266,14 +266,14 @@ class Producer(ProducerFace):
         """Send a message, and wait until one of its consumers replies; see docs/request-reply.md.
 
         Args:
-            message: what to ask. It is stored as any other, and delivered at least once.
-            timeout: seconds to wait in all; a reply that comes later is dropped.
-            queue: where it must go; then it is never moved to another queue.
-            selector: chooses that queue, as for `send`.
+            message: the request. It is stored like any other message, and delivered at least once.
+            timeout: total seconds to wait; a later reply is dropped.
+            queue: send to this queue only.
+            selector: chooses the queue, as for `send`.
 
         Raises:
             DeadlineExceeded: no reply came in time; the message may be stored, and may still be consumed.
-            RequestFailed: the reply says that the service could not do what was asked.
+            RequestFailed: the reply says that the service failed.
             InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable, BufferFull, SendFailed, Closed: as `send`.
         """
         return self._core.requester.ask(message, queue, selector, waiting_s(timeout))
@@ -286,38 +286,38 @@ class Producer(ProducerFace):
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
     ) -> Future[Reply]:
-        """Send a message without waiting for it or its reply; if the buffer is full, `block_when_full` decides.
+        """Like `request`, without waiting for the reply. If the buffer is full, `block_when_full` decides.
 
-        The first request to a topic waits until the inbox for replies is open. Takes the arguments of `request`.
+        The first request to a topic waits until the inbox for replies is open.
 
         Returns:
-            A future of the reply, which raises what `request` would.
+            A future of the reply. It raises as `request`.
         """
         future: ReceiptFuture[Reply] = ReceiptFuture()
         self._core.requester.request(message, queue, selector, future, waiting_s(timeout))
         return future
 
     def reply(self, request: RequestMessage, reply: Reply) -> None:
-        """Answer a request that a consumer of any kind has received; a listener may return the reply instead.
+        """Reply to a request that any kind of consumer has received; a listener may return the reply instead.
 
-        Returns at once: the reply is sent in the background, for which `flush` and `close` wait. Nobody says whether it
-        has arrived. The requester takes the first reply to its request, and none after its deadline.
+        Returns at once: the reply is sent in the background, and `flush` and `close` wait for that. Its arrival is not
+        confirmed. The requester takes the first reply to its request, and none after its deadline.
 
         Args:
-            request: the message that was received.
+            request: the received message.
             reply: the reply.
 
         Raises:
-            InvalidArgument: the message is no request, or the reply breaks a rule.
+            InvalidArgument: the message is not a request, or the reply is invalid.
             MessageTooLarge: the body of the reply is over `max_body_bytes`.
             Closed: the producer was closed.
         """
         self._core.replier.answer(request, reply)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all messages sent so far are on disk or have failed, and so has all that a `send_many` has read.
+        """Wait until all messages sent so far are on disk or have failed, also those that a `send_many` has read.
 
-        It also waits until all replies are on their way. It does not wait for replies to requests.
+        Also waits until all replies are sent. Does not wait for replies to requests.
 
         Args:
             timeout: seconds; None waits without a limit.
@@ -328,22 +328,21 @@ class Producer(ProducerFace):
         self._core.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush and end. Idempotent.
+        """Flush and close. Idempotent.
 
         Args:
-            timeout: seconds to wait for messages in flight; the option `close_timeout_s` unless given.
+            timeout: seconds to wait for messages in flight; by default the option `close_timeout_s`.
 
         Raises:
-            SendFailed: messages were not acknowledged in that time; the text has their number for each topic; their
-                futures fail with
-                `Closed`.
+            SendFailed: messages were not acknowledged in that time; the text has their number by topic. Their futures
+                fail with `Closed`.
         """
         self._when_dropped.closed()
         self._core.close(timeout)
 
 
 def _call_back(callback: SendCallback, faults: OutageLog, future: Future[SendReceipt]) -> None:
-    if future.cancelled():  # by the user, who wants to hear no more
+    if future.cancelled():  # the user wants no callback any more
         return
     error = future.exception()
     try:

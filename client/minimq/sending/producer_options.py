@@ -11,11 +11,11 @@ from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
 
-#: What a broker can take at most, whatever it is told: a batch is one frame on the wire.
+#: Upper limit of every broker, whatever its options: a batch is one frame on the wire.
 _MOST_BYTES = 32 << 20
-#: Bodies that may be gathered for one batch: brokers take 8 MiB with plain options, and keys and properties count, too.
+#: Limit of `batch_bytes`. Brokers accept 8 MiB by default, and keys and properties count as well.
 _MOST_BATCH_BYTES = 4 << 20
-#: Least and most seconds by which a delayed message may be due later.
+#: Range of `delay_precision_s`.
 _PRECISION_S = (0.001, 3600)
 
 #: How batches are compressed, by name.
@@ -23,7 +23,7 @@ CompressionName = Literal["none", "zstd"]
 
 
 class ProducerChanges(TypedDict, total=False):
-    """Single options of a producer, given by name: the fields of `ProducerOptions`, where each is explained."""
+    """Options of a producer as keyword arguments; see `ProducerOptions`."""
 
     send_timeout_s: float
     max_body_bytes: int
@@ -47,28 +47,29 @@ class ProducerOptions:
     """Options of a producer.
 
     Attributes:
-        send_timeout_s: seconds for all tries of a message together, from the first try on; each goes to another broker
-            where there is one. The default is twice the time of a fail-over, so that a send outlasts one.
-            The first send to a topic waits up to the same time before that for a name server and for a broker.
+        send_timeout_s: seconds for all tries of a message together, counted from the first try; retries go to other
+            brokers where possible. The default is twice the time of a fail-over, so that a send outlasts one. The first
+            send to a topic may wait as long again, before that, for a name server and a broker.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
-        batch_bytes: size in bytes of bodies at which a batch is full, at most 4 MiB.
-        spread_messages: fewest messages that become a batch of their own so that all queues get some: of a `send_many`
-            that does not fill a batch, and of single messages that have gathered. More of them make fewer batches.
-        buffer_bytes: most memory in bytes of messages without a receipt, approximately: a message takes its content and
-            0.1 KiB in `send_many`, 0.5 KiB in any other send, and 64 to 256 bytes for each key and property.
-        delay_precision_s: how much later than asked for a delayed message may be due, in seconds, so that it can travel
-            with others; it is never delivered earlier. With 0.001 only those of the same millisecond travel together.
+        batch_bytes: total size of bodies, in bytes, at which a batch is full; at most 4 MiB.
+        spread_messages: smallest batch, in messages, when a batch that is not full is divided among the queues of a
+            topic. A larger number makes fewer batches.
+        buffer_bytes: most memory, in bytes, for messages without a receipt. Approximate: a message takes its content,
+            0.1 KiB in `send_many` or 0.5 KiB in any other send, and 64 to 256 bytes for each key and property.
+        delay_precision_s: seconds by which a delayed message may be due later than asked, so that it can share a batch
+            with others; it is never delivered earlier. With 0.001, only those of the same millisecond share one.
         block_when_full: wait for room in the buffer, or raise BufferFull.
         window: maximum number of requests in flight to one broker.
         close_timeout_s: seconds that `close` waits for messages in flight.
-        compression: of batches, "none" or "zstd"; brokers store them as they come, and consumers open both.
-        compress_above_bytes: smaller batches are not compressed, nor are those on which that saves next to nothing.
+        compression: of batches, "none" or "zstd"; brokers store batches as they are, and consumers read both.
+        compress_above_bytes: smaller batches are not compressed, nor are those that compression hardly shrinks.
         fault_avoidance: avoid brokers that fail or are slow for a while, as long as there are others. Messages
             that must go to one queue go there all the same.
-        machine_rooms: rooms that are near; brokers are named ROOM@NAME. Others are used when no broker there is.
-        credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
-            MINIMQ_CREDENTIALS names. A `Cluster` has its own.
+        machine_rooms: rooms that are near; brokers are named ROOM@NAME. Brokers elsewhere are used only if no near
+            one is available.
+        credentials: path of the credentials file of a user, or `Credentials`; by default the file that the environment
+            variable MINIMQ_CREDENTIALS names. A `Cluster` has its own.
     """
 
     send_timeout_s: float = 6.0
@@ -104,5 +105,5 @@ class ProducerOptions:
 
     @property
     def batch_compression(self) -> Compression | None:
-        """Compression of batches; None for none."""
+        """The compression of batches; None for none."""
         return Compression(self.compress_above_bytes) if self.compression == "zstd" else None
