@@ -5,8 +5,8 @@
     async with Producer("127.0.0.1:9876") as producer:
         receipt = await producer.send(Message("orders", b"espresso"))
 
-Nothing here blocks the event loop, and there is no second implementation: these are faces of the classes that those of
-`minimq` have too. A producer has threads that do its work; a pull consumer reads on the loop itself.
+Nothing here blocks the event loop. These classes share their implementation with those of `minimq`. A producer works on
+threads of its own; a pull consumer reads on the user's loop.
 """
 
 from minimq.aio.admin import Admin

@@ -18,8 +18,8 @@ from minimq_common.security.credentials import CredentialsArgument
 class Admin(AsyncFace, AdminMethods):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
-    Each call runs in a thread of the loop's executor, so nothing blocks the loop. A call that is cancelled still ends
-    in its thread. Where `minimq.Admin` returns an iterator, this returns a list.
+    Each call runs on a thread of the loop's executor, so nothing blocks the loop. A cancelled call still completes on
+    its thread. Where `minimq.Admin` returns an iterator, this returns a list.
     """
 
     def __init__(

@@ -35,9 +35,9 @@ T = TypeVar("T")
 class PullConsumer(PullFace):
     """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
 
-    It runs on the user's event loop, and so do the callbacks. Calls wait for the one before them. A cancelled `poll`
-    ends at once and loses nothing: the next one returns the same messages. A commit that has begun continues if its
-    call is cancelled. `close` ends a `poll` that runs with `Closed`. One loop uses it.
+    It runs on the user's event loop, and so do the callbacks. Calls run one after the other. A cancelled `poll` ends at
+    once and loses nothing: the next one returns the same messages. A commit that has begun continues if its call is
+    cancelled. `close` makes a running `poll` raise `Closed`. Use it on one loop only.
     """
 
     _make_turn = asyncio.Lock
@@ -49,7 +49,7 @@ class PullConsumer(PullFace):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close. Log, rather than raise, a commit of queues that were lost, and an error that follows another one."""
+        """Close. An error is logged instead of raised if the queues were lost, or if the block raised."""
         try:
             await self.close()
         except MiniMQError as failure:
@@ -68,12 +68,12 @@ class PullConsumer(PullFace):
             await await_steps(self._reader.seek(queue, offset))
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing out of these queues until `resume`."""
+        """Return no messages of these queues until `resume`."""
         async with self._turn:
             await await_steps(self._reader.pause(queues, paused=True))
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand messages of these queues out again."""
+        """Return messages of these queues again."""
         async with self._turn:
             await await_steps(self._reader.pause(queues, paused=False))
 
@@ -105,24 +105,24 @@ class PullConsumer(PullFace):
 
     async def _poll(self, timeout: float, max_messages: int) -> Found | None:
         async with self._turn:
-            await asyncio.sleep(0)  # before anything is taken: others have their turn, however much there is to read
+            await asyncio.sleep(0)  # let other tasks run, even if messages are always ready; before any are taken
             return await await_steps(self._reader.poll(timeout, max_messages))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Record how far the group is, and wait until it is on disk, as `minimq.PullConsumer.commit`."""
+        """Commit offsets of the group, and wait until they are on disk; see `minimq.PullConsumer.commit`."""
         async with self._turn:
             await await_steps(self._reader.commit(offsets))
 
     async def close(self) -> None:
-        """Commit finished messages, leave the group, end; see `minimq.PullConsumer.close`. Idempotent.
+        """Commit finished messages, leave the group and close; see `minimq.PullConsumer.close`. Idempotent.
 
-        If it is cancelled, it continues all the same; another call waits for its end.
+        It continues if the call is cancelled; another call waits for its end.
         """
         if self._reader.is_forked:
             return
         if self._closing is None:
             self._when_dropped.closed()
-            self._reader.halt()  # which ends a running poll
+            self._reader.halt()  # ends a running poll
             self._closing = asyncio.ensure_future(self._close())
             self._closing.add_done_callback(_mark_retrieved)
         await asyncio.shield(self._closing)
@@ -132,20 +132,20 @@ class PullConsumer(PullFace):
             try:
                 await await_steps(self._reader.close())
             finally:
-                with ThreadPoolExecutor(1, "minimq-aio-closing") as thread:  # which is gone when this returns
+                with ThreadPoolExecutor(1, "minimq-aio-closing") as thread:  # leaves no thread behind
                     await asyncio.get_running_loop().run_in_executor(thread, self._reader.drop)
 
 
 def _mark_retrieved(closing: asyncio.Future[None]) -> None:
     if not closing.cancelled():
-        closing.exception()
+        closing.exception()  # otherwise asyncio logs it as never retrieved
 
 
 class PushConsumer(PushFace):
-    """Awaits a listener on one event loop for the messages of the queues that its group gives it.
+    """Awaits a listener, on one event loop, for each message of its share of the queues.
 
     Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
-    listener. Each is a task on that loop, or reuses the task of one that has returned.
+    listener. They run in a pool of tasks on that loop.
     """
 
     async def __aenter__(self) -> Self:
@@ -157,16 +157,16 @@ class PushConsumer(PushFace):
         await self.close()
 
     async def start(self, listener: AsyncListener) -> None:
-        """Join the group and begin to await the listener on the loop that runs; see `minimq.PushConsumer.start`.
+        """Join the group and await the listener on the running loop; see `minimq.PushConsumer.start`.
 
         Raises:
-            InvalidArgument: also when the listener is no coroutine function.
+            InvalidArgument: also if the listener is not a coroutine function.
         """
         await self._runner.start_on(asyncio.get_running_loop(), self._adapter(listener, awaited=True))
-        self._when_dropped.closed()  # it keeps running without references to this object
+        self._when_dropped.closed()  # from here on it runs even without references to this object
 
     async def close(self, timeout: float = 30.0) -> None:
-        """Let running calls of the listener end, commit, leave the group; see `minimq.PushConsumer.close`."""
+        """Wait for running calls of the listener, commit, leave the group; see `minimq.PushConsumer.close`."""
         self._runner.check_may_close()
         self._when_dropped.closed()
         await asyncio.to_thread(self._runner.close, waiting_s(timeout))
@@ -175,8 +175,8 @@ class PushConsumer(PushFace):
 class SimpleConsumer(SimpleFace):
     """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
 
-    The work is done on the event loop of the connection, and nothing blocks that of the caller. Any number of tasks may
-    receive and settle concurrently. Messages that a cancelled `receive` would have returned go to others.
+    The work runs on the event loop of the connection, and never blocks that of the caller. Any number of tasks may
+    receive and settle concurrently. Messages that a cancelled `receive` would have returned are delivered to others.
     """
 
     async def __aenter__(self) -> Self:
@@ -199,29 +199,29 @@ class SimpleConsumer(SimpleFace):
                     call.found(found)
             else:
                 await self._receive(max_messages, invisible_s, timeout, found)
-        except BaseException:  # such as a cancellation, which may come when the messages are here
+        except BaseException:  # such as a cancellation, perhaps after the messages arrived
             self._reader.abandon(found)
             raise
         return found
 
     async def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: Reception) -> None:
         if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
-            await asyncio.sleep(0)  # other tasks have their turn
+            await asyncio.sleep(0)  # let other tasks run
         else:
             await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 
     async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
-        """Yield messages forever, each received by itself."""
+        """Yield messages forever, receiving one at a time."""
         while True:
             for message in await self.receive(1):
                 yield message
 
     async def ack(self, messages: Receivables) -> None:
-        """Acknowledge messages, and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
+        """Acknowledge messages and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
         await self._settle("ack", messages, DONE)
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
-        """Acknowledge messages without waiting; return a future that raises what `ack` would."""
+        """Acknowledge messages without waiting. Returns a future that raises as `ack`."""
         if self._interceptors:
             later = self._interceptors.settle_later("ack", [*each_of(messages)], self._reader.settler.ack_soon)
             return asyncio.wrap_future(later)
@@ -242,7 +242,7 @@ class SimpleConsumer(SimpleFace):
             await self._run(lambda: self._reader.reject(given, reason))
 
     def transaction_input(self) -> PoppedInput:
-        """Return what one transaction takes from this consumer, for `Producer.transaction`."""
+        """Return the source of one transaction, for `Producer.transaction`."""
         self._reader.check_open()
 
         def receive(timeout: float, max_messages: int) -> Coroutine[Any, Any, list[PoppedMessage]]:
@@ -251,7 +251,7 @@ class SimpleConsumer(SimpleFace):
         return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
 
     async def close(self) -> None:
-        """Leave the group, and end; see `minimq.SimpleConsumer.close`. Idempotent."""
+        """Leave the group and close; see `minimq.SimpleConsumer.close`. Idempotent."""
         self._when_dropped.closed()
         await asyncio.to_thread(self._reader.end)
 

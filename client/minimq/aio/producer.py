@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 class Producer(ProducerFace):
     """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
-    Nothing blocks the loop: waiting for a name server or for room in the buffer is a task; the messages of `send_many`
-    are encoded by a thread of the loop's executor. Not thread-safe: one loop at a time uses it. Interceptors are called
-    on the loop, and by a thread of the producer.
+    Never blocks the loop: it awaits name servers and room in the buffer, and `send_many` encodes on a thread of the
+    loop's executor. Not thread-safe: use it on one loop at a time. Interceptors run on the loop, and on a thread of the
+    producer.
 
-    A `send` that is cancelled while it waits for a route or for room sends nothing. One that is cancelled later takes
-    nothing back: the message is sent, and the receipt dropped.
+    A `send` that is cancelled while it waits for a route or for room sends nothing. After that, cancelling has no
+    effect on the message: it is sent, and its receipt dropped.
     """
 
-    #: That uses this.
+    #: The loop that uses this producer.
     _loop: LoopCallQueue | None = None
-    #: Held while a message waits for its route or for room; and how many there are, with those that wait for it.
+    #: Held while a message waits for its route or for room, so that messages keep their order.
     _turn: asyncio.Lock
+    #: Number of messages that hold `_turn` or wait for it.
     _behind = 0
 
     async def __aenter__(self) -> Self:
@@ -56,7 +57,7 @@ class Producer(ProducerFace):
         try:
             await self.close(self._core.close_timeout_s(interrupted=interrupted))
         except SendFailed:
-            if error is None:  # otherwise the pending error is more informative
+            if error is None:  # otherwise raise the error of the block
                 raise
 
     # ---- sending --------------------------------------------------------------------------------
@@ -74,10 +75,10 @@ class Producer(ProducerFace):
     async def send_async(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> asyncio.Future[SendReceipt]:
-        """Send a message; return as soon as it is buffered, which is at once while there is room in the buffer.
+        """Send a message without waiting for its receipt. Returns once the message is buffered.
 
         Returns:
-            A future of the receipt, which raises what `send` would. Cancelling it takes nothing back.
+            A future of the receipt. It raises as `send`. Cancelling it does not stop the message.
         """
         outcome: LoopOutcome[SendReceipt] = LoopOutcome(self._home())
         later = self._hand_in(message, queue, selector, outcome)
@@ -88,7 +89,7 @@ class Producer(ProducerFace):
     async def send_one_way(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
-        """Send a message without a result; see `minimq.Producer.send_one_way`."""
+        """Send a message without a receipt; see `minimq.Producer.send_one_way`."""
         self._home()
         later = self._hand_in(message, queue, selector, None)
         if later is not None:
@@ -103,13 +104,12 @@ class Producer(ProducerFace):
     ) -> list[SendReceipt]:
         """Send messages in large batches and wait until all are on disk; see `minimq.Producer.send_many`.
 
-        If it is cancelled, it reads no further messages, apart from those of the batch at which it is; those that it
-        has read are sent.
+        If it is cancelled, it stops reading after the current batch; all messages that it has read are sent.
 
         Args:
-            messages: what to send. A plain iterable is read by a thread; an asynchronous one on the loop, a batch at a
-                time.
-            queue: where all must go, in their order.
+            messages: the messages. A plain iterable is read on a thread; an asynchronous one on the loop, batch by
+                batch.
+            queue: send all to this queue, in their order.
             selector: chooses the queue of each.
         """
         if isinstance(messages, AsyncIterable):
@@ -124,9 +124,9 @@ class Producer(ProducerFace):
     async def send_arrow(
         self, topic: str | None, rows: object, *, on_refused: OnRefused | None = None
     ) -> list[BatchReceipt]:
-        """Send the rows of an Arrow table as messages, in a thread; see `minimq.Producer.send_arrow`.
+        """Send the rows of an Arrow table as messages, on a thread; see `minimq.Producer.send_arrow`.
 
-        If it is cancelled, the rows are sent all the same.
+        If it is cancelled, the rows are still sent.
         """
         from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
 
@@ -183,16 +183,16 @@ class Producer(ProducerFace):
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
     ) -> asyncio.Future[Reply]:
-        """Send a request; return as soon as it is buffered, which is at once once the inbox is open and has room.
+        """Send a request without waiting for its reply. Returns once it is buffered and the inbox is open.
 
         Returns:
-            A future of the reply, which raises what `request` would. Cancelling it takes nothing back.
+            A future of the reply. It raises as `request`. Cancelling it does not stop the request.
         """
         outcome, _ = await self._request(message, waiting_s(timeout), queue, selector)
         return outcome.future
 
     async def reply(self, request: RequestMessage, reply: Reply) -> None:
-        """Answer a request; see `minimq.Producer.reply`."""
+        """Reply to a request; see `minimq.Producer.reply`."""
         self._core.replier.answer(request, reply)
 
     async def _request(
@@ -221,7 +221,7 @@ class Producer(ProducerFace):
         await asyncio.to_thread(self._core.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Flush and end; see `minimq.Producer.close`. Idempotent."""
+        """Flush and close; see `minimq.Producer.close`. Idempotent."""
         if self._core.is_forked:
             return
         self._when_dropped.closed()
@@ -260,7 +260,7 @@ class Producer(ProducerFace):
                 await work
         finally:
             self._behind -= 1
-            work.close()  # which may not have begun
+            work.close()  # it may not have begun
 
     async def _find_and_hand_in(
         self,
@@ -292,8 +292,8 @@ class Producer(ProducerFace):
 class ProducerTransaction(TransactionFace[M]):
     """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
 
-    A task that is cancelled while its block ends takes nothing back: the commit goes on, and its outcome is not told.
-    If that comes while the end looks for topics, or encodes a large transaction, nothing is sent.
+    Cancelling the task during the commit does not stop the commit, but its outcome is lost. While the end of the block
+    still finds topics, or encodes a large transaction, cancelling it sends nothing.
     """
 
     async def __aenter__(self) -> Self:
@@ -305,10 +305,10 @@ class ProducerTransaction(TransactionFace[M]):
         await await_steps(self._opened.leave(error))
 
     async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
-        """Receive messages from the consumer of the transaction, once; as in `minimq`."""
+        """Receive messages from the consumer of the transaction; once per transaction."""
         source = self._opened.begin_receiving()
         return source.took(await source.receive(timeout, max_messages))
 
     async def rollback(self) -> None:
-        """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
+        """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
         await await_steps(self._opened.roll_back())

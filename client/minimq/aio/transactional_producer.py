@@ -23,7 +23,7 @@ from minimq_common.model import Message, MessageQueue
 
 _JOIN_S = 2.0
 
-#: Says how the transaction of a message ended, as far as that is known; a coroutine function may be one.
+#: Returns how the transaction of a half message ended, as far as known; plain or a coroutine function.
 AsyncTransactionCheck = Callable[[Message], "TransactionResolution | Awaitable[TransactionResolution]"]
 
 
@@ -35,8 +35,8 @@ class TransactionalProducer:
                 await tx.send(Message("orders", body, keys=("o-17",)))
                 await db.commit()
 
-    Not thread-safe: the loop on which it was entered uses it. A `check` that is a coroutine function runs as a task of
-    that loop, a plain one on a thread of the producer.
+    Not thread-safe: use it on the loop on which it was entered. If `check` is a coroutine function it runs as a task of
+    that loop, otherwise on a thread of the producer.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class TransactionalProducer:
         return self._core.group
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
-        """Return a new transaction, for an `async with` block; see `minimq.TransactionalProducer.transaction`."""
+        """Return a transaction for an `async with` block; see `minimq.TransactionalProducer.transaction`."""
         self._tasks.loop = asyncio.get_running_loop()
         return CheckedTransaction(self._core, self._core.begin(topics))
 
     async def close(self) -> None:
-        """End. The check decides on transactions that have not ended. Idempotent."""
+        """Close. Open transactions are left to the check of another producer of the group. Idempotent."""
         if self._core.is_forked:
             return
         self._when_dropped.closed()
@@ -100,26 +100,26 @@ class CheckedTransaction(CheckedFace):
     async def send(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> None:
-        """Send a half message, and wait until it is on disk; see `minimq.TransactionalProducer`."""
+        """Send a half message and wait until it is on disk; see `minimq.TransactionalProducer`."""
         await await_steps(self._core.send(self._transaction, (message,), queue, selector))
 
     async def send_many(self, messages: Iterable[Message]) -> None:
-        """Send half messages in large batches, and wait until all are on disk."""
+        """Send half messages in large batches and wait until all are on disk."""
         given = check_iterable("messages", messages, "messages")
         await await_steps(self._core.send(self._transaction, given, None, None))
 
 
 class CheckTasks:
-    """Calls a check: a coroutine function in tasks of the loop of the user, a plain one on threads."""
+    """Runs the check of a user: a coroutine function on the user's loop, a plain one on threads."""
 
     def __init__(self, check: AsyncTransactionCheck) -> None:
         self._check = call = cast("Callable[[Message], Any]", check)
         self._is_coroutine = inspect.iscoroutinefunction(check)
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.threads = CheckThreads(call)  # used if it is a plain one
+        self.threads = CheckThreads(call)  # for a plain function
 
     async def ask(self, message: Message) -> Any:
-        """Return what the check returns for a message. Raises what it raises."""
+        """Return the result of the check for a message. Raises what it raises."""
         if not self._is_coroutine:
             return await self.threads.ask(message)
         if self.loop is None or self.loop.is_closed():

@@ -1,8 +1,8 @@
-"""Hands log records of clients to a thread that no client waits for.
+"""Passes the log records of clients to a log thread, for which no client waits.
 
-A handler of the program may do anything: hold a lock, block, or send its records with a client. So no handler may run
-on an event loop that senders wait for, nor where a lock of a client is held. Loggers of clients therefore hand all of
-their records over. Those of asyncio, gRPC and warnings do so on the event loops of clients.
+A log handler of the program may do anything: take a lock, block, or send its records with a client. It must not run on
+an event loop that senders wait for, nor while a client holds a lock. So all records of client loggers go to the log
+thread, and those of asyncio, gRPC and warnings if they are logged on the event loop of a client.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: Loggers of others that are used on the event loops of clients. "grpc" stands for its modules as well.
+#: Loggers of other packages that log on the event loops of clients. "grpc" and "minimq_common" include their modules.
 _OTHER_LOGGERS = ("asyncio", "concurrent.futures", "grpc", "minimq_common", "py.warnings")
-#: More records do not wait: those that come then are counted.
+#: Most queued records; further ones are dropped and counted.
 _MOST_WAITING = 1_000
-#: The end of the process waits for handlers so long, in seconds.
+#: At the end of the process, for handlers to finish.
 _FLUSH_S = 2.0
 
 
@@ -35,7 +35,7 @@ def client_logger(name: str) -> logging.Logger:
 
 @contextmanager
 def handed_over() -> Iterator[None]:
-    """Hand over what loggers of others log on this thread, too."""
+    """Pass records of other packages' loggers on this thread to the log thread, too."""
     for name in (*_OTHER_LOGGERS, *logging.Logger.manager.loggerDict):
         if name in _OTHER_LOGGERS or name.startswith(("grpc.", "minimq_common.")):
             logging.getLogger(name).addFilter(_handover_of_others)
@@ -48,14 +48,15 @@ def handed_over() -> Iterator[None]:
 
 
 def flush(timeout_s: float = _FLUSH_S) -> None:
-    """Wait until handlers have processed what was logged, for so many seconds at most."""
+    """Wait up to `timeout_s` seconds until handlers have processed all records."""
     _handover.flush(timeout_s)
 
 
 class _Handover(logging.Filter):
-    """Lets a record pass on the log thread only, which runs while there are records. Thread-safe, and never blocks.
+    """Passes records on the log thread and queues all others for it. Thread-safe, never blocks.
 
-    What a handler makes a client log there would call that handler again: such records are dropped.
+    The log thread runs only while records are queued. If a handler makes a client log something on that thread, the
+    record is dropped: it would call the handler again, without end.
     """
 
     def __init__(self) -> None:
@@ -64,16 +65,16 @@ class _Handover(logging.Filter):
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything: in a fork there is no log thread."""
+        """Reset in a fork, which has no log thread."""
         _threads.clear()
         self._records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-        self._runs = threading.Lock()  # held by the log thread, never waited for by those who log
+        self._runs = threading.Lock()  # held by the log thread; code that logs never waits for it
         self._thread = 0
         self._current: logging.LogRecord | None = None
         self._dropped = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether this is the log thread; hand the record over if not."""
+        """Return whether this is the log thread; otherwise queue the record."""
         if threading.get_ident() == self._thread:
             if record is not self._current:
                 self._dropped += 1
@@ -90,12 +91,12 @@ class _Handover(logging.Filter):
     def _start(self) -> None:
         if self._runs.acquire(blocking=False):
             try:
-                _thread.start_new_thread(self._run, ())  # which takes no lock of `threading`
-            except RuntimeError:  # the interpreter ends, or has too many threads
+                _thread.start_new_thread(self._run, ())  # takes no lock of `threading`
+            except RuntimeError:  # the interpreter shuts down, or has too many threads
                 self._run()
 
     def flush(self, timeout_s: float) -> None:
-        """See the function."""
+        """See the module function."""
         if threading.get_ident() == self._thread:
             return
         until = time.monotonic() + timeout_s
@@ -103,15 +104,15 @@ class _Handover(logging.Filter):
             self._runs.release()
             if self._records.empty():
                 return
-            self._start()  # a record that came while the lock was held here
+            self._start()  # a record was queued while this held the lock, so no log thread was started
 
     def end(self) -> None:
-        """Flush as the process ends; what is logged later is handled where it is logged."""
+        """Flush at the end of the process; later records are handled on the thread that logs them."""
         self.flush(_FLUSH_S)
         self._has_ended = True
 
     def before_fork(self) -> None:
-        """Have children of multiprocessing flush: they end without the hooks of `atexit`."""
+        """Make children of multiprocessing flush when they end: they run no `atexit` hooks."""
         util = sys.modules.get("multiprocessing.util")
         if util is not None:
             util.register_after_fork(self, lambda own: util.Finalize(None, own.flush, (_FLUSH_S,), exitpriority=0))
@@ -135,7 +136,7 @@ class _Handover(logging.Filter):
                 break
             try:
                 logging.getLogger(record.name).handle(record)
-            except Exception:  # noqa: BLE001 - of a filter; `logging` reports those of handlers by itself
+            except Exception:  # noqa: BLE001 - raised by a filter; `logging` reports errors of handlers itself
                 self._dropped += 1
         self._current = None
         if self._dropped:
@@ -148,10 +149,10 @@ class _Handover(logging.Filter):
 
 
 class _HandoverOfOthers(logging.Filter):
-    """Hands over what is logged on the event loop of a client, or by a handler on the log thread."""
+    """Applies `_Handover` to records that are logged on the event loop of a client, or on the log thread."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is to be handled here."""
+        """Return whether to handle the record on this thread."""
         thread = threading.get_ident()
         return (thread not in _threads and thread != _handover._thread) or _handover.filter(record)
 

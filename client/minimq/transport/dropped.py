@@ -1,4 +1,4 @@
-"""Clients that were dropped without being closed: nobody has them any more, and their threads would live on."""
+"""Cleans up clients that were dropped without `close`: their threads would run forever."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from minimq.transport.client_log import client_logger
 
 log = client_logger(__name__)
 
-#: What belongs to clients that a fork has dropped. gRPC would end it, and with it the connections of the other process.
+#: Keeps the parts of clients that were dropped in a fork: if gRPC freed them there, connections of the parent process
+#: would break.
 _never_released: list[Callable[[], None]] = []
-#: Clients that have something on its way, and that nobody has closed: name, place, flush and process.
+#: Open clients that can be flushed: name, location of creation, flush and process.
 _unclosed: dict[int, tuple[str, str, Callable[[float], object], int]] = {}
 _numbers = itertools.count()
-#: The end of the process waits for what they have on its way, so long in all, in seconds: somebody may sit there.
+#: At the end of the process, for flushing all open clients: a user may sit at the terminal.
 _FLUSH_S = 2.0
 
 
@@ -36,13 +37,13 @@ class Closing:
         self._is_over = threading.Event()
 
     def run(self, close: Callable[[], None]) -> None:
-        """Close the client; if another thread does or did that, wait until it is over. Raises what `close` raises."""
+        """Close the client, or wait until another thread has done so. Raises what `close` raises."""
         with self._lock:
             is_first = self._closer is None
             if is_first:
                 self._closer = threading.get_ident()
         if not is_first:
-            if self._closer != threading.get_ident():  # else a signal handler has interrupted it
+            if self._closer != threading.get_ident():  # else this is a signal handler that interrupts the closing
                 self._is_over.wait()
             return
         try:
@@ -52,9 +53,9 @@ class Closing:
 
 
 class WhenDropped:
-    """Ends what a client has made, if the client itself is dropped. It warns then, by `ResourceWarning`.
+    """Releases the parts of a client when the client is garbage collected; warns with a `ResourceWarning`.
 
-    The threads of a client hold what it has made, and must not hold the client.
+    The threads of a client keep its parts alive, so they must not refer to the client itself.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class WhenDropped:
             _unclosed[self._number] = name, place, flush, process
 
     def closed(self) -> None:
-        """Do nothing any more: the client was closed."""
+        """Cancel this: the client was closed."""
         self._finalizer.detach()
         _unclosed.pop(self._number, None)
 
@@ -88,8 +89,8 @@ def _drop(number: int, name: str, place: str, release: Callable[[], None], proce
         _never_released.append(release)
         return
     try:
-        _thread.start_new_thread(_begin, (name, release))  # which takes no lock of `threading`
-    except RuntimeError:  # the interpreter ends, and with it the threads
+        _thread.start_new_thread(_begin, (name, release))  # takes no lock of `threading`, as a finalizer must not
+    except RuntimeError:  # the interpreter shuts down, which ends the threads of the client
         return
     _warn(f"a {name} was dropped without being closed", name, place)
 
@@ -109,7 +110,7 @@ def _at_exit() -> None:
     for name, _, flush, _ in unclosed:
         try:
             flush(max(until - time.monotonic(), 0.0))
-        except Exception as error:  # noqa: BLE001 - the others are flushed all the same
+        except Exception as error:  # noqa: BLE001 - the other clients must be flushed
             log.warning("client: the process ends before all is sent client=%s reason=%s", name, error)
     for name, place, _, _ in unclosed:
         _warn(f"a {name} was not closed when the process ended", name, place)

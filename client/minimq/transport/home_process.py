@@ -1,4 +1,4 @@
-"""The process that a client was made in, and whether clients can work there."""
+"""The process in which a client was created, and whether clients can work in it."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from minimq_common.errors import Closed, UsageError
 
 log = client_logger(__name__)
 
-#: This process. To ask the system before each message takes a tenth of the time of handing it in.
+#: Cached: a system call for each message would cost a tenth of a send.
 _pid = os.getpid()
 _main_thread = threading.main_thread().ident
-#: Where the modules of clients are.
+#: Folder of the client package.
 _PACKAGE = __file__.rpartition("transport")[0]
-#: Connections of this process that are open.
+#: Open connections of this process.
 _open: set[object] = set()
-#: The threads of their event loops. What waits there waits for itself.
+#: Ids of the threads of their event loops. A blocking call there would wait for itself.
 loop_threads: set[int] = set()
-#: Whether a child that is forked now cannot use gRPC.
+#: True if gRPC will not work in a child that is forked now.
 _breaks_children = False
-#: The process that used gRPC when it forked this one, or an ancestor of it; 0 if there was none.
+#: Id of the parent or ancestor process that used gRPC when it forked; 0 if none did.
 _breaking_parent = 0
 _told = False
-#: A thread that runs as long as gRPC is in use, as Linux names it.
+#: Linux name of a thread that runs as long as gRPC is in use.
 _GRPC_THREAD = "grpc_global_tim"
-#: Time after the end of the last connection in which that thread ends, in seconds.
+#: This thread ends within so many seconds after the last connection was closed.
 _GRPC_THREAD_LINGER_S = 1.0
 _closed_at = -_GRPC_THREAD_LINGER_S
-#: Modules that the client waits with. If they are patched, a wait of the client stops the whole process.
+#: Modules with which clients block. If they are patched, a blocking client stops the whole process.
 _BLOCKING_MODULES = ("_thread", "queue", "select", "selectors", "socket", "thread", "threading")
 
 
@@ -58,7 +58,7 @@ def _has_grpc_thread() -> bool:
     from pathlib import Path  # most processes never fork
 
     for name in Path("/proc/self/task").glob("*/comm"):
-        with suppress(OSError):  # that thread has just ended
+        with suppress(OSError):  # the thread has just ended
             if name.read_text().strip() == _GRPC_THREAD:
                 return True
     return False
@@ -77,7 +77,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _pid, _main_thread, _breaking_parent  # noqa: PLW0603 - there is one process
-    if _breaks_children or _open:  # forks of C code call this hook alone
+    if _breaks_children or _open:  # a fork in C code calls only this hook, not `_before_fork`
         _breaking_parent = _pid
     _open.clear()
     loop_threads.clear()
@@ -90,13 +90,13 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 def connection_opened(connection: object) -> None:
-    """Register a connection before it uses gRPC; on the thread of its event loop."""
+    """Register a connection before it uses gRPC. On the thread of its event loop."""
     _open.add(connection)
     loop_threads.add(threading.get_ident())
 
 
 def connection_closed(connection: object) -> None:
-    """Forget a connection: all of its gRPC objects are closed."""
+    """Remove a connection once all of its gRPC objects are closed. On the thread of its event loop."""
     global _closed_at  # noqa: PLW0603 - there is one process
     _closed_at = time.monotonic()
     _open.discard(connection)
@@ -107,7 +107,7 @@ _homes: weakref.WeakSet[HomeProcess] = weakref.WeakSet()
 
 
 class HomeProcess:
-    """The process that made a client. gRPC and the client's threads do not come along into a fork of it."""
+    """The process that created a client. Neither gRPC nor the client's threads survive a fork of it."""
 
     def __init__(self) -> None:
         if _breaking_parent:
@@ -129,7 +129,7 @@ class HomeProcess:
         _homes.add(self)
 
     def check(self) -> None:
-        """Raise `Closed` in a fork, and `UsageError` as `check_no_signal`, before a call that waits for others."""
+        """Check before a blocking call: raise `Closed` in a fork, and `UsageError` as `check_no_signal`."""
         check_no_signal()
         if self.is_forked:
             self.check_fork()
@@ -144,13 +144,13 @@ class HomeProcess:
 
 
 def check_may_wait() -> None:
-    """Raise `UsageError` as `check_no_finalizer` and `check_no_signal`."""
+    """Raise `UsageError` if a blocking call could wait for the code that it interrupts; see the checks below."""
     check_no_finalizer()
     check_no_signal()
 
 
 def check_no_finalizer() -> None:
-    """Raise `UsageError` on the thread of a connection."""
+    """Raise `UsageError` on the thread of a connection, where user code runs only in finalizers."""
     if threading.get_ident() in loop_threads:
         raise UsageError(
             "this is the thread of a client, which a finalizer has interrupted: a call that waits here would wait for "
@@ -160,7 +160,7 @@ def check_no_finalizer() -> None:
 
 def check_no_signal() -> None:
     """Raise `UsageError` in a signal handler that has interrupted a call of a client."""
-    if threading.get_ident() != _main_thread:  # the only one that runs signal handlers
+    if threading.get_ident() != _main_thread:  # only the main thread runs signal handlers
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):

@@ -1,4 +1,4 @@
-"""Start positions of groups, as they travel."""
+"""Start positions of groups in requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Start = Time
 
 
 def start_position(start: Start, name: str = "start") -> broker_pb2.StartPosition:
-    """Return the message for "earliest", "latest" or a time that has passed. Raises `InvalidArgument`."""
+    """Return the start position for "earliest", "latest" or a past time. Raises `InvalidArgument`."""
     if start == "earliest":
         return broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
     if start == "latest":
@@ -23,7 +23,7 @@ def start_position(start: Start, name: str = "start") -> broker_pb2.StartPositio
 
 
 def offset_or_start(given: Start, name: str) -> int | broker_pb2.StartPosition:
-    """Return an offset, which is a number here, or what `start_position` makes of anything else."""
+    """Return a number as it is: it is an offset. Pass anything else to `start_position`."""
     if isinstance(given, int):
         if isinstance(given, bool) or not 0 <= given < 1 << 63:
             raise InvalidArgument(
