@@ -1,4 +1,4 @@
-"""The brokers as name servers report them, those that are away, and words for these."""
+"""Brokers as name servers report them, and descriptions of those that are away."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minimq_proto.v1 import nameserver_pb2
 
 
 def state_of(away: AwayBroker) -> str:
-    """Return "away since 12:03:05 (stopped)" or the like, in local time, with the date unless it is today."""
+    """Return a text like "away since 12:03:05 (stopped)", in local time, with the date unless it is today."""
     since = away.since.astimezone()
     is_today = since.date() == datetime.now().astimezone().date()
     stopped = " (stopped)" if away.stopped else ""
@@ -22,12 +22,12 @@ def state_of(away: AwayBroker) -> str:
 
 
 def describe_away(away: Iterable[AwayBroker], lacking: str) -> list[str]:
-    """Return a sentence for each broker: "broker-a: away since 12:03:05 (stopped), 4 queues not counted"."""
+    """Return a text for each broker: "broker-a: away since 12:03:05 (stopped), 4 queues not counted"."""
     return [f"{each.broker_name}: {state_of(each)}, {count_of(each.queues, 'queue')} {lacking}" for each in away]
 
 
 def by_broker(away: Iterable[AwayBroker]) -> tuple[AwayBroker, ...]:
-    """Return each broker once, sorted by name, with the sum of its queues: what is away of several topics."""
+    """Merge the entries of several topics: each broker once, with the sum of its queues, sorted by name."""
     found: dict[str, AwayBroker] = {}
     for each in away:
         known = found.get(each.broker_name)
@@ -36,14 +36,14 @@ def by_broker(away: Iterable[AwayBroker]) -> tuple[AwayBroker, ...]:
 
 
 def check_route(route: TopicRoute) -> TopicRoute:
-    """Return a route that leads anywhere. Raises `TopicUnavailable` when all brokers of the topic are away."""
+    """Return the route. Raises `TopicUnavailable` if all brokers of the topic are away."""
     if route.queues or not route.away:
         return route
     raise TopicUnavailable(f"topic {route.topic} cannot be reached: {say_away(route.away)}", away=route.away)
 
 
 def say_away(away: Sequence[AwayBroker]) -> str:
-    """Return which brokers are away and since when, at least one, and what to do about it; for an error."""
+    """Return which brokers are away since when, and the remedy, for an error. `away` must not be empty."""
     states = ", ".join(f"{each.broker_name} is {state_of(each)}" for each in away)
     forget = " and ".join(f"`minimq cluster forget {each.broker_name}`" for each in away)
     if len(away) > 1:
@@ -57,26 +57,26 @@ class ClusterView:
 
     brokers: tuple[BrokerData, ...]
     versions: Mapping[tuple[str, int], int]
-    #: False when the name server has just started, so that brokers may be missing which run.
+    #: False shortly after the start of the name server: running brokers may not have registered yet.
     settled: bool
-    #: Brokers that have gone, or came back without some of their topics, sorted by name.
+    #: Brokers that have left, or came back without some of their topics, sorted by name.
     away: tuple[AwayBroker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConflictReport:
-    """One broker that a name server refused, or replaced by another, and that has not registered since.
+    """A broker that a name server rejected, or replaced by another, and that has not registered since.
 
     Attributes:
-        nameserver: HOST:PORT of the name server; another one may have decided differently.
-        cluster: of the broker without a place, as the following three.
+        nameserver: HOST:PORT of the name server; others may have decided differently.
+        cluster: cluster of the rejected broker.
         broker_name: its name.
         broker_id: its id.
         address: its HOST:PORT.
-        holder_address: HOST:PORT of the broker that has the place.
-        reason: why, and what can be done about it.
-        first_at: when it was seen first.
-        last_at: when it was seen last; a name server forgets it some minutes later.
+        holder_address: HOST:PORT of the broker that is registered under this name and id.
+        reason: the reason and the remedy.
+        first_at: when this was first seen.
+        last_at: when this was last seen; a name server forgets it some minutes later.
         times: how often it was seen.
     """
 
@@ -93,7 +93,7 @@ class ConflictReport:
 
 
 def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
-    """Return the value for what a name server tells."""
+    """Convert the answer of a name server."""
     return ClusterView(
         brokers=tuple(broker_from_wire(broker) for broker in message.brokers),
         versions={(item.broker_name, item.broker_id): item.data_version for item in message.versions},
@@ -103,7 +103,7 @@ def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
 
 
 def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
-    """Return what several name servers know together, sorted by broker name; what the first ones say goes first."""
+    """Merge the brokers of several name servers, sorted by name; on conflicts, earlier views win."""
     known: dict[str, BrokerData] = {}
     for view in views:
         for broker in view.brokers:
@@ -114,7 +114,7 @@ def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
 
 
 def away_everywhere(views: Iterable[ClusterView]) -> list[AwayBroker]:
-    """Return the brokers that have gone, or came back without some of their topics, sorted by name."""
+    """Return the brokers that are away, sorted by name: in at least one view, and complete in none."""
     views = tuple(views)
     whole = {name for view in views for name in _names(view.brokers) - _names(view.away)}
     latest: dict[str, AwayBroker] = {}

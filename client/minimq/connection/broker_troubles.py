@@ -1,7 +1,6 @@
 """Brokers in trouble, by address: those that do not answer, and those that are avoided for a while. Pure.
 
-Avoidance only ever gets longer: a quick answer proves nothing about a broker that was slow a moment ago, because it may
-be quick only because it is avoided.
+A quick answer never shortens the avoidance of a slow broker: it may be quick only because it is avoided.
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from minimq_common.errors import MiniMQError
 
-#: For how long a broker is avoided after a latency, both in seconds; as in RocketMQ since 5.1.4.
+#: Pairs of a latency and how long a broker is avoided after it, in seconds; as in RocketMQ since 5.1.4.
 _AVOIDED_AFTER = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
-#: The latency in seconds from which on it is avoided.
+#: Least latency after which a broker is avoided.
 SLOW_S = _AVOIDED_AFTER[-1][0]
-#: Seconds for which it is avoided after an error.
+#: How long a broker is avoided after an error.
 ISOLATION_S = 10.0
 
 
@@ -24,37 +23,37 @@ class Trouble:
     """The trouble of a broker. Times are seconds on the monotonic clock."""
 
     since: float
-    #: Until when it is avoided, if it answers.
+    #: End of the avoidance, if the broker answers.
     until: float
     reason: str
     is_silent: bool = False
 
 
 class BrokerTroubles:
-    """The brokers that are in trouble. Any thread may ask; the queries change nothing."""
+    """The brokers in trouble. Queries are thread-safe and change nothing."""
 
     def __init__(self) -> None:
-        #: By address; some may be over.
+        #: By address; includes troubles that are over.
         self.known: dict[str, Trouble] = {}
 
     def is_silent(self, address: str) -> bool:
-        """Tell whether a broker gave no answer, and none since."""
+        """Return whether a broker left a request unanswered, and has not answered since."""
         known = self.known.get(address)
         return known is not None and known.is_silent
 
     def trouble(self, address: str, now: float) -> Trouble | None:
-        """Return the present trouble of a broker."""
+        """Return the current trouble of a broker, if any."""
         known = self.known.get(address)
         return known if known is not None and (known.is_silent or now < known.until) else None
 
     def measured(self, address: str, latency_s: float, now: float) -> None:
-        """Record that an answer took `latency_s` seconds, or had not come by then."""
+        """Record that an answer took `latency_s` seconds, or did not arrive in that time."""
         avoided_s = next((avoided_s for least_s, avoided_s in _AVOIDED_AFTER if latency_s >= least_s), 0.0)
         if avoided_s:
             self._avoid(address, f"an answer took {latency_s:.2f} s", now, now + avoided_s)
 
     def failed(self, address: str, error: MiniMQError | None, took_s: float, now: float) -> None:
-        """Record that a request failed after `took_s` seconds, or that a stream ended in good order."""
+        """Record that a request failed after `took_s` seconds, or, without an error, that a stream ended normally."""
         if error is None or error.answered:
             if error is not None and error.avoid_broker:
                 self._avoid(address, error.message, now, now + max(ISOLATION_S, error.retry_after_s))
@@ -67,7 +66,7 @@ class BrokerTroubles:
             self.fell_silent(address)
 
     def fell_silent(self, address: str) -> None:
-        """Have `answers` called once the broker does; here the caller does that."""
+        """Called when a broker becomes unresponsive; a subclass probes it, and then calls `answers`."""
 
     def answers(self, address: str) -> None:
         """Record that a broker answers again."""
@@ -75,10 +74,10 @@ class BrokerTroubles:
             self.known[address] = replace(known, is_silent=False)
 
     def forget_old(self, now: float) -> None:
-        """Forget what is over."""
+        """Remove troubles that are over."""
         for address in [*self.known]:
             if self.trouble(address, now) is None:
-                self.known.pop(address, None)  # another thread may have found that, too
+                self.known.pop(address, None)  # another thread may have removed it
 
     def _avoid(self, address: str, reason: str, now: float, until: float) -> None:
         known = self.trouble(address, now)
@@ -92,13 +91,13 @@ class BrokerTroubles:
 def choose_brokers(
     names: Sequence[str], is_avoided: Callable[[str], bool], is_silent: Callable[[str], bool], avoid: str | None
 ) -> tuple[str, ...]:
-    """Return the brokers that a batch may go to now: the first of these choices that is not empty.
+    """Return the brokers to which a batch may be sent now: the first of these that is not empty.
 
-    1. those that are well, except the one to avoid;
-    2. those that answer but are avoided, except the one to avoid: it has just refused this very batch, while the
-       knowledge about the others is older and about other batches;
-    3. the one to avoid, if it answers;
-    4. all but the one to avoid, or that.
+    1. healthy brokers, except `avoid`;
+    2. avoided brokers that answer, except `avoid`: that one has just rejected this very batch, while the reports about
+       the others are older and about other batches;
+    3. `avoid`, if it answers;
+    4. all brokers except `avoid`; if there are none, `avoid`.
 
     So a single broker is always used.
     """

@@ -1,4 +1,4 @@
-"""The share that one client has of a cluster: calls that are waited for, and end when that client closes."""
+"""One client's use of a cluster: blocking and awaitable calls, which end when that client closes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ClusterClient:
-    """One client's use of a cluster. Thread-safe."""
+    """Runs the calls of one client on the connection of its cluster. Thread-safe."""
 
     def __init__(
         self,
@@ -51,21 +51,21 @@ class ClusterClient:
         self.routes = RouteCache(self, self.connection)
         self._closed = threading.Event()
         self._user_loop: LoopCallQueue | None = None
-        #: The calls that run on the event loop, to which this belongs.
+        #: Running calls; owned by the event loop.
         self.under_way: set[LoopCall[Any]] = set()
 
     def wait(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on the event loop of the connection and return its result."""
+        """Run a coroutine on the event loop of the connection, and block until it returns."""
         self.check_open()
         call = LoopCall(self, make)
         try:
             return LoopRequest(self, call.begin).wait()
-        except BaseException:  # such as Ctrl-C, which does not wait for servers
+        except BaseException:  # such as Ctrl-C, which must not wait for servers
             call.cancel()
             raise
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
-        """Like `wait`, for a task of another loop. A call outlives the cancelled task unless `cancels` is set."""
+        """Like `wait`, for a task of another loop. With `cancels`, cancelling the task cancels the call."""
         self.check_open()
         call = LoopCall(self, make)
         try:
@@ -76,14 +76,14 @@ class ClusterClient:
             raise
 
     def user_loop(self) -> LoopCallQueue:
-        """Return the event loop that runs here, for calls from others."""
+        """Return a call queue of the running event loop, for calls from other threads."""
         loop = asyncio.get_running_loop()
         if self._user_loop is None or self._user_loop.loop is not loop:
             self._user_loop = LoopCallQueue(loop)
         return self._user_loop
 
     def run(self, function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> T:
-        """Call a function that does not block on the event loop: no signal interrupts it there. Raises as `wait`."""
+        """Call a non-blocking function on the event loop, where no signal can interrupt it. Raises as `wait`."""
         return self.wait(as_coroutine(function, *arguments))
 
     def call(
@@ -95,7 +95,7 @@ class ClusterClient:
         timeout_s: float | None = None,
         reconnect_s: float = RECONNECT_S,
     ) -> Response:
-        """Return the answer of one broker."""
+        """Call one broker; see `BrokerCalls.call`."""
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         return self.wait(
             lambda: self.connection.brokers.call(address, method, request, limit_s, min(reconnect_s, limit_s))
@@ -110,7 +110,7 @@ class ClusterClient:
         timeout_s: float | None = None,
         reconnect_s: float = RECONNECT_S,
     ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-        """Make the same call to many brokers at once."""
+        """Make the same call to many brokers concurrently; see `BrokerCalls.call_all`."""
         requests = request if isinstance(request, Mapping) else dict.fromkeys(addresses, request)
         if not requests:
             return {}, {}
@@ -120,7 +120,7 @@ class ClusterClient:
         )
 
     def pause(self, seconds: float) -> None:
-        """Wait. Raises `Closed` when the client is closed, or is closed meanwhile."""
+        """Sleep. Raises `Closed` as soon as the client is closed."""
         if self._closed.wait(seconds):
             raise Closed(CLOSED)
 
@@ -136,7 +136,7 @@ class ClusterClient:
             raise Closed(CLOSED)
 
     def close(self) -> None:
-        """End the calls under way, and the connection if it is only of this client. Idempotent; not in a fork."""
+        """Cancel running calls; close the connection unless it is shared. Idempotent; does nothing in a fork."""
         check_no_signal()
         if self.connection.is_forked:
             return
@@ -153,76 +153,76 @@ class ClusterClient:
 
 
 class RouteCache:
-    """The routes of a cluster, as the threads of one client ask for them. Thread-safe."""
+    """The routes that one client uses. Thread-safe."""
 
     def __init__(self, client: ClusterClient, connection: Connection) -> None:
         self._client = client
         self._routes = connection.routes
         self._call_soon = connection.call_soon
-        #: The known routes by topic, and the topics that this client uses, which stay watched.
+        #: Known routes by topic, and the topics that this client uses: these stay watched.
         self.by_topic = connection.routes.known
         self.used: set[str] = set()
         self._callbacks: list[RouteCallback] = []
         self._closed = False
 
     def route(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
-        """Return the route of a topic, asking only when it is not known."""
+        """Return the route of a topic; query a name server only if it is not known. Blocks."""
         self._client.check_open()
         return self.known(topic) or self._client.wait(lambda: self.find(topic, timeout_s))
 
     async def find(self, topic: str, timeout_s: float | None = None) -> TopicRoute:
-        """Do as `route`, on the event loop of the connection."""
+        """Like `route`, on the event loop of the connection."""
         route = await self._routes.route(topic, self._client.timeout_s if timeout_s is None else timeout_s)
         self._use(topic)
         return route
 
     async def find_within(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Do as `find`, and try again for so many seconds while servers are absent."""
+        """Like `find`; retry for `timeout_s` seconds while servers are unavailable."""
         return await tried(lambda left_s: self.find(topic, min(left_s, self._client.timeout_s)), timeout_s)
 
     def refresh(self, topic: str) -> TopicRoute:
-        """Ask for the route of a topic now. Without an answer, a route that is known stands. Raises as `route`."""
+        """Fetch the route of a topic; blocks. See `Routes.refresh`."""
         route = self._client.wait(lambda: self._routes.refresh(topic, self._client.timeout_s))
         self._use(topic)
         return route
 
     def known(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic if it is known, without asking anybody."""
+        """Return the route of a topic if it is known, without I/O."""
         route = self.by_topic.get(topic)
         if route is not None and topic not in self.used:
             self._use(topic)
         return route
 
     def learn(self, route: TopicRoute) -> None:
-        """Take a route that another process has found, unless one is known; see `Routes.learn`."""
+        """See `Routes.learn`."""
         self._client.run(self._routes.learn, route)
 
     def is_deleted(self, topic: str) -> bool:
-        """Return whether the name servers say that no broker carries a known topic, and that none is away."""
+        """See `Routes.is_deleted`."""
         return self._routes.is_deleted(topic)
 
     def refresh_soon(self, topic: str) -> None:
-        """Have the route of a topic asked for in the background; see `Routes.refresh_soon`."""
+        """See `Routes.refresh_soon`."""
         self._routes.refresh_soon(topic)
 
     def watch(self, topic: str) -> None:
-        """Follow a topic that need not exist: `on_change` tells when it has a route. Returns at once."""
+        """Watch a topic that need not exist: callbacks of `on_change` get its routes. Does not block."""
         self._use(check_topic(topic))
 
     def forget(self, topic: str) -> None:
-        """Drop the route of a topic that does not exist any more; see `Routes.gone`."""
+        """Drop the route of a deleted topic; see `Routes.gone`."""
         if self._client.connection.is_loop_thread:
             self._routes.gone(topic, self)
         else:
             self._client.run(self._routes.gone, topic, self)
 
     def on_change(self, callback: RouteCallback) -> None:
-        """Call back with each new route, on the thread of the connection: it has to be quick. Its errors are logged."""
+        """Call a function with each new route until `close`; see `Routes.add_callback`."""
         self._callbacks.append(callback)
         self._routes.add_callback(callback)
 
     def close(self) -> None:
-        """Call nobody back any more, and watch no topic that no other client uses."""
+        """Remove the callbacks, and unwatch topics that no other client uses."""
         while self._callbacks:
             self._routes.remove_callback(self._callbacks.pop())
         self._closed = True

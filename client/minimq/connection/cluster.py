@@ -1,4 +1,4 @@
-"""The connection to a cluster, as users have it."""
+"""The public `Cluster`: a connection that clients can share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from minimq_common.security.credentials import CredentialsArgument
 
 
 class Cluster:
-    """The connection to a cluster, which any number of clients share. Thread-safe; a context manager, plain and async.
+    """The connection to a cluster, for any number of clients. Thread-safe; a context manager, plain and async.
 
-    It has one thread, which runs an event loop, one set of connections, and one watch of the routes. Every producer,
-    consumer or `Admin` takes one in place of the address of a name server, the plain ones and those of `minimq.aio`
-    alike; one that is given an address makes a connection of its own. Nothing is connected before the first question.
+    It has one thread with an event loop, one set of connections, and one watch of the routes. Every producer, consumer
+    and `Admin`, of `minimq` or `minimq.aio`, accepts a `Cluster` in place of the address of a name server; one that is
+    given an address opens its own. A `Cluster` connects on first use.
 
-    A client that is closed leaves the cluster open. Close the clients first, and the cluster last: what a client does
-    after that raises `Closed`. A cluster belongs to its process, and not to a fork of it.
+    Closing a client does not close a `Cluster` that it was given. Close the clients first: calls of clients raise
+    `Closed` once their cluster is closed. A cluster cannot be used in a fork of its process.
 
         with Cluster("127.0.0.1:9876") as cluster, Producer(cluster) as producer, Admin(cluster) as admin:
             ...
@@ -31,11 +31,11 @@ class Cluster:
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", or a sequence of addresses; by default those of the credentials, or
             127.0.0.1:9876.
-        credentials: path of the credentials file of a user, or `Credentials`; by default that which the variable
-            MINIMQ_CREDENTIALS names. Without any, or with "", connections have no TLS.
+        credentials: path of the credentials file of a user, or `Credentials`; by default the file that the environment
+            variable MINIMQ_CREDENTIALS names. Without any, or with "", connections have no TLS.
 
     Raises:
-        InvalidArgument: an address is not HOST:PORT, or the credentials cannot be used.
+        InvalidArgument: an address is not HOST:PORT, or the credentials are invalid.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Cluster:
         opened = open_credentials(credentials)
         if nameserver is None:
             nameserver = DEFAULT_NAMESERVER if opened is None else opened.nameservers
-        #: For clients of minimq.
+        #: Internal.
         self.connection = Connection(nameserver_addresses(nameserver), security=opened or PLAIN)
         self._when_dropped = WhenDropped(self, self.connection.close)
 
@@ -73,17 +73,17 @@ class Cluster:
         await self.aclose()
 
     def leave_to_client(self) -> Self:
-        """Do not warn when it is dropped, because a client has made it and closes it; return itself."""
+        """Disable the warning for a cluster that is dropped: a client has created this one, and closes it."""
         self._when_dropped.closed()
         return self
 
     def close(self) -> None:
-        """End all connections and the thread. Idempotent; does nothing in a fork."""
+        """Close all connections and end the thread. Idempotent; does nothing in a fork."""
         check_no_signal()
         self._when_dropped.closed()
         self.connection.close()
 
     async def aclose(self) -> None:
-        """Do as `close`, without blocking the event loop of the caller."""
+        """Like `close`, without blocking the event loop of the caller."""
         self._when_dropped.closed()
         await asyncio.to_thread(self.connection.close)

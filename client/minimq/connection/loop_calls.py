@@ -1,4 +1,4 @@
-"""Calls across event loops and threads: those that run on the loop of a connection, and those on a user's loop."""
+"""Calls between threads and event loops: on the loop of a connection, and on a user's loop."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-#: Told the outcome of a call or a request once: a value, or the error.
+#: Called once with the outcome of a call or request: a value, or the error.
 Take = Callable[[T | None, BaseException | None], object]
-#: Makes a request on the event loop of a connection.
+#: Sends a request, on the event loop of a connection, and reports its answer to the `Take`.
 Ask = Callable[[Take[T]], object]
 
 
 class Awaited(Generic[T]):
-    """The outcome for which one thread waits at once."""
+    """An outcome for which one thread waits: cheaper than a future."""
 
     __slots__ = ("_arrived", "_error", "_value")
 
@@ -40,12 +40,12 @@ class Awaited(Generic[T]):
         self._error: BaseException | None = None
 
     def complete(self, value: T | None, error: BaseException | None, /) -> None:
-        """Process the outcome: a value, or the error."""
+        """Set the outcome: a value, or the error."""
         self._value, self._error = value, error
         self._arrived.release()
 
     def result(self, timeout_s: float = math.inf) -> T:
-        """Wait; return the value, or raise the error; or `TimeoutError`."""
+        """Wait for the value. Raises the error, or `TimeoutError`."""
         if not self._arrived.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
             raise TimeoutError
         if self._error is None:
@@ -53,14 +53,14 @@ class Awaited(Generic[T]):
         try:
             raise self._error
         finally:
-            del self._error, self  # whose traceback holds this frame
+            del self._error, self  # breaks the cycle: the traceback of the error holds this frame
 
 
 class LoopCall(Generic[T]):
-    """A coroutine of a client on the event loop of its connection, which reports its end to its caller.
+    """A coroutine of a client on the event loop of its connection; reports its outcome to a `Take`.
 
-    Ctrl-C may come anywhere in a thread that waits. So no lock is held in turns with the loop, as in a
-    `concurrent.futures.Future`: an exception between the lock and its `with` block would leave the lock taken.
+    Not a `concurrent.futures.Future`, as Ctrl-C may hit a waiting thread anywhere: between the acquisition of the
+    future's lock and its `with` block, it would leave the lock held, and the loop would wait for it.
     """
 
     _over: Take[T]
@@ -71,28 +71,28 @@ class LoopCall(Generic[T]):
         self._make = make
 
     def cancel(self) -> None:
-        """End the coroutine. Does not wait for that."""
+        """Cancel the coroutine, without waiting for its end. Thread-safe."""
         self._client.connection.call_soon(self.cancel_now)
 
     def cancel_now(self) -> None:
-        """Do as `cancel`, on the loop."""
+        """Like `cancel`, on the loop only."""
         if self._task is not None:
             self._task.cancel()
 
     def begin(self, over: Take[T]) -> None:
-        """Begin, on the loop; tell the end to a function."""
+        """Start the coroutine, on the loop; `over` gets its outcome."""
         self._over = over
         self._client.under_way.add(self)
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._end)
-        if self._client.is_closed:  # since it was begun
+        if self._client.is_closed:  # closed before this ran
             self._task.cancel()
 
     async def _run(self) -> T:
-        return await self._make()  # whatever that raises is told, and leaves nobody waiting
+        return await self._make()  # within the task, so that an exception of `_make` is reported, too
 
     def _end(self, task: asyncio.Task[T]) -> None:
-        # Here, and not at the end of the coroutine: who has dropped the client by then must be the last to have it.
+        # Not at the end of the coroutine: a caller that then drops the client must hold its last reference.
         self._client.under_way.discard(self)
         if task.cancelled():  # perhaps before its first step
             self._over(None, Closed(f"{CLOSED} while a call was under way"))
@@ -103,7 +103,7 @@ class LoopCall(Generic[T]):
 
 
 def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callable[[], Coroutine[Any, Any, T]]:
-    """Return a maker of a coroutine that calls a function, which must not block."""
+    """Wrap a non-blocking function as a coroutine function without arguments."""
 
     async def call() -> T:
         return function(*arguments)
@@ -111,15 +111,15 @@ def as_coroutine(function: Callable[[Unpack[Ts]], T], *arguments: *Ts) -> Callab
     return call
 
 
-# ---- work that both faces of a client share ----------------------------------------------------------
+# ---- work that `minimq` and `minimq.aio` share ------------------------------------------------------
 #
-# It is a coroutine that awaits steps, and runs where the caller is, but for the steps: it gets the result of each, or
-# its error. Whoever is interrupted abandons the wait alone. On the connection's own loop it is awaited like any other.
-# A step that is one request takes no task there, and no more of the loop's time than the request and its answer.
+# It is written as a coroutine that awaits steps. The coroutine runs on the thread or loop of the caller, its steps on
+# the loop of the connection; it gets their results or errors. An interrupted caller abandons only the wait. On the
+# loop of the connection, the coroutine is awaited like any other. A `LoopRequest` costs no task there.
 
 
 class LoopStep(NamedTuple, Generic[T]):
-    """A coroutine, and the client on whose event loop it is to run; awaited for its result."""
+    """A step that runs a coroutine on the event loop of a client's connection."""
 
     client: ClusterClient
     make: Callable[[], Coroutine[Any, Any, T]]
@@ -131,18 +131,18 @@ class LoopStep(NamedTuple, Generic[T]):
         return result
 
     def wait(self) -> T:
-        """Run it, and return its result; waits."""
+        """Run it, and block until it returns."""
         return self.client.wait(self.make)
 
     async def result(self) -> T:
-        """Do as `wait`, and suspend a task instead."""
+        """Like `wait`, for a task of another loop."""
         return await self.client.result(self.make)
 
 
 class LoopRequest(NamedTuple, Generic[T]):
-    """A request that is made on the event loop of a client's connection; awaited for its answer as a `LoopStep`.
+    """A step that sends one request on the event loop of a client's connection; cheaper than a `LoopStep`.
 
-    Raises `TimeoutError` if that takes too long. The answer to an abandoned one is dropped.
+    Raises `TimeoutError` after `limit_s`. The answer to an abandoned request is dropped.
     """
 
     client: ClusterClient
@@ -156,13 +156,13 @@ class LoopRequest(NamedTuple, Generic[T]):
         return answer
 
     def wait(self) -> T:
-        """Make it, and return the answer; waits."""
+        """Send it, and block until the answer arrives."""
         awaited: Awaited[T] = Awaited()
         self._begin(awaited.complete)
         return awaited.result(self.limit_s)
 
     async def result(self) -> T:
-        """Do as `wait`, and suspend a task instead."""
+        """Like `wait`, for a task of another loop."""
         loop = self.client.user_loop()
         return await answer_of(lambda take: self._begin(partial(loop.call, take)), self.limit_s)
 
@@ -174,12 +174,12 @@ class LoopRequest(NamedTuple, Generic[T]):
 def _ask(ask: Ask[T], take: Take[T]) -> None:
     try:
         ask(take)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the caller gets it, and waits no longer
+    except BaseException as error:  # noqa: BLE001 - the caller must get it, or waits forever
         take(None, error)
 
 
 async def answer_of(ask: Ask[T], limit_s: float = math.inf) -> T:
-    """Make a request on the present event loop, and return its answer."""
+    """Send a request from the running event loop, and return its answer."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[T] = loop.create_future()
     take = partial(resolve, arrived)
@@ -193,7 +193,7 @@ async def answer_of(ask: Ask[T], limit_s: float = math.inf) -> T:
 
 
 def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseException | None) -> None:
-    """Set the outcome of a future that is not done; on its event loop."""
+    """Set the outcome of a future unless it is done; on its event loop."""
     if future.done():
         return
     if error is not None:
@@ -202,20 +202,20 @@ def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseE
         future.set_result(value)  # type: ignore[arg-type]
 
 
-#: Messages that are handled in one `Turn`.
+#: Messages to process between two `Turn`s.
 PER_TURN = 1000
 
 
 class Turn:
-    """Lets others of the same event loop run, amid what takes long; awaited."""
+    """A step that lets other tasks of the event loop run, in the middle of long work."""
 
     def __await__(self) -> Generator[None, Any, None]:
-        yield  # as `asyncio.sleep(0)`
+        yield  # like `asyncio.sleep(0)`
 
 
 def run_steps(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run all steps, and return the result; waits."""
-    steps = make()  # here: Ctrl-C comes before it is made, or once it runs
+    """Run a coroutine that awaits steps on this thread; block in each step."""
+    steps = make()  # created here, so that Ctrl-C comes before that or once it runs
     result: Any = None
     failure: BaseException | None = None
     while True:
@@ -230,13 +230,13 @@ def run_steps(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             return value
         except BaseException as error:
             if inspect.getcoroutinestate(steps) == inspect.CORO_CLOSED:
-                failure = None  # whose traceback has this frame
+                failure = None  # breaks the cycle: its traceback holds this frame
                 raise
-            failure = error  # it decides what follows, also if Ctrl-C came here, between two steps
+            failure = error  # the coroutine decides what follows, even after Ctrl-C between two steps
 
 
 async def await_steps(steps: Coroutine[Any, Any, T]) -> T:
-    """Do as `run_steps`, and suspend a task instead."""
+    """Like `run_steps`, for a task of a user's loop."""
     result: Any = None
     failure: BaseException | None = None
     try:
@@ -245,20 +245,20 @@ async def await_steps(steps: Coroutine[Any, Any, T]) -> T:
             result = failure = None
             try:
                 result = await (asyncio.sleep(0) if step is None else step.result())
-            except BaseException as error:  # noqa: BLE001 - it decides what follows
+            except BaseException as error:  # noqa: BLE001 - the coroutine decides what follows
                 failure = error
     except StopIteration as end:
         value: T = end.value
         return value
     finally:
-        failure = None  # whose traceback has this frame
+        failure = None  # breaks the cycle: its traceback holds this frame
 
 
 # ---- calls on the event loop of a user ----------------------------------------------------------------
 
 
 class LoopOutcome(Generic[T]):
-    """One outcome: set by any thread, awaited on the loop through `future`."""
+    """An outcome that any thread sets, and a task of a user's loop awaits as `future`."""
 
     __slots__ = ("_loop", "future")
 
@@ -267,6 +267,6 @@ class LoopOutcome(Generic[T]):
         self.future: asyncio.Future[T] = loop.loop.create_future()
 
     def complete(self, value: T | None, error: BaseException | None, /) -> None:
-        """Take the value, or the reason why there is none."""
+        """Set the outcome: a value, or the error."""
         if not self.future.cancelled():
             self._loop.call(resolve, self.future, value, error)

@@ -1,4 +1,4 @@
-"""Calls to name servers: to any one of them, or to each."""
+"""Queries to name servers: to any one of them, or to all."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ T = TypeVar("T")
 
 Method = Callable[["NameServerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 
-#: Default timeout of a query, including all tries, in seconds.
+#: Default timeout of a query with all its tries.
 DEFAULT_TIMEOUT_S = 5.0
 
-#: Interval of checks of a name server that does not show an awaited change yet.
+#: Poll interval while a name server does not show an awaited change yet.
 _LOOK_AGAIN_S = 0.01
-#: One that does not answer within this time is not waited for.
+#: Timeout of one name server when all are queried.
 _ANSWER_S = 1.0
 
 
 class _NoAnswerError(Exception):
-    """A name server gave no answer, or none that can be; the text says why."""
+    """A name server gave no answer or an impossible one; the text says why."""
 
 
 class NameServers:
@@ -66,28 +66,28 @@ class NameServers:
             raise InvalidArgument("no name server is given: pass the address of at least one, HOST:PORT")
         self.addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
         self._channels = channels
-        self._preferred = random.choice(self.addresses)  # so that the clients spread over the name servers
+        self._preferred = random.choice(self.addresses)  # spreads clients over the name servers
 
     @property
     def preferred(self) -> str:
-        """The address that is tried first: the others are tried if it does not answer, or does not know."""
+        """The address that is tried first."""
         return self._preferred
 
     def avoid(self, address: str) -> None:
-        """Prefer the next one, if it is this one that is preferred."""
+        """Prefer the next name server if this one is preferred."""
         if self._preferred == address:
             index = self.addresses.index(address) + 1
             self._preferred = self.addresses[index % len(self.addresses)]
 
     def stub(self, address: str) -> NameServerAsyncStub:
-        """Return the stub of one of them, for streams."""
+        """Return the stub of a name server, for streams."""
         return self._channels.stub(address)
 
     def has_new_key(self, address: str, stub: NameServerAsyncStub) -> bool:
-        """Return whether the credentials were replaced since `stub` was made."""
+        """Return whether the credentials were replaced since `stub` was created."""
         return self._channels.is_outdated(address, stub)
 
-    # ---- Questions to any of them ---------------------------------------------------------------
+    # ---- queries to any of them -----------------------------------------------------------------
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
         """Return the route of a topic."""
@@ -127,7 +127,7 @@ class NameServers:
         return list(view.brokers)
 
     async def rights(self, needs: Sequence[Need], timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[str, frozenset[Need]]:
-        """Return the name of the user whose key is shown, and which of some rights it has. Raises as `ask` does."""
+        """Return the name of the client's user, and which of the given rights it has. Raises as `ask` does."""
 
         def read(answer: nameserver_pb2.CheckRightsResponse) -> tuple[str, frozenset[Need]]:
             if len(answer.allowed) != len(needs):
@@ -144,10 +144,10 @@ class NameServers:
     async def ask(
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
     ) -> T:
-        """Make a call to one name server after the other, until one answers it.
+        """Query one name server after the other until one succeeds.
 
-        Also a refusal is no reason to ask no further: name servers do not know of each other, and a topic that is
-        unknown to one may have reached another.
+        A refusal does not end the search: name servers are independent, and a topic that one does not know yet may be
+        known to another.
         """
         return await tried(partial(self._ask_any, method, request, read), timeout_s, only=SystemBusy)
 
@@ -192,13 +192,16 @@ class NameServers:
             raise error from None
         try:
             return read(check_answer(answer, peer))
-        except (InvalidArgument, InternalError) as error:  # of what came: a false name server, or a damaged one
+        except (InvalidArgument, InternalError) as error:  # the answer is invalid: not a name server, or a broken one
             raise _NoAnswerError(f"it answers what cannot be: {error.message}") from None
 
-    # ---- Questions to each of them --------------------------------------------------------------
+    # ---- queries to all of them -----------------------------------------------------------------
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
-        """Return what the name servers that answer know together, sorted by broker name; empty when none answers."""
+        """Return the brokers that any responding name server knows, sorted by name; empty if none responds.
+
+        With `settled`, raises `SystemBusy` if all of these have just started and may not know all brokers yet.
+        """
 
         async def look(_: float) -> list[BrokerData]:
             views = await self._views()
@@ -213,11 +216,11 @@ class NameServers:
         return await tried(look, timeout_s, only=SystemBusy)
 
     async def away(self) -> list[AwayBroker]:
-        """Return the brokers that have gone, as the name servers that answer know together, sorted by name."""
+        """Return the brokers that are away, sorted by name; see `away_everywhere`."""
         return away_everywhere((await self._views()).values())
 
     async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Have every name server forget a broker that is away; return whether one remembered it."""
+        """Remove a broker that is away from every name server; return whether one knew it."""
         request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
         forgotten = False
         failure: TransportError | None = None
@@ -238,7 +241,7 @@ class NameServers:
         return forgotten
 
     async def refusal(self, address: str) -> MiniMQError | None:
-        """Return why a name server serves nobody who calls as this client does; None if it does, or is silent."""
+        """Return why a name server rejects this client; None if it does not, or does not answer."""
         try:
             await self._cluster(address)
         except TransportError:
@@ -248,7 +251,7 @@ class NameServers:
         return None
 
     async def conflicts(self) -> list[ConflictReport]:
-        """Return the brokers that were refused or replaced lately, sorted, by each name server that answers."""
+        """Return the recently rejected or replaced brokers of each responding name server, sorted."""
         reports = [
             from_wire(ConflictReport, conflict, nameserver=address)
             for address, answer in (await self._clusters()).items()
@@ -257,7 +260,7 @@ class NameServers:
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
     async def access(self) -> dict[str, tuple[int, str, bool] | MiniMQError]:
-        """Return version and digest of the rules by name server, and whether it only reports; or why it is silent."""
+        """Return, by name server, version and digest of its rules and whether it only reports; or its error."""
         answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
         found: dict[str, tuple[int, str, bool] | MiniMQError] = {}
         for address, answer in zip(self.addresses, answers, strict=True):
@@ -270,7 +273,10 @@ class NameServers:
         return found
 
     async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        """Wait until every reachable name server shows a change."""
+        """Wait until every reachable name server shows a change: until `lack` returns None for it.
+
+        `lack` returns what a name server does not show yet, for the `DeadlineExceeded` after `timeout_s`.
+        """
         deadline = time.monotonic() + timeout_s
         for address in self.addresses:
             while (missing := await self._lack_of(address, lack)) is not None:
@@ -337,7 +343,7 @@ def _no_answer_error(silent: Mapping[str, str]) -> Unavailable:
         tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
         return ConnectionMismatch(f"no connection to name server {tried}")
     start = f": start one with `minimq-nameserver --listen {next(iter(silent))}`, or check the address"
-    if rpc.NO_TLS_REASONS.issuperset(silent.values()):  # they run, and the reasons have remedies of their own
+    if rpc.NO_TLS_REASONS.issuperset(silent.values()):  # they are running, and the reasons include a remedy
         start = ""
     if len(silent) > 1:
         tried = "; ".join(f"{address}: {reason}" for address, reason in silent.items())
@@ -348,21 +354,21 @@ def _no_answer_error(silent: Mapping[str, str]) -> Unavailable:
     return Unavailable(f"the name server at {address} does not answer ({reason}){start}")
 
 
-# ---- why a server closes each connection: gRPC says only that it does --------------------------------
+# ---- why a server closes each connection, which gRPC does not say ------------------------------------
 
 
 async def why_closed(address: str, trust: Trust | None) -> str:
-    """Return why a server closes each connection as soon as it is made; empty if that cannot be said."""
+    """Return why a server closes each connection as soon as it is opened; empty if unknown."""
     if trust is None:
         return "" if await _first_byte(address) is None else rpc.WANTS_TLS
     if trust.pair is None and await _first_byte(address) == b"" and await _first_byte(address) == b"":
-        return rpc.WANTS_CERTIFICATE  # twice: one that ends closes its connections as well, but only once
+        return rpc.WANTS_CERTIFICATE  # checked twice: a server that shuts down closes a connection, too, but only once
     return ""
 
 
 async def _first_byte(address: str) -> bytes | None:
     host, _, port = address.rpartition(":")
-    context = ssl.create_default_context()  # no key is sent, so it does not matter who answers
+    context = ssl.create_default_context()  # no key is sent, so the server need not be authenticated
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:

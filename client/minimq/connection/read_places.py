@@ -1,4 +1,4 @@
-"""Where the queues of a broker are read: at its master, and while there is none that answers, at a slave."""
+"""Selects where to read a queue: at the master of its broker, or at a slave while the master does not answer."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Response = TypeVar("Response")
 
 
 class ReadPlace(NamedTuple):
-    """A broker that can be read."""
+    """A master or slave from which a queue can be read."""
 
     broker_id: int
     address: str
 
     @property
     def is_master(self) -> bool:
-        """True if it is the master, as the name servers have it."""
+        """True if the name servers call it the master."""
         return self.broker_id == MASTER_ID
 
 
 class ReadPlaces:
-    """Says where to read: at the master, then at slaves by their ids; silent brokers come last. Thread-safe."""
+    """Orders the places to read: the master, then slaves by id; unresponsive ones last. Thread-safe."""
 
     def __init__(self, client: ClusterClient, *, slaves: bool = True) -> None:
         self._calls = client.connection.brokers
@@ -36,19 +36,19 @@ class ReadPlaces:
         self._slaves = slaves
 
     def of(self, queue: MessageQueue) -> ReadPlace:
-        """Return where a queue is read now, by the route that is known. Raises `Unavailable`."""
+        """Return where to read a queue now, by its known route. Raises `Unavailable`."""
         return self._in_order(queue, self._routes.known(queue.topic))[0]
 
     async def call(
         self, queue: MessageQueue, method: BrokerMethod[Request, Response], request: Request, timeout_s: float
     ) -> Response:
-        """Do as `ask`; return the answer alone."""
+        """Like `ask`, without the place."""
         return (await self.ask(queue, method, request, timeout_s))[0]
 
     async def ask(
         self, queue: MessageQueue, method: BrokerMethod[Request, Response], request: Request, timeout_s: float
     ) -> tuple[Response, ReadPlace]:
-        """Return the answer to a question about a queue; when the first broker does not answer, that of the next."""
+        """Send a read request about a queue to one place after the other; return the first answer, and its place."""
         failure: MiniMQError | None = None
         for place in self._in_order(queue, await self._routes.find(queue.topic)):
             try:
@@ -65,15 +65,15 @@ class ReadPlaces:
         raise failure
 
     def slave(self, queue: MessageQueue, broker_id: int) -> ReadPlace | None:
-        """Return a slave by its id; None when it cannot be read now."""
+        """Return a slave by its id; None if it is unknown, unresponsive, or now the master."""
         route = self._routes.known(queue.topic)
         broker = route.brokers.get(queue.broker_name) if route else None
         place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
         return place if place is not None and not (place.is_master or self._health.is_silent(place.address)) else None
 
     def failed(self, address: str, error: MiniMQError | None) -> None:
-        """Take note that a broker failed, or ended a stream in good order. If it gave no answer, it is passed over."""
-        if error is not None and not error.answered:  # one that answers is in no trouble for senders
+        """Record that a broker failed, or ended a stream normally. One that did not answer comes last from now on."""
+        if error is not None and not error.answered:  # a rejected read says nothing about sending there
             self._health.failed(address, error)
 
     def _in_order(self, queue: MessageQueue, route: TopicRoute | None) -> list[ReadPlace]:
