@@ -39,7 +39,7 @@ from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.open_transaction import MessageIntake, OpenTransaction
+from minimq.sending.transactions.open_transaction import MessageValidator, OpenTransaction
 from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transaction_input import Consumed, M, TransactionalConsumer, checked_input
 from minimq.sending.transactions.transactor import Transactor
@@ -82,7 +82,7 @@ class ProducerCore:
         self.replier = Replier(self._client, options.max_body_bytes)
         self._buffer = self._sender.buffer
         self.callback_faults = OutageLog(log)
-        self.intake = MessageIntake(options.max_body_bytes, self._interceptors)
+        self.intake = MessageValidator(options.max_body_bytes, self._interceptors)
         self.transactor = Transactor(self._client, options, self._finder, self._chosen.choose)
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
         self._closing = threading.RLock()

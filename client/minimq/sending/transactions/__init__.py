@@ -1,1 +1,1 @@
-"""Messages that are stored all together, or once their transaction is decided."""
+"""Transactions: messages that become visible all together, once their transaction is decided."""

@@ -1,18 +1,16 @@
-"""The commit protocol of a transaction over several brokers, and the choice of the final decision.
+"""The commit protocol of a transaction over several brokers. Pure.
 
 A transaction is decided once, by one broker, its *coordinator*: the first decision that reaches it is final. Any later
-attempt, whatever it has staged, receives that decision and delivers it to the other brokers. So all attempts to end a
-transaction must use the same coordinator, even if brokers join or leave meanwhile. Therefore every decision names the
-brokers that must be asked for the next one, and the lowest-named of these is its coordinator; a broker that appears
-later is not considered, however low its name. Only the first transaction of a name, or one whose predecessors are known
-only to brokers that are all away, has to rely on the brokers that carry its topics.
+attempt, whatever it has staged, receives that decision and delivers it to the other brokers. So all attempts must use
+the same coordinator, even if brokers join or leave meanwhile. Therefore every decision names the brokers that must be
+asked about the next transaction; the one with the lowest name is its coordinator. A broker that joins later is ignored,
+however low its name. Only the first transaction of a name, or one whose predecessors are known only to unavailable
+brokers, uses the brokers that carry its topics.
 
-This determines which brokers have to answer. Every known decision comes from its coordinator, which the previous
-decision names; all brokers named there are required, and so are those that carry the topics. Any other broker is asked,
-because it may name further brokers if topics were moved since, but it is skipped if it does not answer. As long as one
-required broker knows the previous decision, the other broker has nothing to add; if none does, it is like an absent
-broker that may never have taken part. Waiting for it would let a broker that has nothing to do with a transaction block
-its end.
+Required brokers, without which the attempt waits, are those that the latest known decision names and those that carry
+the topics. All others are optional: they are asked, because they may name further brokers if topics were moved, but
+skipped if they do not answer. If one required broker knows the previous decision, an optional one has nothing to add;
+if none does, it may never have taken part. To wait for it would let an unrelated broker block the transaction.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ class Transaction:
     """One of a sequence of transactions of the same name.
 
     Attributes:
-        name: of the sequence; its writer ends one transaction before the next.
+        name: name of the sequence; its writer ends one transaction before it begins the next.
         number: 0 or above, and higher than all earlier ones.
-        is_half: it has half messages: the name is that of a producer group, and the number is drawn at random.
+        is_half: whether it has half messages: then the name is that of a producer group, and the number is random.
     """
 
     name: str
@@ -50,12 +48,12 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class StagedPart:
-    """Batches of one producer that were staged at one broker; small and picklable.
+    """Batches of one producer that are staged at one broker; small and picklable.
 
     Attributes:
         broker_name: the broker that has them.
-        producer_id: of the producer.
-        sequences: their sequence numbers, in the order of publication.
+        producer_id: id of the producer.
+        sequences: sequence numbers of the batches, in the order of publication.
     """
 
     broker_name: str
@@ -68,7 +66,7 @@ class Decision:
     """The decision about a transaction, the same at all brokers.
 
     Attributes:
-        number: of the transaction.
+        number: number of the transaction.
         parts: the published parts, in the order of publication at each broker.
         broker_names: the brokers that must be asked to end the next transaction, sorted.
     """
@@ -84,7 +82,7 @@ class Decision:
 
 
 def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
-    """Return the parts of staged batches; those of each broker keep the order of the receipts."""
+    """Return the parts of staged batches. Batches of the same broker keep the order of the receipts."""
     runs: dict[str, list[tuple[int, list[int]]]] = {}
     for receipt in receipts:
         at = runs.setdefault(receipt.queue.broker_name, [])
@@ -100,16 +98,16 @@ def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """A question to a broker about the transactions of the name."""
+    """Asks a broker for its latest decision under the name of the transaction."""
 
     broker_name: str
-    #: Its staged batches of this one: it keeps them until it receives a decision, or reports the missing ones.
+    #: Batches staged there for this transaction: the broker keeps them until a decision, or reports the missing ones.
     parts: tuple[StagedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommitCall:
-    """The delivery of a decision to a broker, which returns the decision that it keeps."""
+    """Delivers a decision to a broker, which returns the decision that it keeps."""
 
     broker_name: str
     decision: Decision
@@ -119,32 +117,32 @@ Call = Describe | CommitCall
 
 
 class CommitProtocol:
-    """One attempt to end a transaction, which may end anywhere: the next one continues from what the brokers know."""
+    """One attempt to end a transaction. It may stop anywhere: the next attempt continues from what the brokers know."""
 
     def __init__(self, transaction: Transaction, parts: Sequence[StagedPart], *, decided: bool = False) -> None:
         self.transaction = transaction
         self.decided = decided
         self.decision: Decision | None = None
         self._parts = tuple(sorted(parts, key=lambda part: part.broker_name))
-        #: Brokers that carry the topics, or have staged batches.
+        #: Brokers that carry the topics, or that have staged batches.
         self._taking_part = {part.broker_name for part in parts}
-        #: Brokers that may know a decision, but are optional.
+        #: Optional brokers that are still to be asked.
         self._others: set[str] = set()
-        #: Brokers that did not answer: unless they are required, they are not asked again.
+        #: Brokers that did not answer; optional ones are not asked again.
         self._passed_over: set[str] = set()
         #: The latest decision of each broker, whatever its number.
         self._latest: dict[str, Decision | None] = {}
         #: Brokers that have dropped staged batches, with the number of batches.
         self._missing: dict[str, int] = {}
-        #: Brokers that have published their part of the previous transaction, or no longer can.
+        #: Brokers that have published their part of the previous transaction, or have lost it.
         self._caught_up: set[str] = set()
-        #: Brokers that have published their part of this one.
+        #: Brokers that have published their part of this transaction.
         self._done: set[str] = set()
 
     # ---- what is known --------------------------------------------------------------------------
 
     def see(self, carrying: Collection[str], others: Collection[str] = ()) -> None:
-        """Record which brokers carry the topics, and the other brokers; call it again when that has changed."""
+        """Record the brokers that carry the topics, and all others; call it again when these change."""
         self._taking_part.update(carrying)
         self._others.update(set(others) - self._latest.keys() - self._passed_over)
 
@@ -171,12 +169,12 @@ class CommitProtocol:
             )
 
     def committed(self, broker_name: str, kept: Decision) -> None:
-        """Record the decision that a broker keeps after it received one, and has published. Raises as `described`."""
+        """Record the decision that a broker keeps and has published. Raises as `described`."""
         self.described(broker_name, kept)
         (self._done if kept.number == self.transaction.number else self._caught_up).add(broker_name)
 
     def failed(self, broker_name: str) -> None:
-        """Record that a broker did not answer; if it is optional, it is skipped from now on."""
+        """Record that a broker did not answer. If it is optional, it is skipped from now on."""
         self._others.discard(broker_name)
         self._passed_over.add(broker_name)
 
@@ -184,11 +182,11 @@ class CommitProtocol:
         """Record that a broker has lost its part of an earlier transaction."""
         self._caught_up.add(broker_name)
 
-    # ---- what follows ---------------------------------------------------------------------------
+    # ---- next calls -----------------------------------------------------------------------------
 
     @property
     def needed(self) -> Set[str]:
-        """The brokers that have to answer: without one of them the decision is unknown, or not complete."""
+        """The required brokers: without one of them the decision is unknown, or not published everywhere."""
         latest = self.decision or self._last
         return self._taking_part | set(latest.broker_names if latest else ()) | (latest.publishers if latest else set())
 
@@ -198,7 +196,7 @@ class CommitProtocol:
         return self.decision is not None and self.needed <= self._done
 
     def calls(self) -> Sequence[Call]:
-        """Return the calls to make now, in any order or in parallel; none if it is finished."""
+        """Return the calls to make now, in any order or in parallel; none if `finished`."""
         if self.decision is not None:
             return [CommitCall(name, self.decision) for name in sorted(self.needed - self._done)]
         unheard = (self.needed - self._latest.keys()) | self._others
@@ -207,7 +205,7 @@ class CommitProtocol:
         last = self._last
         if last is not None and (behind := self._behind(last)):
             return [CommitCall(name, last) for name in behind]
-        if self.decided:  # a broker has reported it, and will return the decision; that may even be a skipped one
+        if self.decided:  # some broker, perhaps a skipped one, has reported a decision: ask all until one returns it
             return [self._describe(name) for name in sorted(self.needed | self._passed_over)]
         if self._missing:
             which = " and ".join(
@@ -223,7 +221,7 @@ class CommitProtocol:
         return [CommitCall(coordinator, Decision(self.transaction.number, self._parts, names))]
 
     def _describe(self, broker_name: str) -> Describe:
-        """Ask the broker to keep nothing if the parts of the attempt are incomplete."""
+        # An earlier attempt is decided: the broker need not keep the batches of this one.
         own = () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
         return Describe(broker_name, own)
 

@@ -1,4 +1,4 @@
-"""A producer's transaction: its messages until it ends, its end, and its face for threads."""
+"""A producer's transaction: its messages until the end of its block, the commit, and the blocking interface."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 M = TypeVar("M")
 
 
-class MessageIntake:
-    """Takes in the messages of transactions: checks them, and tells interceptors of them."""
+class MessageValidator:
+    """Validates the messages of transactions, and notifies the interceptors."""
 
     def __init__(self, max_body_bytes: int, interceptors: Interceptors) -> None:
         self._max_body_bytes = max_body_bytes
         self._interceptors = interceptors
 
     def take(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> TransactionMessage:
-        """Return a message as it will be sent."""
+        """Validate a message, after the interceptors."""
         check_message_type(message)
         if not self._interceptors:
             return self._checked(message, queue, selector)
@@ -68,12 +68,12 @@ class MessageIntake:
         return TransactionMessage(message, queue, selector, size, time.time_ns() // 1_000_000)
 
     def sent(self, items: Sequence[TransactionMessage], receipts: Iterable[SendReceipt | None] = repeat(None)) -> None:
-        """Note that messages are stored."""
+        """Notify the interceptors that messages are stored."""
         for item, receipt in zip(items, receipts, strict=False) if self._interceptors else ():
             self._interceptors.after_send(item.message, receipt, None)
 
     def not_sent(self, items: Sequence[TransactionMessage], error: BaseException) -> None:
-        """Note that messages are not stored, or nobody knows."""
+        """Notify the interceptors that messages are not stored, or may not be."""
         reason = error if isinstance(error, MiniMQError) else SendFailed(f"the transaction has failed: {error!r}")
         for item in items if self._interceptors else ():
             self._interceptors.after_send(item.message, None, reason)
@@ -82,7 +82,7 @@ class MessageIntake:
 class OpenTransaction(Generic[M]):
     """A transaction of a producer. Not thread-safe."""
 
-    def __init__(self, transactor: Transactor, intake: MessageIntake, source: TransactionInput[M] | None) -> None:
+    def __init__(self, transactor: Transactor, intake: MessageValidator, source: TransactionInput[M] | None) -> None:
         self._transactor = transactor
         self._intake = intake
         self._source = source
@@ -106,7 +106,7 @@ class OpenTransaction(Generic[M]):
         self._messages.append(item)
 
     def begin_receiving(self) -> TransactionInput[M]:
-        """Return what the transaction consumes, from which it receives once."""
+        """Return the source of the transaction. Raises `InvalidArgument` at the second call."""
         self._check_open()
         if self._source is None:
             raise InvalidArgument("the transaction has no consumer: begin it with producer.transaction(consumer)")
@@ -128,7 +128,7 @@ class OpenTransaction(Generic[M]):
             yield found[index]
 
     async def leave(self, error: BaseException | None) -> None:
-        """End it as its block ends, unless it has ended."""
+        """Commit at the end of the block; roll back if the block raised `error`."""
         if error is not None or self._has_ended:
             await self.roll_back()
             return
@@ -144,7 +144,7 @@ class OpenTransaction(Generic[M]):
         self._intake.sent(self._messages, self._receipts(self._batches))
 
     async def roll_back(self) -> None:
-        """Send nothing, and have what was consumed delivered again."""
+        """Discard the messages, and have the consumed ones redelivered. Idempotent."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -163,7 +163,7 @@ class OpenTransaction(Generic[M]):
 
 
 class TransactionFace(Generic[M]):
-    """The part of a producer's transaction that is the same for threads and for asyncio."""
+    """The part of a producer's transaction that `minimq` and `minimq.aio` share."""
 
     def __init__(self, opened: OpenTransaction[M]) -> None:
         self._opened = opened
@@ -172,27 +172,27 @@ class TransactionFace(Generic[M]):
         """Add a message, which is sent at the end of the block.
 
         Args:
-            message: what to send; delayed messages cannot be part of a transaction.
-            queue: where it must go, and the whole transaction to its broker.
-            selector: chooses the queue among all of the topic, and with it the broker of the whole transaction. The
-                commit is refused if messages belong to different brokers.
+            message: the message to send; it must not be delayed.
+            queue: send to this queue, and the whole transaction to its broker.
+            selector: chooses a queue of the topic, and so the broker of the whole transaction. The commit fails if
+                messages belong to different brokers.
 
         Raises:
-            InvalidArgument: the message breaks a rule.
+            InvalidArgument: the message is invalid.
             MessageTooLarge: the transaction would be larger than 8 MiB.
         """
         self._opened.send(message, queue, selector)
 
     @property
     def receipts(self) -> Sequence[SendReceipt]:
-        """The receipts, in the order of the messages, once it is committed."""
+        """The receipts in the order of the messages, after the commit."""
         return self._opened.receipts
 
 
 class ProducerTransaction(TransactionFace[M]):
-    """Messages that consumers see all together, or none of them; made by `Producer.transaction`. Not thread-safe.
+    """Messages that consumers see all together, or none of them; see `Producer.transaction`. Not thread-safe.
 
-    It is committed at the end of its block, and rolled back when the block raises: nothing was sent then.
+    The end of its block commits it. If the block raises, it is rolled back: nothing was sent before the commit.
     """
 
     def __enter__(self) -> Self:
@@ -202,7 +202,7 @@ class ProducerTransaction(TransactionFace[M]):
         run_steps(lambda: self._opened.leave(error))
 
     def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
-        """Receive messages from the consumer of the transaction, once; they are consumed when it is committed.
+        """Receive messages from the consumer of the transaction; once per transaction. The commit acknowledges them.
 
         Args:
             timeout: seconds to wait for the first message.
@@ -218,5 +218,5 @@ class ProducerTransaction(TransactionFace[M]):
         return source.took(source.receive(timeout, max_messages))
 
     def rollback(self) -> None:
-        """Send nothing; the messages of the consumer are delivered again. The rest of the block may go on."""
+        """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
         run_steps(self._opened.roll_back)

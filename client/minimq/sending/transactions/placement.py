@@ -1,4 +1,4 @@
-"""Where a transaction goes: the broker that carries all of its topics, and the queues there. Pure."""
+"""Placement of a transaction: the broker that carries all of its topics, and the queues there. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from minimq.sending.selectors import Selector
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import Message, MessageQueue, TopicRoute
 
-#: Topics and brokers that an error names.
+#: Most topics, and brokers of each, that an error lists.
 _NAMED = 5
 _REMEDY = (
     "a transaction is of one broker, and a selector, a key or a message group chooses among all queues, so that what "
@@ -22,21 +22,21 @@ class TransactionMessage(NamedTuple):
     """A message of a transaction that is not committed."""
 
     message: Message
-    #: Where it must go; None for any.
+    #: The fixed queue; None for any.
     queue: MessageQueue | None
-    #: Chooses its queue; None if it has none.
+    #: Chooses the queue, if given.
     selector: Selector | None
     size: int
-    #: When it was handed in, in ms since 1970.
+    #: When it was sent, in ms since 1970.
     born_ms: int
 
 
-#: The queues of a topic that take messages, by broker name.
+#: Writable queues of a topic, by broker name.
 QueuesAt = Mapping[str, Sequence[MessageQueue]]
 
 
 def queues_at(route: TopicRoute) -> QueuesAt:
-    """Return the queues of a topic that take messages now, by broker name."""
+    """Return the writable queues of a topic, by broker name."""
     found: dict[str, list[MessageQueue]] = {}
     for queue in route.write_queues():
         found.setdefault(queue.broker_name, []).append(queue)
@@ -44,7 +44,7 @@ def queues_at(route: TopicRoute) -> QueuesAt:
 
 
 def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consumed: MessageQueue | None) -> list[str]:
-    """Return the brokers that take messages of all topics, sorted."""
+    """Return the brokers that accept messages of all topics, sorted; only that of `bound` or `consumed` if given."""
     if bound is not None and consumed is not None and bound.broker_name != consumed.broker_name:
         raise InvalidArgument(
             f"the transaction is bound to {consumed}, and a message is for {bound} at another broker: {_REMEDY}"
@@ -59,7 +59,7 @@ def brokers_of(topics: Mapping[str, QueuesAt], bound: MessageQueue | None, consu
 
 
 def absent_brokers(routes: Iterable[TopicRoute], wanted: MessageQueue | None) -> list[str]:
-    """Return the brokers that carry one of the topics and have no master now, sorted."""
+    """Return the brokers that carry one of the topics but have no master now, sorted."""
     found: set[str] = set()
     for route in routes:
         carriers = {data.broker_name for data in route.queues}
@@ -83,7 +83,7 @@ def _nowhere(topics: Mapping[str, QueuesAt], wanted: MessageQueue | None) -> str
 
 
 def bound_queue(fixed: Sequence[MessageQueue | None]) -> MessageQueue | None:
-    """Return a queue that a message must go to, and with it all others to its broker; None if they are free."""
+    """Return a queue to whose broker all messages must go; None if there is no such queue. Raises on a conflict."""
     found: MessageQueue | None = None
     for queue in dict.fromkeys(fixed):
         if queue is None:

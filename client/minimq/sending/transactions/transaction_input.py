@@ -1,4 +1,4 @@
-"""The input of a transaction from a consumer: messages of one broker, and how far its group is by them."""
+"""The input of a transaction from a consumer: messages of one broker, and the progress of its group."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ M = TypeVar("M")
 
 
 class Consumed(Protocol):
-    """The messages that an atomic append consumes; used on the event loop of its sender's connection."""
+    """The messages that an atomic append consumes. Used on the event loop of the sender's connection."""
 
     @property
     def queue(self) -> MessageQueue | None:
-        """A queue of the broker that stores the append; None if nothing is consumed."""
+        """A queue of the broker of the messages, which must store the append; None if nothing was received."""
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        """Return how far the group is, for one try. Raises `Fenced` if the messages are another consumer's by now."""
+        """Return the progress to commit, for one try. Raises `Fenced` if other consumers have got the messages."""
 
     def answered(self, error: MiniMQError | None) -> None:
-        """Note the outcome of a try."""
+        """Record the outcome of a try."""
 
     def may_pass(self) -> bool:
-        """Tell whether another try may pass where one was fenced: the lease is renewed at another master."""
+        """Return whether a retry may succeed after `Fenced`: a new master may renew the lease."""
 
 
 class TransactionInput(Consumed, Protocol[M]):
-    """The messages that one transaction consumes; `go_back` belongs to the event loop of the consumer's connection."""
+    """The messages that one transaction consumes. `go_back` runs on the event loop of the consumer's connection."""
 
     @property
     def client(self) -> ClusterClient:
-        """The consumer's use of the cluster."""
+        """The client of the consumer."""
 
     def receive(self, timeout: float, max_messages: int) -> Any:
-        """Return messages as the consumer does."""
+        """Return messages, or a coroutine for asyncio, as the consumer's own method."""
 
     def took(self, messages: Sequence[M]) -> list[M]:
-        """Note messages that were received; return those that are of the transaction."""
+        """Record received messages; return those that become part of the transaction."""
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Have the messages delivered again, unless they are consumed: if not `rolled_back`, the broker is asked."""
+        """Have the messages redelivered. If not `rolled_back`, ask the broker first: they may be consumed."""
 
 
 def checked_input(consumer: TransactionalConsumer[M], *, awaits: bool) -> TransactionInput[M]:
-    """Return what a transaction takes from a consumer. Raises `InvalidArgument` if it cannot."""
+    """Return the source of a transaction. Raises `InvalidArgument` if the consumer cannot be one."""
     make = getattr(consumer, "transaction_input", None)
     if make is None:
         raise InvalidArgument(
@@ -66,4 +66,4 @@ class TransactionalConsumer(Protocol[M]):
     """A consumer whose messages a transaction can consume: a `PullConsumer` or a `SimpleConsumer`."""
 
     def transaction_input(self) -> TransactionInput[M]:
-        """Return what one transaction takes from it. Raises `InvalidArgument` if it cannot."""
+        """Return the source of one transaction. Raises `InvalidArgument` if the consumer cannot be one."""

@@ -1,4 +1,4 @@
-"""Transactions with half messages: what their producers stage at once, and how they end."""
+"""Transactions with half messages: staging, commit and rollback, and the check that brokers ask for."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ from minimq_proto.v1 import attend_pb2, broker_pb2, halves_pb2
 
 log = client_logger(__name__)
 
-#: How often it is looked for new brokers, in seconds.
+#: Interval of checks for new brokers.
 _LOOK_S = 5.0
-#: Checks that run at the same time.
+#: Concurrent checks, if `check` is a plain function.
 _THREADS = 4
 
 T = TypeVar("T")
-#: Calls the check of the user with a message, wherever that runs; returns what it returns, raises what it raises.
+#: Calls the check of the user, wherever that runs; returns and raises as the check.
 AskUser = Callable[[Message], Awaitable[Any]]
-#: Has a transaction ended; takes a topic of it and the name of its broker.
+#: Ends a transaction; the arguments are one of its topics and the name of its broker.
 EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
 
 _NAMES = {halves_pb2.HALF_OUTCOME_COMMITTED: "was committed", halves_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back"}
 
 
 class CheckBack:
-    """Has the check of a producer group called when a broker asks for the end of a transaction."""
+    """Runs the check of a producer group when a broker asks for the outcome of a transaction."""
 
     def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, end: EndHalf) -> None:
         self._client = client
@@ -74,9 +74,9 @@ class CheckBack:
         self._producer_id = producer_id
         self._ask = ask
         self._end = end
-        #: Numbers of transactions whose blocks are running: their producer is about to end them itself.
+        #: Numbers of transactions whose blocks are running: the end of the block decides, not the check.
         self._open: set[int] = set()
-        #: Those of which the check is running.
+        #: Running checks by number of transaction.
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._faults = OutageLog(log)
         self._attending: asyncio.Task[None] | None = None
@@ -84,15 +84,15 @@ class CheckBack:
         client.connection.call_soon(self._start)
 
     def begin(self, number: int) -> None:
-        """Note that the block of a transaction runs: the check is not asked about it."""
+        """Record that the block of a transaction runs: the check is not called for it."""
         self._open.add(number)
 
     def ended(self, number: int) -> None:
-        """Note that it does so no more."""
+        """Record that the block has ended."""
         self._open.discard(number)
 
     def close(self) -> None:
-        """Answer nothing any more. Idempotent."""
+        """Stop running checks. Idempotent."""
         self._is_closed = True
         self._client.connection.call_soon(self._cancel)
 
@@ -105,13 +105,13 @@ class CheckBack:
             self._attending = asyncio.create_task(self._attend(), name="attend-all")
 
     async def _attend(self) -> None:
-        """Attend all brokers of the cluster, also those that are there later."""
+        # All brokers of the cluster, including those that join later.
         hello = attend_pb2.AttendRequest(
             client_id=f"producer-{self._producer_id:016x}",
             producer_groups=[self._group],
             producer_ids=[self._producer_id],
         )
-        streams, nameservers = AttendStreams(self._client, hello, self._happened), self._client.nameservers
+        streams, nameservers = AttendStreams(self._client, hello, self._on_event), self._client.nameservers
         with closing(streams):
             while True:
                 try:
@@ -123,7 +123,7 @@ class CheckBack:
                     log.debug("client: the brokers to attend are not known error=%s", error.message)
                 await asyncio.sleep(_LOOK_S)
 
-    def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
+    def _on_event(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
         check = event.check
         number = check.number
         if event.WhichOneof("event") != "check" or self._is_closed or number in self._asked:
@@ -131,7 +131,7 @@ class CheckBack:
         try:
             check_bounds(check)
             message = first_message(check.topic, check.batch)
-        except (DecodeError, MiniMQError) as error:  # whoever may write may send anything
+        except (DecodeError, MiniMQError) as error:  # any client with write access may have sent it
             text = "producer: a half message cannot be opened for its check number=%d broker=%s error=%s"
             log.warning(text, number, broker_name, error)
             return
@@ -145,7 +145,7 @@ class CheckBack:
             answer = await self._ask(message)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # noqa: BLE001 - it may raise anything
+        except BaseException as error:  # noqa: BLE001 - user code may raise anything
             self._faults.crashed("producer: a check raised, and is asked again later number=%d", number, cause=error)
             return
         if not isinstance(answer, TransactionResolution):
@@ -169,7 +169,7 @@ class CheckBack:
 
 
 class CheckThreads:
-    """Calls a check that is a plain function, on threads of its own."""
+    """Runs a check that is a plain function, on threads of its own."""
 
     def __init__(self, check: Callable[[Message], Any]) -> None:
         self._check = check
@@ -177,14 +177,14 @@ class CheckThreads:
         self._turn = 0
 
     async def ask(self, message: Message) -> Any:
-        """Return what the check returns for a message. Raises what it raises."""
+        """Return the result of the check for a message. Raises what it raises."""
         loop = asyncio.get_running_loop()
 
         def call(take: Take[Future[Any]]) -> None:
             outcome: Future[Any] = Future()
             try:
                 outcome.set_result(self._check(message))
-            except BaseException as error:  # noqa: BLE001 - it may raise anything
+            except BaseException as error:  # noqa: BLE001 - user code may raise anything
                 outcome.set_exception(error)
             loop.call_soon_threadsafe(take, outcome, None)
 
@@ -194,7 +194,7 @@ class CheckThreads:
         return outcome.result()
 
     def close(self, timeout_s: float) -> None:
-        """End the threads after the calls that run; wait so long for each."""
+        """End the threads after their running calls; wait up to `timeout_s` for each."""
         for thread in self._threads:
             thread.close(timeout_s)
 
@@ -211,21 +211,21 @@ def first_message(topic: str, data: bytes) -> Message:
 
 @dataclass(slots=True)
 class HalfTransaction:
-    """One transaction; belongs to the thread or the task that has begun it."""
+    """The state of one transaction. Owned by the thread or task that began it."""
 
     group: str
     topics: Sequence[str]
     number: int = field(default_factory=lambda: random.getrandbits(63))
-    #: A queue of the broker that has all messages; None before the first one.
+    #: A queue of the broker of the transaction; None before the first message.
     at: MessageQueue | None = None
     batches: int = 0
     has_ended: bool = False
     must_roll_back: bool = False
-    #: Why it must; None without an error.
+    #: The error that causes the rollback, if any.
     failure: MiniMQError | None = None
 
     def check_open(self) -> None:
-        """Raise `InvalidArgument` when nothing can be sent any more."""
+        """Raise an error if no further message can be sent."""
         if self.has_ended:
             raise InvalidArgument("the transaction has ended: send within the block of `producer.transaction()`")
         if self.must_roll_back:
@@ -234,19 +234,19 @@ class HalfTransaction:
             raise InvalidArgument(f"the transaction has {self.batches:,} batches: begin another one")
 
     def failed(self) -> SendFailed:
-        """Return the error of whoever goes on with a transaction that is to be rolled back."""
+        """Return the error for a send or commit in a transaction that must roll back."""
         why = f": {self.failure.message}" if self.failure is not None else ""
         return SendFailed(
             f"the transaction is rolled back, since it was told to be, or one of its messages was not stored{why}"
         )
 
     def fail(self, error: MiniMQError | None = None) -> None:
-        """Have it rolled back."""
+        """Make the transaction roll back at its end."""
         if not self.must_roll_back:
             self.must_roll_back, self.failure = True, error
 
     def check_ended(self, outcome: halves_pb2.HalfOutcome.ValueType) -> None:
-        """Raise the reason why it has not ended as it was to."""
+        """Raise an error if the transaction did not end as requested."""
         commits = not self.must_roll_back
         if commits is (outcome == halves_pb2.HALF_OUTCOME_COMMITTED):
             return
@@ -267,7 +267,7 @@ class HalfTransaction:
 
 
 class TransactionalCore:
-    """Stages the messages of transactions and ends them, for both faces of a transactional producer. Thread-safe."""
+    """The implementation that both transactional producers share: stages messages, ends transactions. Thread-safe."""
 
     def __init__(
         self,
@@ -285,7 +285,7 @@ class TransactionalCore:
         self._checks = CheckBack(self._client, group, self._transactor.producer_id, ask, self._end)
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
-        """Return a new transaction. Raises `InvalidArgument`, and `Closed` in a fork."""
+        """Return a new transaction. Raises `InvalidArgument` and `Closed`."""
         self._client.connection.process.check_fork()
         if self._client.is_closed:
             raise Closed(CLOSED)
@@ -302,7 +302,7 @@ class TransactionalCore:
         queue: MessageQueue | None,
         selector: Selector | None,
     ) -> None:
-        """Send half messages until they are on disk."""
+        """Send half messages, and wait until they are on disk."""
         self._client.check_open()
         transaction.check_open()
         intake = self._core.intake
@@ -318,10 +318,10 @@ class TransactionalCore:
             raise
         if not items:
             return
-        transaction.at = transaction.at or placed.parts[0].part.queue  # from now on it may have something of it
+        transaction.at = transaction.at or placed.parts[0].part.queue  # from now on, the broker may have a part of it
         try:
             await self._stage_all(transaction, placed.parts)
-        except BaseException as error:  # if it is Ctrl-C, nobody knows what is stored
+        except BaseException as error:  # after Ctrl-C it is unknown what is stored
             transaction.fail(error if isinstance(error, MiniMQError) else None)
             intake.not_sent(items, error)
             raise
@@ -344,7 +344,7 @@ class TransactionalCore:
             ) from None
 
     async def leave(self, transaction: HalfTransaction, error: BaseException | None) -> None:
-        """End a transaction as its block ends; what is not ended then, the check decides."""
+        """Commit or roll back at the end of the block. If that fails, the check decides later."""
         if error is not None:
             transaction.fail()
         transaction.has_ended = True
@@ -378,7 +378,7 @@ class TransactionalCore:
                     f"({error.message}); its messages are stored, and the check of the producer group decides on them"
                 ) from None
 
-    # ---- requests: in the steps of a caller, or on the event loop of the connection ---------------------
+    # ---- requests, in the steps of a caller or on the event loop of the connection ----------------------
 
     async def _stage_all(self, transaction: HalfTransaction, parts: Sequence[EncodedPart]) -> None:
         half = Transaction(transaction.group, transaction.number, is_half=True)
@@ -386,7 +386,7 @@ class TransactionalCore:
         async def stage_at_once() -> None:
             await asyncio.gather(*(self._stage(half, each) for each in parts))
 
-        if len(parts) == 1:  # which takes no task
+        if len(parts) == 1:  # saves a task
             await self._stage(half, parts[0])
         else:
             await LoopStep(self._client, stage_at_once)
@@ -419,11 +419,11 @@ class TransactionalCore:
 
     @property
     def is_forked(self) -> bool:
-        """True if the caller runs in a fork of the process that made this."""
+        """True in a fork of the process that created this."""
         return self._core.is_forked
 
     def release(self) -> None:
-        """End all that serves the producer; what is on its way fails. Idempotent."""
+        """Close everything; pending requests fail. Idempotent."""
         if not self._core.is_forked:
             self._checks.close()
             self._client.connection.call_soon(self._streams.close)

@@ -19,10 +19,10 @@ from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
 from minimq_common.model import Message, MessageQueue
 
-#: How long the end of a producer waits for checks that run, in seconds.
+#: Timeout of `close` for running checks.
 _JOIN_S = 2.0
 
-#: Says how the transaction of a message ended, as far as that is known.
+#: Returns how the transaction of a half message ended, as far as known.
 TransactionCheck = Callable[[Message], TransactionResolution]
 
 
@@ -34,26 +34,26 @@ class TransactionalProducer:
             tx.send(Message("orders", body, keys=("o-17",)))
             db.commit()
 
-    The transaction commits at the end of the block, and rolls back if the block raises. What is sent in it is stored at
-    once, as half messages that nobody sees. If the process ends before the transaction does, or its broker is away
-    then, the broker asks a member of the producer group, any process with a producer of that group, such as the same
-    program after its restart. It calls `check` with the first message of the transaction, which answers `COMMIT`,
-    `ROLLBACK`, or `UNKNOWN`: then it is asked again later, for 7 minutes unless brokers are told otherwise. After that
-    the transaction stays undecided until somebody decides by hand: `minimq transaction list`.
+    The transaction commits at the end of the block, and rolls back if the block raises. Its messages are stored at
+    once, as half messages that consumers do not see. If the process dies before the end of the transaction, or the
+    broker is unavailable then, the broker later asks a member of the producer group: any process with a producer of
+    that group, such as the same program after a restart. That producer calls `check` with the first message of the
+    transaction. `check` returns `COMMIT`, `ROLLBACK` or `UNKNOWN`; after `UNKNOWN` the broker asks again, by default
+    for 7 minutes. Then the transaction stays undecided until an operator decides: see `minimq transaction list`.
 
-    Thread-safe; a transaction belongs to the thread that has begun it. All its messages go to one broker.
+    Thread-safe; a transaction belongs to the thread that began it. All its messages go to one broker.
 
     Args:
-        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` that others use as well.
-        group: the producer group: the programs that answer for each other's transactions, since they use the same
-            database and have the same `check`.
-        check: called on a thread of the producer, several at a time, never about a transaction whose block still runs
-            in this process. Whether it was committed has to follow from the message alone, such as from its key.
+        nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a shared `Cluster`.
+        group: the producer group: programs that answer for each other's transactions, as they use the same database
+            and the same `check`.
+        check: called on several threads of the producer, and never for a transaction whose block still runs in this
+            process. It must find out from the message alone, such as from its key, whether the transaction committed.
         options: how to send; single options may be given by name instead.
         interceptors: called around each send of a half message, in their order.
 
     Raises:
-        InvalidArgument: an address, the group or an option is wrong, or `check` is no plain function.
+        InvalidArgument: an address, the group or an option is invalid, or `check` is not a plain function.
     """
 
     def __init__(
@@ -90,20 +90,20 @@ class TransactionalProducer:
         return self._core.group
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
-        """Return a new transaction, for a `with` block.
+        """Return a transaction for a `with` block.
 
         Args:
-            topics: to which it sends, if these are several that not every broker carries: all messages of a
-                transaction go to one broker, which has to carry all of them.
+            topics: all topics of the transaction. Needed only if it has several and not every broker carries all of
+                them: the transaction goes to one broker, which must carry them all.
 
         Raises:
-            InvalidArgument: a name is wrong.
+            InvalidArgument: a name is invalid.
             Closed: the producer was closed.
         """
         return CheckedTransaction(self._core, self._core.begin(topics))
 
     def close(self) -> None:
-        """End. The check decides on transactions that have not ended. Idempotent."""
+        """Close. A `check` of the producer group decides on open transactions later. Idempotent."""
         check_no_signal()
         if not self._core.is_forked:
             self._when_dropped.closed()
@@ -111,7 +111,7 @@ class TransactionalProducer:
 
 
 class CheckedFace:
-    """The part of a transaction of a `TransactionalProducer` that is the same for threads and for asyncio."""
+    """The part of a transaction of a `TransactionalProducer` that `minimq` and `minimq.aio` share."""
 
     def __init__(self, core: TransactionalCore, transaction: HalfTransaction) -> None:
         self._core = core
@@ -119,11 +119,11 @@ class CheckedFace:
 
     @property
     def number(self) -> int:
-        """Its number, by which tools name it."""
+        """The number of the transaction, as in `minimq transaction list`."""
         return self._transaction.number
 
     def rollback(self) -> None:
-        """Have the transaction rolled back at the end of the block, without an error."""
+        """Make the transaction roll back at the end of the block, without an error."""
         self._transaction.fail()
 
 
@@ -137,21 +137,21 @@ class CheckedTransaction(CheckedFace):
         run_steps(lambda: self._core.leave(self._transaction, error))
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
-        """Send a half message, and wait until it is on disk: what is done next may rely on it.
+        """Send a half message and wait until it is on disk.
 
         Args:
-            message: what to send; without a due time.
-            queue: where it must go, on the broker of the transaction.
-            selector: chooses that queue.
+            message: the message to send; it must not be delayed.
+            queue: send to this queue only; it must be at the broker of the transaction.
+            selector: chooses the queue.
 
         Raises:
-            InvalidArgument: the message breaks a rule, or its topic or queue is on another broker than the transaction.
+            InvalidArgument: the message is invalid, or its topic or queue is not at the broker of the transaction.
             SendFailed: an earlier message was not stored: the transaction is rolled back.
-            MiniMQError: as of `Producer.send`; the transaction is rolled back.
+            MiniMQError: as `Producer.send`; the transaction is rolled back.
         """
         run_steps(lambda: self._core.send(self._transaction, (message,), queue, selector))
 
     def send_many(self, messages: Iterable[Message]) -> None:
-        """Send half messages in large batches, and wait until all are on disk. Raises as `send`."""
+        """Send half messages in large batches and wait until all are on disk. Raises as `send`."""
         given = check_iterable("messages", messages, "messages")
         run_steps(lambda: self._core.send(self._transaction, given, None, None))

@@ -1,4 +1,4 @@
-"""Sending for connectors: prepared batches, and transactions over several brokers, whose calls are patient."""
+"""Sending for connectors: prepared batches, and transactions over several brokers with long retries."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
-#: Timeout of an optional broker, in seconds.
-_OTHERS_S = 1.0
+#: Timeout of optional brokers; see `decisions.py`.
+_OPTIONAL_TIMEOUT_S = 1.0
 
 
 class RecordsSender:
-    """Sends prepared batches. Thread-safe; a context manager; lives as long as its process, and not in a fork of it."""
+    """Sends prepared batches. Thread-safe; a context manager. Cannot be used in a fork."""
 
     def __init__(
         self, nameserver: str | Sequence[str] | Cluster | None = None, options: ProducerOptions | None = None
@@ -61,29 +61,29 @@ class RecordsSender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close; after an error without waiting for what is on its way."""
+        """Close; after an error, do not wait for batches in flight."""
         try:
             self.close(None if error is None else 0.0)
         except SendFailed:
-            if error is None:  # otherwise the error that is on its way says more
+            if error is None:  # otherwise raise the error of the block
                 raise
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues among which keys are spread, sorted; those of brokers that are away stay among them."""
+        """Return the queues over which keys are spread, sorted; including those of unavailable brokers."""
         return self._core.queues(topic)
 
     def key_queue(self, topic: str) -> Callable[[str], MessageQueue] | None:
-        """Return what tells the queue of a key in a compacted topic; None for any other topic. Raises as `queues`."""
+        """Return the function from key to queue of a compacted topic; None for other topics. Raises as `queues`."""
         return self._core.key_queue(topic)
 
     def send(
         self, topic: str, queue: MessageQueue | None, records: Records, *, transaction: Transaction | None = None
     ) -> Future[BatchReceipt]:
-        """Send records as one batch; wait only for room in the buffer."""
+        """Send records as one batch. Blocks only for room in the buffer."""
         return self._core.send_records(topic, queue, records, transaction)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Take nothing in any more, wait for what is on its way, and end; raises `SendFailed`. Idempotent."""
+        """Wait for batches in flight and close. Raises `SendFailed` after the timeout. Idempotent."""
         self._when_dropped.closed()
         self._core.close(timeout_s)
 
@@ -116,12 +116,11 @@ class TransactionCommitter:
     def commit(
         self, transaction: Transaction, topics: Collection[str], parts: Sequence[StagedPart], *, decided: bool = False
     ) -> Decision:
-        """Publish the staged batches at all brokers or at none, and return the decision when readers see all of them.
+        """Publish the staged batches at all brokers or at none; return the decision once readers see all of them.
 
-        May be repeated, by this process or by another one, with the same parts or with others that were staged since:
-        of all attempts under one number, the first that was decided is published, and the others are dropped.
-        `decided` tells that a broker has refused to stage something with `TransactionEnded`: an earlier attempt is
-        decided, and is brought to its end.
+        May be repeated by any process, with the same parts or with others that were staged since: of all attempts under
+        one number, the first that is decided is published, and the others are dropped. Set `decided` if a broker
+        refused to stage a batch with `TransactionEnded`: an earlier attempt is decided, and this call completes it.
         """
         if not topics and not parts:
             raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
@@ -131,14 +130,14 @@ class TransactionCommitter:
             if attempt.go_on():
                 give_up = time.monotonic() + self._patience_s
             elif time.monotonic() >= give_up:
-                raise attempt.out_of_patience(self._patience_s)
+                raise attempt.timeout_error(self._patience_s)
             else:
                 self._client.pause(PAUSE_S)
         assert attempt.protocol.decision is not None
         return attempt.protocol.decision
 
     def latest(self, name: str) -> int | None:
-        """Return the highest decided number of a name that a reachable broker knows; None without one."""
+        """Return the highest decided number of a name at all brokers that have a master; None if there is none."""
         addresses = {broker.broker_name: broker.master for broker in self._masters.brokers() if broker.master}
         request = broker_pb2.DescribeTransactionRequest(name=check_transaction(name))
         answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.DescribeTransaction, request)
@@ -146,7 +145,7 @@ class TransactionCommitter:
         return max((answer.decision.number for answer in answers.values() if answer.HasField("decision")), default=None)
 
     def close(self) -> None:
-        """End all connections; later calls, and those in progress, raise `Closed`. Idempotent."""
+        """Close all connections; running and later calls raise `Closed`. Idempotent."""
         self._when_dropped.closed()
         self._client.close()
 
@@ -159,13 +158,13 @@ class _Attempt:
         self._topics = sorted(topics)
         self._masters = masters
         self._made: Sequence[Call] = ()
-        #: Why a broker gave no answer, by its name; that of name servers by "".
+        #: Why a broker gave no answer, by broker name; "" stands for the name servers.
         self._reasons: dict[str, MiniMQError] = {}
-        #: Bytes that a broker last reported as left to publish.
+        #: Bytes that a broker still had to publish, as it last reported.
         self._left: dict[str, int] = {}
 
     def go_on(self) -> bool:
-        """Make the calls that are to be made now; return whether that got us further."""
+        """Make the next calls; return whether there was progress."""
         try:
             addresses = self._look()
         except MiniMQError as error:
@@ -177,9 +176,9 @@ class _Attempt:
         before, self._made = self._made, self.protocol.calls()
         heard = self._describe([call for call in self._made if isinstance(call, Describe)], addresses)
         progressed = self._commit([call for call in self._made if isinstance(call, CommitCall)], addresses)
-        return progressed or (heard and self._made != before)  # to hear the same again is no way forward
+        return progressed or (heard and self._made != before)  # the same answers again are no progress
 
-    def out_of_patience(self, patience_s: float) -> MiniMQError:
+    def timeout_error(self, patience_s: float) -> MiniMQError:
         """Return the error of a commit without progress."""
         protocol, waited = self.protocol, f"within {patience_s:g} s"
         reasons = {
@@ -224,7 +223,10 @@ class _Attempt:
         answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
         failures: dict[str, MiniMQError] = {}
         client = self._masters.calls
-        for timeout_s, group in ((client.timeout_s, needed), (min(client.timeout_s, _OTHERS_S), names - needed)):
+        for timeout_s, group in (
+            (client.timeout_s, needed),
+            (min(client.timeout_s, _OPTIONAL_TIMEOUT_S), names - needed),
+        ):
             of_group = {name: address for name, address in asked.items() if name in group}
             answered, failed = client.call_all(
                 of_group, lambda stub: stub.DescribeTransaction, requests, timeout_s=timeout_s
@@ -283,7 +285,7 @@ class _Attempt:
 
     def _expired(self, name: str, decision: Decision, error: TransactionExpired) -> None:
         transaction = self.protocol.transaction
-        if decision.number < transaction.number:  # whoever committed that was told
+        if decision.number < transaction.number:  # its committer got an error then
             log.warning(
                 "transactions: an earlier one stays without a part name=%s: %s", transaction.name, error.message
             )

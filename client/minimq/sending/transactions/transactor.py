@@ -1,4 +1,4 @@
-"""Commits the transactions of a producer: one atomic append each, tried until its outcome is known; and its streams."""
+"""Commits the transactions of a producer, each by one atomic append, which is retried until its outcome is known."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BYTES
 from minimq_proto.v1 import broker_pb2
 
-#: Answers of a broker after which the transaction may be stored all the same; as when there is no answer.
+#: Error answers of a broker after which the transaction may nevertheless be stored.
 _IN_DOUBT = (*IN_DOUBT, StaleSequence)
-#: To encode that much takes long, however small it becomes; a batch costs as much as some bytes more.
+#: Encoding lets other tasks run after this many bytes of messages; each batch counts as some bytes more.
 _LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
 
 
 def is_in_doubt(error: MiniMQError) -> bool:
-    """Tell whether a request that has failed so may be stored all the same."""
+    """Return whether a request may be stored although it failed with this error."""
     return not error.answered or isinstance(error, _IN_DOUBT)
 
 
 class Part(NamedTuple):
-    """The messages that make one batch: their queue, message group, and indices."""
+    """Messages of one batch, by their indices in the transaction."""
 
     queue: MessageQueue
     message_group: str | None
@@ -62,7 +62,7 @@ class Part(NamedTuple):
 
 
 class Batcher:
-    """Makes the batches of one producer."""
+    """Divides messages into batches, and encodes these."""
 
     def __init__(self, options: ProducerOptions) -> None:
         self._most, self._most_bytes = options.batch_messages, options.batch_bytes
@@ -70,7 +70,7 @@ class Batcher:
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self.producer_id)
 
     async def parts(self, items: Sequence[TransactionMessage], queues: Iterable[MessageQueue]) -> list[Part]:
-        """Return the batches of messages, each with its queue; those of a queue and message group keep their order."""
+        """Divide messages into batches by queue and message group; each keeps the order of its messages."""
         parts: list[Part] = []
         filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
         for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
@@ -86,13 +86,13 @@ class Batcher:
         return parts
 
     def encode(self, part: Part, items: Sequence[TransactionMessage], number: BatchNumber) -> bytes:
-        """Return a batch. Raises any error that a modified message can cause."""
+        """Return an encoded batch. Can raise any exception if the user has changed a message meanwhile."""
         chosen = [items[index] for index in part.indices]
         return self._encode(chosen, part.message_group, number)
 
 
 class EncodedPart(NamedTuple):
-    """A batch of a transaction, encoded under its number."""
+    """An encoded batch of a transaction."""
 
     part: Part
     data: bytes
@@ -100,27 +100,28 @@ class EncodedPart(NamedTuple):
 
 
 class PlacedMessages(NamedTuple):
-    """Messages of a transaction on their way to one broker."""
+    """The encoded messages of a transaction, and the broker chosen for them."""
 
     broker_name: str
     topic: str
     parts: Sequence[EncodedPart]
+    #: True if another broker could store them.
     others: bool
 
 
 class StoredBatch(NamedTuple):
-    """The receipt of a batch, and the indices of its messages in their transaction."""
+    """The receipt of a batch, and the indices of its messages in the transaction."""
 
     indices: Sequence[int]
     batch: BatchReceipt
 
 
-class _Elsewhere(Exception):
-    """A broker has refused a transaction, and another one may take it."""
+class _TryOtherBroker(Exception):
+    """A broker has rejected a transaction, and another one may accept it."""
 
 
 class Absent(Exception):
-    """No broker can take a transaction now, and one that has no master may take it once it has one."""
+    """No broker can store a transaction now, but one without a master could once it has one."""
 
     def __init__(self, brokers: Sequence[str], topics: Collection[str]) -> None:
         names = ", ".join(brokers)
@@ -145,16 +146,16 @@ class Transactor:
         self.totals = NO_TRANSACTIONS
         self._batcher = Batcher(options)
         self.producer_id = self._batcher.producer_id
-        self._lock = threading.Lock()  # protects the totals and the numbers
+        self._lock = threading.Lock()  # protects `totals`, `_next`, `_open` and `_turn`
         self._next = 0
-        #: The first number of each transaction whose outcome is not known, ascending.
+        #: First sequence number of each transaction without an outcome, ascending.
         self._open: dict[int, None] = {}
         self._turn = random.randrange(1 << 16)
-        #: On the event loop of the connection.
+        #: Used on the event loop of the connection.
         self.streams = StreamsByAddress(client.connection, AtomicStream)
 
     def count(self, *, committed: int = 0, rolled_back: int = 0, failed: int = 0, messages: int = 0) -> None:
-        """Count transactions that have ended."""
+        """Count ended transactions."""
         with self._lock:
             more = (committed, rolled_back, failed, messages)
             self.totals = TransactionTotals(*map(int.__add__, self.totals, more))
@@ -162,7 +163,7 @@ class Transactor:
     # ---- by the caller ------------------------------------------------------------------------------
 
     async def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> list[StoredBatch]:
-        """Commit a transaction, and return the receipts of its batches, with the indices of their messages."""
+        """Commit a transaction; return the receipts of its batches."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
             return []
@@ -181,7 +182,7 @@ class Transactor:
                 append = partial(self._append, placed, source if consumed is not None else None, deadline)
                 answers = await LoopStep(self._client, append)
                 return _receipts(placed, answers, self.producer_id)
-            except _Elsewhere:
+            except _TryOtherBroker:
                 avoid.add(placed.broker_name)
             finally:
                 self.settled(placed)
@@ -193,8 +194,8 @@ class Transactor:
         avoid: Collection[str],
         others: Collection[str] = (),
     ) -> PlacedMessages:
-        """Choose the broker of messages, which has all topics, and encode them; `settled` follows."""
-        made: dict[str, bool] = {}  # whether a topic may be made: a FIFO topic is not
+        """Choose a broker that carries all topics, and encode the messages. Call `settled` after their outcome."""
+        made: dict[str, bool] = {}  # whether a topic may be created automatically: FIFO topics may not
         for number, item in enumerate(messages, 1):
             made[item.message.topic] = item.message.message_group is None and made.get(item.message.topic, True)
             if not number % PER_TURN:
@@ -273,7 +274,7 @@ class Transactor:
             raise
 
     def settled(self, placed: PlacedMessages) -> None:
-        """Note that the outcome of messages is known, or nobody waits for it any more."""
+        """Record that messages have an outcome, or that the caller has stopped waiting for it."""
         if placed.parts:
             self._forget(placed.parts[0].sequence)
 
@@ -312,11 +313,11 @@ class Transactor:
             in_doubt |= is_sent and is_in_doubt(error)
             is_sent = False
             tries.append(f"try {len(tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
-            if isinstance(error, Fenced):  # an earlier try that was stored would have been found
+            if isinstance(error, Fenced):  # no try was stored: the broker checks for duplicates first
                 return source is not None and source.may_pass()
             is_safe = placed.others and not in_doubt and time.monotonic() < deadline
             if is_safe and (error.retriable or error.refresh_route):
-                raise _Elsewhere
+                raise _TryOtherBroker
             return error.retriable and not isinstance(error, StaleSequence)
 
         master = RoutedMaster(self._client, placed.topic, placed.broker_name)
@@ -328,7 +329,7 @@ class Transactor:
             raise _failed(error, tries, in_doubt=in_doubt) from None
 
     async def _reach(self, address: str, limit_s: float) -> AtomicStream:
-        """Return the stream to a broker, once that is known to answer."""
+        # A new stream is opened only to a broker that answers a probe.
         if address not in self.streams:
             calls, timeout_s = self._client.connection.brokers, min(limit_s, self._client.timeout_s)
             await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), timeout_s)
@@ -337,11 +338,11 @@ class Transactor:
     async def _look_again(self, topics: Collection[str]) -> None:
         await asyncio.sleep(PAUSE_S)
         for topic in topics:
-            with suppress(MiniMQError):  # the next try tells
+            with suppress(MiniMQError):  # the next attempt reports it
                 await self._client.connection.routes.refresh(topic, self._client.timeout_s)
 
     def close(self) -> None:
-        """End all streams."""
+        """Close all streams."""
         self._client.connection.call_soon(self.streams.close)
 
 
