@@ -167,7 +167,7 @@ class NameServers:
             except _NoAnswerError as silence:
                 silent[address] = str(silence)
             except MiniMQError as error:
-                refusal = _likelier_to_pass(refusal, error)
+                refusal = _more_retriable(refusal, error)
             else:
                 if silent:
                     self._preferred = address
@@ -332,7 +332,7 @@ class NameServers:
         return [*self.addresses[first:], *self.addresses[:first]]
 
 
-def _likelier_to_pass(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQError:
+def _more_retriable(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQError:
     if refusal is None or isinstance(other, SystemBusy) or (other.retriable and not refusal.retriable):
         return other
     return refusal

@@ -1,4 +1,4 @@
-"""The streams by which brokers tell a client what comes for it: replies to its requests, and the like."""
+"""Streams on which brokers push events to a client, such as replies to its requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
 
-#: A broker that does not answer for so long is not the only one that is tried, in seconds.
+#: If a broker does not answer in this time, the next one is tried as well.
 _PATIENCE_S = 0.3
 
-#: Called with the name of a broker and each event that comes from it, on the event loop; it has to be quick.
+#: Called with the name of a broker and an event from it, on the event loop; it must be quick.
 OnEvent = Callable[[str, attend_pb2.AttendEvent], None]
 
 
 class NamedMaster(Master, Protocol):
-    """The master of a broker, with the name of that."""
+    """Finds the current master of a broker, and knows the name of the broker."""
 
     @property
     def broker_name(self) -> str:
@@ -38,11 +38,11 @@ class NamedMaster(Master, Protocol):
 
 
 class Attendance:
-    """A client's attendance at one broker name: a stream to its master, reopened whenever it ends."""
+    """An event stream to the master of one broker, reopened whenever it ends."""
 
     def __init__(self, streams: AttendStreams, master: NamedMaster) -> None:
         self._streams = streams
-        #: That of the latest topic: an earlier one may be deleted by now.
+        #: By the latest topic: earlier ones may be deleted by now.
         self.master = master
         self.broker_name = master.broker_name
         self.address = ""
@@ -53,7 +53,7 @@ class Attendance:
         self._ended: asyncio.Future[None] | None = None
 
     async def run(self) -> None:
-        """Attend until this is cancelled, or the connection is closed."""
+        """Keep the stream open until this is cancelled, or the connection is closed."""
         with suppress(Closed):
             while True:
                 await at_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
@@ -64,7 +64,7 @@ class Attendance:
         return await self.master.find(limit_s)
 
     def failed(self, address: str, error: MiniMQError) -> None:
-        """Note that the broker is not attended."""
+        """See `Master.failed`."""
         text = "client: does not attend broker=%s address=%s error=%s"
         self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
         self.is_open, self.error = False, error
@@ -74,23 +74,23 @@ class Attendance:
     async def _attend(self, address: str, _: float) -> None:
         events, self.address = self.events, address
         self._ended = ended = asyncio.get_running_loop().create_future()
-        stream = self._streams.open(address, self._happened, ended)
+        stream = self._streams.open(address, self._on_event, ended)
         try:
             await ended
         except MiniMQError as error:
             if self.events == events:
                 raise
-            self.failed(address, error)  # after it was attended: the pauses begin anew
+            self.failed(address, error)  # not raised, as the stream has worked: the backoff starts over
         finally:
             self.is_open = False
             stream.cancel()
 
     def moved(self, address: str) -> None:
-        """Attend another master if that is where the broker is now: the former one may hang, and end no stream."""
+        """Reconnect if the broker has a new master: the former one may hang without ending the stream."""
         if self._ended is not None and not self._ended.done() and self.address != address:
             self._ended.set_exception(Unavailable(f"{address} is the master of broker {self.broker_name} now"))
 
-    def _happened(self, event: attend_pb2.AttendEvent) -> None:
+    def _on_event(self, event: attend_pb2.AttendEvent) -> None:
         self.events += 1
         if event.HasField("attending"):
             self.is_open, self.error = True, None
@@ -101,7 +101,7 @@ class Attendance:
 
 
 class AttendStreams:
-    """The attendances of one client, by broker name. They live on the event loop of the connection."""
+    """The event streams of one client, by broker name. On the event loop of the connection."""
 
     def __init__(self, client: ClusterClient, hello: attend_pb2.AttendRequest, on_event: OnEvent) -> None:
         self._connection = client.connection
@@ -114,7 +114,7 @@ class AttendStreams:
         client.routes.on_change(self._route_changed)
 
     def attend(self, master: NamedMaster) -> Attendance:
-        """Begin to attend a broker, unless that is done. Raises `Closed`."""
+        """Open an event stream to a broker unless there is one. Does not wait. Raises `Closed`."""
         if self._is_closed:
             raise Closed(CLOSED)
         attendance = self._attendances.get(master.broker_name)
@@ -125,7 +125,7 @@ class AttendStreams:
         return attendance
 
     async def attend_one(self, masters: Sequence[NamedMaster]) -> Attendance:
-        """Return the first of some brokers that is attended, tried in this order; waits until one is."""
+        """Open streams to brokers, in this order, until one is open; wait for that, and return it."""
         attended: list[Attendance] = []
         for master in masters:
             attended.append(self.attend(master))
@@ -146,7 +146,7 @@ class AttendStreams:
             await self._changes.wait()
 
     def close(self) -> None:
-        """End all streams. From any thread; does not wait for that."""
+        """Close all streams, without waiting for their ends. Thread-safe."""
         self._connection.call_soon(self._end)
 
     def _end(self) -> None:
@@ -167,7 +167,7 @@ class AttendStreams:
     def open(
         self, address: str, on_event: Callable[[attend_pb2.AttendEvent], None], ended: asyncio.Future[None]
     ) -> Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent]:
-        """Open a stream, and say who the client is. Raises `Closed`."""
+        """Open a stream, and identify the client. Raises `Closed`."""
 
         def end(error: MiniMQError | None) -> None:
             if not ended.done():
@@ -180,5 +180,5 @@ class AttendStreams:
         return stream
 
     def changed(self) -> None:
-        """Wake whoever waits for an attendance."""
+        """Wake tasks that wait for an open stream."""
         self._changes.set()

@@ -1,4 +1,4 @@
-"""Answers requests, for listeners that return replies, and for `Producer.reply`."""
+"""Sends replies to requests, for listeners that return replies, and for `Producer.reply`."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
 
-#: A request that nobody waits for any more is not answered. The clocks of two machines may differ by so much, in ms.
-_CLOCKS_DIFFER_MS = 10_000
-#: The most that any broker takes, which has a limit of its own.
+#: Tolerance in deciding that a request has expired at its requester, whose clock may differ.
+_MAX_CLOCK_SKEW_MS = 10_000
+#: Upper limit of every broker, whatever its options.
 MOST_BODY_BYTES = 32 << 20
-#: Seconds for which a consumer that closes waits for replies on their way.
+#: A consumer that closes waits this long for its replies.
 CLOSE_S = 1.0
-#: Bytes of the replies of one request, and of those for one inbox in it; the last one may overshoot them.
-_REQUEST_BYTES = 1 << 20
-_INBOX_BYTES = 256 << 10
-#: Bytes of replies that may wait; with more, those that come are dropped.
+#: Replies in one `ReplyRequest`, and those for one inbox in it; the last reply may exceed them.
+_MAX_REQUEST_BYTES = 1 << 20
+_MAX_INBOX_BYTES = 256 << 10
+#: Most bytes of queued replies; further ones are dropped.
 _MOST_BYTES = 16 << 20
-#: A reply is tried again for so long, and no longer than its request waits, in seconds: a fail-over takes less.
-_AGAIN_FOR_S = 10.0
+#: Retries of a reply last this long, or as long as its requester waits; a fail-over takes less.
+_MAX_RETRY_S = 10.0
 
 
 class RequestMessage(Protocol):
-    """A message that was received, such as a `ReceivedMessage`."""
+    """A received message, such as a `ReceivedMessage`."""
 
     @property
     def topic(self) -> str:
@@ -58,22 +58,22 @@ class RequestMessage(Protocol):
 
     @property
     def born_ms(self) -> int:
-        """When the message was handed to its producer, in ms since 1970."""
+        """When the message was sent, in ms since 1970."""
 
 
 class PreparedReply(NamedTuple):
-    """A reply that can be sent."""
+    """A validated and encoded reply."""
 
     to: ReplyTo
     topic: str
     made: attend_pb2.RequestReply
     size: int
-    #: By the monotonic clock.
+    #: End of its retries, in seconds on the monotonic clock.
     until: float
 
 
 class Replier:
-    """Sends replies to those who asked, those that gather meanwhile together. Thread-safe."""
+    """Sends replies to requesters; replies that arrive while a request is in flight are sent together. Thread-safe."""
 
     def __init__(self, client: ClusterClient, max_body_bytes: int) -> None:
         self.client = client
@@ -81,20 +81,20 @@ class Replier:
         self._max_body_bytes = max_body_bytes
         self.outcomes: Counter[str] = Counter()
         self._came: deque[PreparedReply] = deque()
-        #: How often the loop has looked at these, and for which of these times it was woken. No flag that both sides
-        #: change: Ctrl-C may come between any two steps of who sends.
+        #: Drains of `_came` so far, and the count for which the loop was woken. Not one flag that both sides set, as
+        #: Ctrl-C may come between any two steps of a sender.
         self._looks, self._woken = 0, -1
         self._is_used = self._is_closed = False
         self._outage = OutageLog(log)
-        # What follows belongs to the event loop.
-        self._lines: dict[str, _ReplyLine] = {}
+        # Owned by the event loop.
+        self._lines: dict[str, _ReplyQueue] = {}
         self._bytes = 0
         self._has_ended = False
         self._waiters: list[threading.Event] = []
         client.connection.at_end(self._end)
 
     def answer(self, request: RequestMessage, reply: Reply) -> None:
-        """Answer a request; see `Producer.reply`."""
+        """See `Producer.reply`."""
         self._connection.check_open()
         if self._is_closed:
             raise Closed(CLOSED)
@@ -104,18 +104,18 @@ class Replier:
         self.send(request, prepared)
 
     def prepare(self, request: RequestMessage, reply: Reply) -> PreparedReply | None:
-        """Return the reply to a message, ready to be sent; None if the message is no request. Sends nothing."""
+        """Validate and encode a reply, without sending it; None if the message is not a request."""
         to = reply_to(request.properties.get(REPLY_TO, ""))
         made = encoded_reply(reply, to.correlation_id if to is not None else "", self._max_body_bytes)
         if to is None:
             return None
-        until = time.monotonic() + min(to.wait_ms / 1000, _AGAIN_FOR_S)
+        until = time.monotonic() + min(to.wait_ms / 1000, _MAX_RETRY_S)
         return PreparedReply(to, request.topic, made, made.ByteSize(), until)
 
     def send(self, request: RequestMessage, prepared: PreparedReply) -> None:
-        """Send a reply, unless nobody waits for it any more. Returns at once."""
+        """Send a reply in the background, unless the request has expired."""
         age_ms = time.time_ns() // 1_000_000 - request.born_ms
-        if age_ms > prepared.to.wait_ms + _CLOCKS_DIFFER_MS:
+        if age_ms > prepared.to.wait_ms + _MAX_CLOCK_SKEW_MS:
             self.outcomes["expired"] += 1
             text = "client: a request is not answered, it has waited no longer than %s ms topic=%s age_ms=%s"
             log.info(text, prepared.to.wait_ms, prepared.topic, age_ms)
@@ -128,14 +128,14 @@ class Replier:
             self._woken = looks
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until all replies are forwarded or dropped; return whether they are. Without a limit if infinite."""
+        """Wait until all replies are forwarded or dropped; False after the timeout, which may be infinite."""
         done = threading.Event()
-        if not self._is_used or not self._connection.call_soon(self._tell_when_done, done):
+        if not self._is_used or not self._connection.call_soon(self._notify_when_done, done):
             return True
         return done.wait(None if timeout_s == math.inf else max(timeout_s, 0.0))
 
     def close(self, timeout_s: float) -> None:
-        """Wait until all replies are forwarded, for a while; drop the others. Idempotent."""
+        """Wait up to `timeout_s` until all replies are forwarded; drop the others. Idempotent."""
         self._is_closed = True
         self.wait(timeout_s)
         self._connection.not_at_end(self._end)
@@ -145,7 +145,7 @@ class Replier:
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._looks += 1  # first: a call that is added from here on wakes the loop again
+        self._looks += 1  # first: replies added from here on wake the loop again
         while self._came:
             self._add(self._came.popleft())
         for line in self._lines.values():
@@ -160,30 +160,30 @@ class Replier:
         self._bytes += reply.size
         line = self._lines.get(reply.to.broker_name)
         if line is None:
-            line = self._lines[reply.to.broker_name] = _ReplyLine(self, reply.to.broker_name)
+            line = self._lines[reply.to.broker_name] = _ReplyQueue(self, reply.to.broker_name)
         line.waiting.append(reply)
 
     def over(self, replies: Iterable[PreparedReply], outcome: str) -> None:
-        """Forget replies, and count what became of them."""
+        """Remove replies, and count their outcome."""
         for reply in replies:
             self._bytes -= reply.size
             self.outcomes[outcome] += 1
-        self._look_whether_done()
+        self._notify_if_done()
 
-    def _look_whether_done(self) -> None:
+    def _notify_if_done(self) -> None:
         if self._bytes <= 0:
             self._outage.worked("client: replies are sent again")
             waiters, self._waiters = self._waiters, []
             for done in waiters:
                 done.set()
 
-    def _tell_when_done(self, done: threading.Event) -> None:
+    def _notify_when_done(self, done: threading.Event) -> None:
         self._look()
         self._waiters.append(done)
-        self._look_whether_done()
+        self._notify_if_done()
 
     def failed(self, broker_name: str, error: MiniMQError) -> None:
-        """Log that replies cannot be brought to a broker."""
+        """Log that replies cannot be sent to a broker."""
         text = "client: replies cannot be sent, will try again broker=%s error=%s"
         self._outage.failed(text, broker_name, error, cause=error, level=logging.DEBUG)
 
@@ -193,11 +193,11 @@ class Replier:
             line.close()
         self._lines.clear()
         self._bytes = 0
-        self._look_whether_done()
+        self._notify_if_done()
 
 
 class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse, attend_pb2.ReplyResponse]):
-    """Brings replies to one broker."""
+    """Sends replies to one broker."""
 
     def __init__(self, connection: Connection, address: str) -> None:
         self.address = address
@@ -206,22 +206,22 @@ class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResp
         )
 
 
-class _ReplyLine:
-    """Sends the replies to one broker in order, one request at a time. Lives on the event loop."""
+class _ReplyQueue:
+    """Sends the replies for one broker in order, one request at a time. On the event loop."""
 
     def __init__(self, replier: Replier, broker_name: str) -> None:
         self._replier = replier
         self._broker_name = broker_name
         self.waiting: deque[PreparedReply] = deque()
-        self._bringing: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
         self._stream: ReplyStream | None = None
 
     def flush(self) -> None:
-        """Send what waits, unless that is under way."""
-        if self.waiting and self._bringing is None:
-            self._bringing = asyncio.create_task(self._bring_all())
+        """Send the waiting replies, unless a task already does."""
+        if self.waiting and self._sending is None:
+            self._sending = asyncio.create_task(self._send_queued())
 
-    async def _bring_all(self) -> None:
+    async def _send_queued(self) -> None:
         try:
             while self.waiting:
                 if self.waiting[0].until <= time.monotonic():
@@ -229,11 +229,11 @@ class _ReplyLine:
                 else:
                     await self._bring(self._next())
         finally:
-            self._bringing = None
+            self._sending = None
 
     def close(self) -> None:
-        if self._bringing is not None:
-            self._bringing.cancel()
+        if self._sending is not None:
+            self._sending.cancel()
         if self._stream is not None:
             self._stream.close()
         self.waiting.clear()
@@ -242,13 +242,13 @@ class _ReplyLine:
         parts: dict[bytes, list[PreparedReply]] = {}
         sizes: Counter[bytes] = Counter()
         size = 0
-        while self.waiting and size < _REQUEST_BYTES:
+        while self.waiting and size < _MAX_REQUEST_BYTES:
             reply = self.waiting[0]
             inbox = reply.to.inbox
             part = parts.get(inbox, [])
             if not part and len(parts) == MAX_INBOXES:
                 break
-            if part and (len(part) == MAX_REPLIES or sizes[inbox] + reply.size > _INBOX_BYTES):
+            if part and (len(part) == MAX_REPLIES or sizes[inbox] + reply.size > _MAX_INBOX_BYTES):
                 break
             part.append(self.waiting.popleft())
             parts[inbox] = part
@@ -264,7 +264,7 @@ class _ReplyLine:
             response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
         except MiniMQError as error:
             log.warning("client: replies were not taken broker=%s error=%s", self._broker_name, error)
-            # What lasts may be a matter of this topic, such as its deletion: the others are brought without it.
+            # A permanent error may concern only this topic, such as its deletion: send replies of other topics again.
             others = [] if error.retriable else [reply for reply in replies if reply.topic != master.topic]
             ended = [reply for reply in replies if error.retriable or reply.topic == master.topic]
             self._replier.over(ended, "late" if error.retriable else "dropped")
@@ -301,7 +301,7 @@ class _ReplyLine:
     def _answered(self, parts: Mapping[bytes, Sequence[PreparedReply]], response: attend_pb2.ReplyResponse) -> None:
         again: list[PreparedReply] = []
         for part, outcome in zip(parts.values(), response.outcomes, strict=False):
-            if outcome == attend_pb2.REPLY_OUTCOME_NOT_OPEN:  # the requester may be about to be back
+            if outcome == attend_pb2.REPLY_OUTCOME_NOT_OPEN:  # the requester may be reconnecting
                 again += part
             elif outcome == attend_pb2.REPLY_OUTCOME_UNREAD:
                 self._replier.over(part, "unread")

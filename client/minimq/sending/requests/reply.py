@@ -11,7 +11,7 @@ from minimq_common.model import NO_PROPERTIES
 from minimq_common.words import kind_of
 from minimq_proto.v1 import attend_pb2
 
-#: Characters of the properties of a reply, and of its error, together: as of a message.
+#: Limit for properties and error of a reply together, the same as for a message.
 _MOST_CHARACTERS = 32_767
 
 
@@ -21,7 +21,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         body: the payload; may be empty.
         properties: names and values, both text.
-        error: set by a service that cannot do what is asked: why. Whoever asks gets `RequestFailed` with this text.
+        error: why the service failed, if it did. The requester gets `RequestFailed` with this text.
     """
 
     body: bytes = b""
@@ -30,7 +30,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> attend_pb2.RequestReply:
-    """Return a reply as it travels."""
+    """Validate and encode a reply."""
     if not isinstance(reply, Reply):
         raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
     body, properties = reply.body, reply.properties
@@ -56,6 +56,6 @@ def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> att
 
 
 def decoded_reply(reply: attend_pb2.RequestReply) -> Reply:
-    """Return a reply that has arrived."""
+    """Decode a reply."""
     error = reply.error if reply.HasField("error") else None
     return Reply(reply.body, dict(reply.properties) if reply.properties else NO_PROPERTIES, error)

@@ -1,4 +1,4 @@
-"""The inbox of a producer, and the requests that are answered there."""
+"""The inbox of a producer, and its open requests."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from minimq_proto.v1 import attend_pb2
 
 log = client_logger(__name__)
 
-#: Random bytes of a key, and bytes of the id of a request.
+#: Size of the random inbox key, and of the id of a request.
 _KEY_BYTES = 32
 _ID_BYTES = 12
-#: Least time between two looks at the deadlines of requests, in seconds.
+#: Minimum interval of checks for expired requests.
 _LOOK_S = 0.01
 
 
 class ReplyOutcome(Protocol):
-    """Takes the reply to one request, or the error, such as a `ReceiptFuture`."""
+    """Receives the reply to one request, or the error, such as a `ReceiptFuture`."""
 
     def complete(self, receipt: Reply | None, error: MiniMQError | None, /) -> UserCall | None:
-        """Process the reply, or the error. Called once. Returns the remaining calls."""
+        """Process the reply, or the error. Called once. Returns user code that is still to be called."""
 
 
 class OpenRequest:
-    """One request without a reply. It is the outcome of its message, too: a message that is not sent has no reply."""
+    """A request without a reply. Also the `Outcome` of its message: if the message fails, so does the request."""
 
     __slots__ = ("_end", "_events", "_home", "_outcome", "_receipt", "deadline", "id", "timeout_s")
 
@@ -69,26 +69,26 @@ class OpenRequest:
         self.deadline = time.monotonic() + timeout_s
 
     def begin(self, home: Attendance) -> None:
-        """Wait for the reply at a broker."""
+        """Record the broker at which the reply is expected."""
         self._home, self._events = home, home.events
 
-    def silent_address(self) -> str:
-        """Return the address of the broker if no event has come from it since the request was begun, otherwise ""."""
+    def unresponsive_address(self) -> str:
+        """Return the address of the inbox's broker if it has sent no event since the request began; otherwise ""."""
         home = self._home
         return home.address if home is not None and home.events == self._events else ""
 
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
-        """Take the receipt of the message, which has no reply yet, or the error."""
+        """Process the receipt of the message, and wait on for the reply; or fail the request."""
         self._receipt = receipt
         return self._end(self, None, error) if error is not None else None
 
     def tell(self, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
-        """Tell whoever waits. Called once."""
+        """Deliver the reply or the error to the requester. Called once."""
         outcome, self._outcome = self._outcome, None
         return outcome.complete(reply, error) if outcome is not None else None
 
     def late(self) -> DeadlineExceeded:
-        """Return the error that it ends with when its time is over."""
+        """Return the error for an expired request."""
         if self._receipt is None:
             state = "it was not acknowledged yet, and may be stored or not"
         else:
@@ -98,10 +98,10 @@ class OpenRequest:
 
 
 class Requester:
-    """Opens the inbox of a producer where replies can reach it, and gives each reply to its request. Thread-safe.
+    """Opens the inbox of a producer, and assigns replies to requests. Thread-safe.
 
-    The inbox is open at one broker of each topic to which requests are sent, at the same one as long as that is there.
-    There is no lock: a request is of whoever takes it out of the dictionary, which is one atomic step.
+    For each topic of requests, the inbox is open at one of its brokers, at the same one while that is available. There
+    is no lock: a request belongs to the code that removes it from the dictionary, which is atomic.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class Requester:
         self._health = client.connection.health
         #: By id.
         self._open: dict[str, OpenRequest] = {}
-        #: Number of replies that came when nobody waited for them any more.
+        #: Number of replies that arrived after their requests had ended.
         self.late_replies = 0
-        #: The broker at which the inbox is open for requests to a topic.
+        #: The broker with the inbox, by topic of the requests.
         self._homes: dict[str, Attendance] = {}
         self._key = os.urandom(_KEY_BYTES)
         self._inbox = ""  # address, in hexadecimal digits
         self._numbers = itertools.count()
-        #: When deadlines are looked at next; how often that was done, and for which of these times it was asked for.
+        #: Time of the next check for expired requests; checks so far, and the count for which the loop was woken.
         self._look_at = math.inf
         self._looks, self._woken = 0, -1
-        # Of the event loop.
+        # Owned by the event loop.
         self._timer: asyncio.TimerHandle | None = None
         self._streams: AttendStreams | None = None
         client.connection.at_end(self._end_all)
@@ -137,21 +137,21 @@ class Requester:
     # ---- the inbox ------------------------------------------------------------------------------
 
     def home(self, topic: str) -> Attendance | None:
-        """Return where requests to a topic are answered; None if that is not open: then see `open_inbox`."""
+        """Return the broker with the open inbox for requests to a topic; None if there is none: see `open_inbox`."""
         home, route = self._homes.get(topic), self._client.routes.known(topic)
-        return home if home is not None and route is not None and self._is_good(home, route) else None
+        return home if home is not None and route is not None and self._is_usable(home, route) else None
 
-    def _is_good(self, home: Attendance, route: TopicRoute) -> bool:
+    def _is_usable(self, home: Attendance, route: TopicRoute) -> bool:
         return home.is_open and home.broker_name in route.brokers and not self._health.is_silent(home.address)
 
     async def open_inbox(self, message: Message, deadline: float) -> Attendance:
-        """Open the inbox at a broker of the topic of a request, on the event loop of the connection."""
+        """Open the inbox at a broker of the topic of a request. On the event loop of the connection."""
         make, left_s = message.message_group is None, deadline - time.monotonic()
         route = await self._find(message.topic, make=make, timeout_s=left_s)
         if self._streams is None:
             self._inbox = inbox_of(self._key).hex()
             hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
-            self._streams = AttendStreams(self._client, hello, self._happened)
+            self._streams = AttendStreams(self._client, hello, self._on_event)
         streams = self._streams
         masters = [RoutedMaster(self._client, route.topic, name) for name in self._candidates(route)]
         try:
@@ -183,7 +183,7 @@ class Requester:
         outcome: ReplyOutcome,
         timeout_s: float,
     ) -> None:
-        """Send a request, which is ended at its deadline; wait for its topic and the inbox, if these are not known."""
+        """Send a request. Blocks only if its topic is not known, or the inbox is not open."""
         request = self.new(message, outcome, timeout_s)
         try:
             self._start(request, message, queue, selector)
@@ -192,24 +192,24 @@ class Requester:
             raise
 
     def ask(self, message: Message, queue: MessageQueue | None, selector: Selector | None, timeout_s: float) -> Reply:
-        """Send a request, wait, and return the reply. Raises as `Producer.request`."""
+        """Send a request, and wait for the reply. Raises as `Producer.request`."""
         awaited: Awaited[Reply] = Awaited()
         request = self.new(message, awaited, timeout_s)
         try:
             self._start(request, message, queue, selector)
             return awaited.result()
         finally:
-            self.forget(request)  # if it was interrupted, as by Ctrl-C
+            self.forget(request)  # after an interruption such as Ctrl-C
 
     def _start(
         self, request: OpenRequest, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> None:
-        check_no_signal()  # what it has interrupted may be at the same requests
+        check_no_signal()  # a signal handler may have interrupted code that changes the same requests
         home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, request.deadline))
         self._send(message, queue, selector, request, self.begin(request, home))
 
     def new(self, message: Message, outcome: ReplyOutcome, timeout_s: float) -> OpenRequest:
-        """Return a request that is not begun; raise `InvalidArgument` if it cannot be one, or wait for so long."""
+        """Return a request that has not begun. Raises `InvalidArgument` for a bad message or timeout."""
         check_message_type(message)
         properties: object = message.properties
         if properties is not NO_PROPERTIES and isinstance(properties, Mapping) and REPLY_TO in properties:
@@ -221,7 +221,7 @@ class Requester:
         return OpenRequest(self._end, self._new_id(), timeout_s, outcome)
 
     def begin(self, request: OpenRequest, home: Attendance) -> str:
-        """Let a request wait for its reply, before it is sent; return its property `REPLY_TO`."""
+        """Register a request before it is sent; return its property `REPLY_TO`."""
         request.begin(home)
         deadline = request.deadline
         self._open[request.id] = request
@@ -232,18 +232,18 @@ class Requester:
         return f"{home.broker_name}/{self._inbox}/{request.id}/{wait_ms}"
 
     def _new_id(self) -> str:
-        """Return an id that nobody can guess who knows others; random bytes of the system would cost more."""
-        import hashlib  # those who ask for nothing do without it
+        # Cannot be guessed from other ids; cheaper than random bytes of the system.
+        import hashlib  # only requests need it
 
         number = next(self._numbers).to_bytes(8, "big")
         return hashlib.blake2b(number, digest_size=_ID_BYTES, key=self._key, person=b"request").hexdigest()
 
     def forget(self, request: OpenRequest) -> None:
-        """Let nobody wait for a request any more."""
+        """Unregister a request: its reply is dropped."""
         self._open.pop(request.id, None)
 
     def close(self) -> None:
-        """Close the inbox, and end all requests by `Closed`. Idempotent."""
+        """Close the inbox, and fail all requests with `Closed`. Idempotent."""
         self._connection.not_at_end(self._end_all)
         self._end_all()
         if self._streams is not None:
@@ -264,18 +264,18 @@ class Requester:
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _look(self) -> None:
-        """End the requests whose time is over, and look again when that of another one is."""
+        # Fails expired requests, and schedules itself for the next deadline.
         if self._timer is not None:
             self._timer.cancel()
         self._looks += 1
         now = time.monotonic()
         for request in [*self._open.values()]:
             if request.deadline <= now:
-                if address := request.silent_address():  # the broker of its inbox may be away
+                if address := request.unresponsive_address():  # the broker of the inbox may have failed
                     self._health.failed(address, DeadlineExceeded("no reply came"))
                 self._run(self._end(request, None, request.late()))
         self._look_at = self._first_deadline()
-        self._look_at = min(self._look_at, self._first_deadline())  # of one that did not see the time of this look
+        self._look_at = min(self._look_at, self._first_deadline())  # again, for a request that still saw the old value
         if self._look_at < math.inf:
             left_s = max(self._look_at - now, _LOOK_S)
             self._timer = asyncio.get_running_loop().call_later(left_s, self._look)
@@ -283,13 +283,13 @@ class Requester:
     def _first_deadline(self) -> float:
         return min((request.deadline for request in [*self._open.values()]), default=math.inf)
 
-    def _happened(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
+    def _on_event(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
         if event.WhichOneof("event") != "replies":
-            return  # of a newer broker
+            return  # an event of a newer broker
         try:
             batch = attend_pb2.ReplyBatch.FromString(event.replies)
             check_bounds(batch)
-        except (DecodeError, MiniMQError) as error:  # whoever has a request may send anything
+        except (DecodeError, MiniMQError) as error:  # anyone who has received a request may have sent it
             log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)
             return
         for made in batch.replies:  # only the first one to each request counts
