@@ -75,7 +75,7 @@ class TransactionalProducer:
         return CheckedTransaction(self._core, self._core.begin(topics))
 
     async def close(self) -> None:
-        """Close. Open transactions are left to the check of another producer of the group. Idempotent."""
+        """Close. A `check` of the producer group decides on open transactions later. Idempotent."""
         if self._core.is_forked:
             return
         self._when_dropped.closed()

@@ -37,7 +37,7 @@ class SendInterceptor:
         return self
 
     def after_many(self, error: BaseException | None) -> None:
-        """Process the end of a `send_many`, after the outcomes of its messages; `error` is what it raises, if anything."""
+        """Process the end of a `send_many`, after the outcomes of its messages; `error` is what it raises, or None."""
 
 
 #: Set by `intercept_all`.

@@ -1,4 +1,4 @@
-"""The division of an Arrow batch by topic and queue. Rows for one queue keep their order."""
+"""Divides an Arrow batch by topic and queue. Rows for one queue keep their order."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_broker
 
-#: Returns the queues of a topic over which rows are spread, sorted.
+#: Returns the sorted queues of a topic, over which rows are spread.
 Queues = Callable[[str], Sequence[MessageQueue]]
-#: Returns what tells the queue of a key, if a topic is compacted.
+#: Returns the function from key to queue of a compacted topic; None for other topics.
 KeyQueue = Callable[[str], Callable[[str], MessageQueue] | None]
 
 #: Longer keys are hashed one by one.
 _LONGEST: Final = 64
 _THIRTY_ONE: Final = pa.scalar(31, pa.int32())
-#: With types: for a number without one Arrow looks for dateutil, each time if it is not there, and loses a Ctrl-C then.
+#: With a type: for an untyped number, Arrow imports dateutil, each time anew if it is missing, and may swallow Ctrl-C.
 _NOTHING: Final = pa.scalar(0, pa.int32())
 
-#: What becomes part of a message.
+#: Columns that become part of a message.
 _CONTENT: Final = ("body", "tag", "keys", "properties")
-#: The last queue that a topic can have.
+#: The highest possible queue id.
 _MOST_QUEUES: Final = (1 << 31) - 1
 
 
 class Destination(NamedTuple):
-    """The common target of messages: a topic, and the queue when they must go to one."""
+    """A topic, and the queue if it is fixed."""
 
     topic: str
     queue: MessageQueue | None
 
 
 class Destinations:
-    """Sorts rows by where they go."""
+    """Divides rows by destination."""
 
     def __init__(self, topic: str | None, queues: Queues, key_queue: KeyQueue = lambda _: None) -> None:
         self._key_queue = key_queue
         self._topic = topic
         self._queues = queues
-        #: Topics that can be written.
+        #: Topics that were found.
         self._looked_up: set[str] = set()
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
-        """Yield the rows of a batch, which has at least one, by destination, without the columns that say it."""
+        """Yield the rows of a non-empty batch by destination, without the columns that determine it."""
         named = renamed({name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
         content = pa.RecordBatch.from_pydict({name: named[name] for name in _CONTENT if name in named})
         where: dict[str, pa.Array] = {
@@ -158,7 +158,7 @@ def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQue
     for pair in both.dictionary.to_pylist():
         key = names[pair >> 32], pair & 0xFFFF_FFFF
         if key not in places:
-            # It may be away, or there since a moment ago: the sender waits for it, and says so when it waits in vain.
+            # The queue may be unavailable or brand-new: the sender waits for it, and reports a timeout.
             places[key] = len(queues)
             queues.append(MessageQueue(topic, *key))
         found.append(places[key])
@@ -176,7 +176,7 @@ def _grouped(codes: pa.Array) -> Iterator[tuple[int, pa.Array | None]]:
     if bounds["min"] == bounds["max"]:
         yield bounds["min"], None
         return
-    order = pc.array_sort_indices(codes)  # which is stable
+    order = pc.array_sort_indices(codes)  # a stable sort
     runs = pc.run_end_encode(codes.take(order))
     start = 0
     for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -188,11 +188,11 @@ def _taken(rows: pa.RecordBatch | pa.Array, places: pa.Array | None) -> pa.Recor
     return rows if places is None else rows.take(places)
 
 
-# ---- the hash that spreads keys over queues, for a whole column; see `selectors.py` --------------------
+# ---- the hash of `selectors.py`, for a whole column ---------------------------------------------------
 
 
 def key_hashes(keys: pa.Array) -> pa.Array:
-    """Return the absolute value of each key's `java_hash` as a 64-bit number, null for null."""
+    """Return the absolute value of each key's `java_hash` as a 64-bit number; null stays null."""
     if pa.types.is_integer(keys.type) or pa.types.is_large_string(keys.type):
         keys = keys.cast(pa.string())
     elif pa.types.is_large_binary(keys.type):
@@ -212,7 +212,7 @@ def _hashes(keys: pa.Array) -> pa.Array:
         return pa.array(
             [java_hash(key if isinstance(key, str) else key.decode("latin-1")) for key in keys.to_pylist()], pa.int32()
         )
-    # All keys at once, place by place. Arrow's numbers overflow as Java's do.
+    # Position by position, over all keys at once. Arrow's integers overflow like Java's.
     starts = pa.Array.from_buffers(pa.int32(), len(keys), [None, keys.buffers()[1]], offset=keys.offset)
     content = keys.buffers()[2]
     hashes = pa.repeat(_NOTHING, len(keys))
@@ -220,7 +220,7 @@ def _hashes(keys: pa.Array) -> pa.Array:
         return hashes
     units = pa.Array.from_buffers(pa.uint8(), content.size, [None, content])
     for place in range(longest):
-        # Keys that are shorter take any unit, and keep what they have.
+        # Shorter keys read an arbitrary unit, and keep their hash.
         at = pa.scalar(place, pa.int32())
         within = pc.greater(lengths, at)
         taken = units.take(pc.if_else(within, pc.add(starts, at), _NOTHING)).cast(pa.int32())

@@ -1,4 +1,4 @@
-"""Rows on their way: gathered by destination, sent in batches; those that make no message are set aside."""
+"""Sends Arrow rows: gathers them by destination, sends batches, and sets invalid rows aside."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from minimq_common.batch.builder import BatchColumns
 from minimq_common.errors import InvalidArgument, MessageTooLarge, TopicNotFound
 from minimq_common.model import MessageQueue
 
-#: Bytes of rows that wait, over all destinations, until there are enough for a batch.
+#: Most bytes of gathered rows over all destinations; with more, all are sent.
 GATHERED_BYTES: Final = 32 << 20
 
 #: Sends a batch to a topic, and to one of its queues if one is given.
 Send = Callable[[str, MessageQueue | None, BatchColumns], Future[BatchReceipt]]
 
-#: Called with a record batch of one row and the reason why it makes no message.
+#: Called with an invalid row, as a record batch, and the reason.
 OnRefused = Callable[[pa.RecordBatch, Exception], object]
 
 
@@ -41,7 +41,7 @@ class Outbox:
         self._receipts: list[BatchReceipt] = []
 
     def add(self, destination: Destination, rows: pa.RecordBatch) -> None:
-        """Take rows, at least one, and send what is enough for a batch."""
+        """Add rows, at least one, and send full batches."""
         for part in cut(rows, self._options.batch_bytes):
             size = part.nbytes
             gathered = self._gathered.get(destination)
@@ -58,7 +58,7 @@ class Outbox:
             self._send_all()
 
     def finish(self) -> list[BatchReceipt]:
-        """Send what is left and return the receipts of all batches in their order; raises as `add` does."""
+        """Send the remaining rows, wait, and return the receipts of all batches in order. Raises as `add` does."""
         self._send_all()
         while self._under_way:
             self._take_receipt()
@@ -73,14 +73,14 @@ class Outbox:
         self._size -= gathered.size
         batch = to_batch(gathered.rows(), self._options.max_body_bytes, self._options.batch_compression)
         self._under_way.append((destination, self._send_batch(*destination, batch)))
-        while self._under_way and self._under_way[0][1].done():  # so that a failure is known before all is sent
+        while self._under_way and self._under_way[0][1].done():  # raises a failure before all rows are sent
             self._take_receipt()
 
     def _take_receipt(self) -> None:
         destination, sent = self._under_way.popleft()
         try:
             self._receipts.append(sent.result())
-        except MessageTooLarge as error:  # its own limit is higher than that of the broker
+        except MessageTooLarge as error:  # raised by the broker: its limit is lower than that of the producer
             raise refused(
                 "body",
                 f"is too large in a row for topic {destination.topic}: {error.message}; split it, or raise "
@@ -132,7 +132,7 @@ def divided(
     options: ProducerOptions,
     on_refused: OnRefused | None = None,
 ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
-    """Yield all rows by destination, in their order, but those that make no message, if `on_refused` takes them."""
+    """Yield all rows by destination, in order. With `on_refused`, skip invalid rows, and call it for each."""
     for batch in batches:
         for part in (batch,) if on_refused is None else _accepted(batch, destinations, options, on_refused):
             if part.num_rows:

@@ -1,7 +1,6 @@
-"""From Arrow columns to batches as they are stored. Nothing is done row by row.
+"""Converts Arrow columns to stored batches, without any work per row.
 
-It is `columns.py` the other way round: Arrow's offsets and bytes are those of a batch, so a section is a buffer of
-Arrow, or as much of it as belongs to the rows. It is copied once, when the batch is put together.
+The reverse of `columns.py`: a section is a slice of an Arrow buffer. It is copied once, when the batch is assembled.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _KEYS: Final = pa.list_(pa.string())
 
 
 def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Yield all rows, at least one, in parts that each make a batch of at most so many bytes, or are one row."""
+    """Yield all rows, at least one, in parts of at most `batch_bytes`, or of a single row."""
     count, size = rows.num_rows, rows.nbytes
     if count == 1 or (size <= batch_bytes and count <= MOST_ROWS):
         yield rows
@@ -40,7 +39,7 @@ def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression | None = None) -> BatchColumns:
-    """Return rows, at least one, as a batch."""
+    """Convert rows, at least one, to a batch."""
     sections = [b""] * len(Section)
     largest = _bodies(sections, rows.column("body"), max_body_bytes)
     names = rows.schema.names
@@ -80,9 +79,9 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     tags = encoded.dictionary.take(order).to_pylist()
     if tags == [""]:
         return [0]
-    sections[Section.TAG_DICTIONARY], hashes = tag_section(tags)  # never too many: there are not more than rows
+    sections[Section.TAG_DICTIONARY], hashes = tag_section(tags)  # never too many: there are at most as many as rows
     if len(tags) > 1:
-        places = pc.sort_indices(order)  # of each tag in the sorted dictionary
+        places = pc.sort_indices(order)  # position of each tag in the sorted dictionary
         codes = places.take(encoded.indices).cast(pa.uint8() if len(tags) <= 1 << 8 else pa.uint16())
         sections[Section.TAG_CODES] = fixed_section(codes)
     return hashes
@@ -111,7 +110,7 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
     joined = with_small_offsets(joined.fill_null("") if joined.null_count else joined)
     if pc.max(pc.binary_length(joined)).as_py() == 0:
         return
-    if pc.max(pc.binary_length(joined)).as_py() > MAX_METADATA:  # otherwise there are not too many characters either
+    if pc.max(pc.binary_length(joined)).as_py() > MAX_METADATA:  # bytes first: never fewer than characters, and cheaper
         characters = pc.utf8_length(joined)
         _limit("keys", characters, lambda row: joined[row].as_py().replace(SEPARATOR, ", "))
     sections[Section.KEY_OFFSETS], sections[Section.KEYS] = variable_sections(joined)
@@ -119,7 +118,7 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
 
 def _properties(sections: list[bytes], column: pa.Array) -> None:
     if column.null_count:
-        column = column.take(pa.array(range(len(column))))  # so that a null has no entries
+        column = column.take(pa.array(range(len(column))))  # a copy in which nulls have no entries
     offsets = column.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if first == last:
@@ -136,7 +135,7 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
     sections[Section.NAME_OFFSETS], sections[Section.NAMES] = variable_sections(names)
     sections[Section.VALUE_OFFSETS], sections[Section.VALUES] = variable_sections(values)
-    # There are never more characters than bytes, so that they need not be counted where bytes are few.
+    # Bytes first: never fewer than characters, and cheaper to count.
     if pc.max(_sums(offsets, pc.add(pc.binary_length(names), pc.binary_length(values)))).as_py() > MAX_METADATA:
         characters = _sums(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
         _limit("properties", characters, lambda row: _text_of_properties(names, values, offsets[row : row + 2]))

@@ -1,7 +1,7 @@
-"""Columns of any library in the few forms in which rows are sent, which rows may have, and errors about others.
+"""Validates the columns of rows from any library, and converts them to the types in which they are sent.
 
-Some say the same in another way: `value`, `key` and `headers` as in Kafka, and lists in place of maps. Keys and headers
-of Kafka are bytes, and a header may occur twice: `minimq.kafka` writes them as text.
+Accepts alternatives: `value`, `key` and `headers` as in Kafka, and lists in place of maps. Keys and headers of Kafka
+are bytes, and a header may occur twice: `minimq.kafka` converts them to text.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import pyarrow.compute as pc
 from minimq.kafka import properties_of, text_of
 from minimq_common.errors import InvalidArgument
 
-#: Characters of a value that are shown of it.
+#: Most characters of a value in an error.
 _SHOWN: Final = 40
-#: What `minimq.kafka` does not leave as it is: a name that ends like that, a text that begins so or has a NUL.
+#: Names and texts that `minimq.kafka` would change: a name with this ending, a text with this beginning or a NUL.
 _NUMBERED_NAME = r"#\d+$"
 _ESCAPED_TEXT = r"\x00|^base64:|^null:"
 
 
 def checked_text(name: str, column: pa.Array) -> pa.Array:
-    """Return a column of text with offsets of 32 bits. Neither Arrow nor Spark sees to it that text is UTF-8."""
+    """Return a column of text with 32-bit offsets. Validates UTF-8, as neither Arrow nor Spark does."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:
@@ -37,14 +37,14 @@ def checked_text(name: str, column: pa.Array) -> pa.Array:
 
 
 def with_small_offsets(column: pa.Array) -> pa.Array:
-    """Return a column of text or bytes with offsets of 32 bits, others as they are."""
+    """Return a column of text or bytes with 32-bit offsets; other columns unchanged."""
     if pa.types.is_large_string(column.type):
         return column.cast(pa.string())
     return column.cast(pa.binary()) if pa.types.is_large_binary(column.type) else column
 
 
 def shown(value: str | bytes) -> str:
-    """Return a value as it stands in an error: in one line, and not all of it when it is long."""
+    """Return a value for an error: on one line, and shortened."""
     return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}..."
 
 
@@ -59,7 +59,7 @@ def _first_wrong(column: pa.Array) -> bytes:
 
 
 def refused(column: str, reason: str) -> InvalidArgument:
-    """Return the error for a row that makes no message."""
+    """Return the error for an invalid row."""
     return InvalidArgument(f"column {column!r} {reason}")
 
 
@@ -67,7 +67,7 @@ def refused(column: str, reason: str) -> InvalidArgument:
 
 
 def is_any_list(kind: pa.DataType) -> bool:
-    """Tell whether a column has lists, however they are laid out."""
+    """Return whether a column has lists, in any of Arrow's layouts."""
     return bool(
         pa.types.is_list(kind)
         or pa.types.is_large_list(kind)
@@ -78,7 +78,7 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 
 def as_plain(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column in the type in which it is sent."""
+    """Convert a column to the type in which it is sent."""
     try:
         plain = _cast(column, kind)
     except pa.ArrowException as error:
@@ -108,9 +108,9 @@ def _list_of_view(column: pa.Array) -> pa.Array:
 
 def _check_map(name: str, maps: pa.Array) -> None:
     if maps.null_count:
-        maps = maps.take(pa.array(range(len(maps))))  # so that a null has no entries
+        maps = maps.take(pa.array(range(len(maps))))  # a copy in which nulls have no entries
     offsets = maps.offsets
-    lists = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), _entries(maps))  # a map itself ends the process
+    lists = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), _entries(maps))  # with a map, pyarrow crashes
     refuse_repeated(name, lists.flatten(), pc.list_parent_indices(lists))
 
 
@@ -119,14 +119,11 @@ def _entries(maps: pa.Array) -> pa.Array:
     return maps.keys.slice(first, last - first)
 
 
-# ---- names of Kafka ---------------------------------------------------------------------------------
+# ---- Kafka's names ----------------------------------------------------------------------------------
 
 
 def renamed(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-    """Return columns under the names that minimq has.
-
-    A `key` says the queue, as `sharding_key`, and is also what the message is found by, as `keys`.
-    """
+    """Rename Kafka's columns to those of minimq. A `key` becomes both `sharding_key` and `keys`."""
     named = dict(columns)
     if "value" in named:
         named["body"] = named.pop("value")
@@ -152,7 +149,7 @@ def _keys(column: pa.Array) -> pa.Array:
 
 def _map_of(column: str, pairs: pa.Array) -> pa.Array:
     if pairs.null_count:
-        pairs = pairs.take(pa.array(range(len(pairs))))  # so that a null has no entries
+        pairs = pairs.take(pa.array(range(len(pairs))))  # a copy in which nulls have no entries
     first, last = pairs.offsets[0].as_py(), pairs.offsets[-1].as_py()
     entries = pairs.values.slice(first, last - first)
     names, values = pc.struct_field(entries, [0]), pc.struct_field(entries, [1])
@@ -186,13 +183,13 @@ def _plain_text(values: pa.Array) -> pa.Array | None:
 
 
 def refuse_repeated(column: str, names: pa.Array, rows: pa.Array) -> None:
-    """Refuse a row that has one name twice, of which a reader sees one."""
+    """Raise an error if a row has a name twice: readers would see only one of them."""
     if (name := repeated(names, rows)) is not None:
         raise refused(column, f"has {shown(name)} twice in a row: properties have each name once; keep one of them")
 
 
 def repeated(names: pa.Array, rows: pa.Array) -> str | None:
-    """Return a name that a row has twice."""
+    """Return a name that a row has twice; None if there is none."""
     codes = names.dictionary_encode().indices.cast(pa.int64())
     places = pc.add(pc.multiply(rows.cast(pa.int64()), pa.scalar(len(names) + 1, pa.int64())), codes)
     counts = pc.value_counts(places)
@@ -209,18 +206,18 @@ def _text(name: str, column: pa.Array) -> pa.Array:
     return checked_text(name, column)
 
 
-# ---- the columns that rows may have ------------------------------------------------------------------
+# ---- accepted columns --------------------------------------------------------------------------------
 
 _LIST_OF_TEXT: Final = pa.list_(pa.string())
 _MAP_OF_TEXT: Final = pa.map_(pa.string(), pa.string())
 
-#: What brokers decide.
+#: Columns that only brokers set.
 _READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
-#: What stands for others, as in Kafka.
+#: Kafka's name, and the column for which it stands.
 _STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
-#: How pandas calls an index without a name: the numbers of rows that a filter has left, which are no content.
+#: Prefix of an unnamed index of pandas: it numbers the rows that a filter has left, and is not content.
 _PANDAS_INDEX: Final = "__index_level_"
-#: Rows that are taken over at a time.
+#: Rows that are converted at a time.
 _MOST_ROWS: Final = 1 << 16
 
 
@@ -265,10 +262,10 @@ def _pairs(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _sharding_key(kind: pa.DataType) -> pa.DataType | None:
-    return pa.uint64() if pa.types.is_uint64(kind) else _number(kind) or _content(kind)  # such are hashes of Polars
+    return pa.uint64() if pa.types.is_uint64(kind) else _number(kind) or _content(kind)  # Polars' hashes are uint64
 
 
-#: The type that a column is taken as, None for a refused one; and the types to choose from, for errors.
+#: By name: the function that returns the type to convert a column to, None if not accepted; accepted types for errors.
 _COLUMNS: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType | None], str]]] = {
     "topic": (_as_text, "text"),
     "body": (_content, "bytes or text"),
@@ -285,7 +282,7 @@ _COLUMNS: Final[dict[str, tuple[Callable[[pa.DataType], pa.DataType | None], str
 
 
 def checked_rows(rows: object, *, has_topic: bool) -> Iterator[pa.RecordBatch]:
-    """Yield rows in the types in which they are sent."""
+    """Yield rows, converted to the types in which they are sent."""
     reader = _reader(rows)
     names = [name for name in reader.schema.names if not name.startswith(_PANDAS_INDEX)]
     places = [place for place, name in enumerate(reader.schema.names) if not name.startswith(_PANDAS_INDEX)]
@@ -311,7 +308,7 @@ def _reader(rows: object) -> pa.RecordBatchReader:
         if hasattr(rows, "__arrow_c_array__"):
             batch = pa.record_batch(rows)
             return pa.RecordBatchReader.from_batches(batch.schema, [batch])
-    except pa.ArrowException as error:  # a series of Polars, or what has two types in one column
+    except pa.ArrowException as error:  # a Polars series, or a column of mixed types
         raise InvalidArgument(f"rows are no table: {str(error).splitlines()[0]}") from None
     raise InvalidArgument(
         f"rows are {type(rows).__name__}: give an Arrow table or record batch, or a data frame of Polars or pandas"

@@ -1,7 +1,7 @@
-"""The sections of a batch as Arrow arrays, and the other way round: a section is a buffer of Arrow, as it is.
+"""Conversion between sections of a batch and Arrow arrays, without copying.
 
-A stored batch has Arrow's own layout for what has a variable length, 32-bit offsets and the bytes one after the other,
-and numbers of a fixed width stand in it as Arrow has them. So neither way copies, and nothing is done value by value.
+A stored batch uses Arrow's layout: 32-bit offsets and consecutive bytes for values of variable length, and the same
+fixed-width numbers. So a section is an Arrow buffer, and nothing is done value by value.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if sys.byteorder != "little":  # pragma: no cover
 
 
 def variable_array(records: RecordBatch, kind: pa.DataType, count: int, offsets: Section, values: Section) -> pa.Array:
-    """Return a column of text or bytes of a batch. What it holds is not looked at."""
+    """Return a column of text or bytes of a batch. Offsets and contents are not validated."""
     buffers = [None, pa.py_buffer(records.section(offsets)), pa.py_buffer(records.section(values))]
     return pa.Array.from_buffers(kind, count, buffers)
 
 
 def fixed_array(records: RecordBatch, kind: pa.DataType, count: int, section: Section) -> pa.Array:
-    """Return a column of numbers of a batch. Raises `pyarrow.ArrowInvalid` when there are fewer."""
+    """Return a column of numbers of a batch. Raises `pyarrow.ArrowInvalid` if the section is too short."""
     array = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(records.section(section))])
     array.validate()
     return array
 
 
 def variable_sections(column: pa.Array) -> tuple[bytes, bytes]:
-    """Return offsets, from 0 on, and bytes of a column of text or bytes with 32-bit offsets and without nulls."""
+    """Return offsets, starting at 0, and bytes of a column of text or bytes; with 32-bit offsets, without nulls."""
     count = len(column)
     if count == 0:
         return bytes(4), b""
