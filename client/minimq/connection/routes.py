@@ -80,7 +80,7 @@ class RouteWatch:
         self._topics_changed.set()
 
     def restart_if_unanswered(self) -> None:
-        """Restart the stream at another name server if its own did not answer a query."""
+        """Restart the stream at the preferred name server: queries turn away from one that does not answer."""
         if self._stream is not None and self._watched != self._nameservers.preferred:
             self._stream.cancel()
 

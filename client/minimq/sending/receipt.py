@@ -14,7 +14,7 @@ from minimq_common.moments import moment
 
 
 class SendStatus(Enum):
-    """The promise of a broker that comes with a receipt."""
+    """The guarantee of a broker that comes with a receipt."""
 
     #: The message is on disk.
     SEND_OK = 0
@@ -58,7 +58,7 @@ class SendReceipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def status(self) -> SendStatus:
-        """The promise of the broker."""
+        """The guarantee of the broker."""
         return self.batch.status
 
     @property

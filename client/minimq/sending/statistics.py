@@ -83,7 +83,7 @@ class Exclusion:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """Counters of a producer since it was made, and its state now.
+    """Counters of a producer since its creation, and its current state.
 
     Attributes:
         acknowledged: messages with a receipt.

@@ -1,1 +1,1 @@
-"""Connections to brokers, and streams in both directions over them."""
+"""A client in its process: logging, forks, and clients that were dropped without `close`."""
