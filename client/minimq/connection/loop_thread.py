@@ -170,7 +170,7 @@ class LoopThread:
             try:
                 self._at_end.pop()()
             except Exception:
-                log.exception("client: the end of a connection was not taken in")
+                log.exception("client: a callback at the end of a connection failed")
 
     async def _end(self) -> None:
         if asyncio.get_running_loop() is self._loop:  # false if Ctrl-C interrupted its start

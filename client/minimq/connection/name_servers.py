@@ -193,7 +193,7 @@ class NameServers:
         try:
             return read(check_answer(answer, peer))
         except (InvalidArgument, InternalError) as error:  # the answer is invalid: not a name server, or a broken one
-            raise _NoAnswerError(f"it answers what cannot be: {error.message}") from None
+            raise _NoAnswerError(f"its answer is invalid: {error.message}") from None
 
     # ---- queries to all of them -----------------------------------------------------------------
 

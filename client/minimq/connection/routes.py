@@ -118,7 +118,7 @@ class RouteWatch:
                 self._outage.worked("routes: watched nameserver=%s", nameserver)
                 self._keep(route_from_wire(event.route))
         except InvalidArgument as error:
-            self._outage.failed(_NOT_WATCHED, nameserver, f"it tells what cannot be: {error.message}")
+            self._outage.failed(_NOT_WATCHED, nameserver, f"it sent an invalid route: {error.message}")
         except grpc.aio.AioRpcError as error:
             code, details = rpc.status_of(error)
             # The stream reached its deadline and has sent routes: all is well, reopen it for a fresh set.
@@ -136,7 +136,7 @@ class RouteWatch:
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise
-            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a question")  # by `restart_if_unanswered`
+            self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a query")  # by `restart_if_unanswered`
         finally:
             self._stream = None
             stream.cancel()

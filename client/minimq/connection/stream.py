@@ -144,14 +144,14 @@ class Stream(Generic[Request, Response]):
         elif (failure := running.exception()) is None:
             error = running.result()
         else:  # `on_response` raised: a bug of this client, but the receivers must get an error
-            log.error("stream ended: an answer was not taken in peer=%s", self._peer, exc_info=failure)
-            error = Unavailable(f"{self._peer}: its answer was not taken in: {failure!r}")
+            log.error("stream ended: processing an answer failed peer=%s", self._peer, exc_info=failure)
+            error = Unavailable(f"{self._peer}: processing its answer failed: {failure!r}")
         self._running = None  # the task keeps the call alive, and so the channel
         self._is_over = True
         try:
             self._on_end(error)
         except Exception:
-            log.exception("the end of a stream was not taken in peer=%s", self._peer)
+            log.exception("processing the end of a stream failed peer=%s", self._peer)
 
 
 class Part(NamedTuple, Generic[Answer]):

@@ -102,11 +102,11 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 try:
                     interceptor.after_many(error)
                 except Exception:
-                    log.exception("producer: an interceptor failed after a send of many")
+                    log.exception("producer: an interceptor failed after send_many")
 
     def not_sent(self, message: Message, error: BaseException) -> None:
         """Notify all interceptors that a message was rejected after `before_send`."""
-        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not handed in: {error!r}")
+        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not sent: {error!r}")
         self.after_send(message, None, reason)
 
 

@@ -212,7 +212,7 @@ class PendingBatch(msgspec.Struct, eq=False):
             try:
                 call = outcome.complete(None if receipt is None else SendReceipt(receipt, index), error)
             except Exception:  # user code changed the future: the others must still get their outcomes
-                log.exception("producer: an outcome was not taken in topic=%s", self.topic)
+                log.exception("producer: delivering an outcome failed topic=%s", self.topic)
             else:
                 if call is not None:
                     calls.append(call)

@@ -178,9 +178,7 @@ class Sender:
             except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
                 # Every message was valid when it was sent, so the user changed one since.
                 text = error.message if isinstance(error, MiniMQError) else repr(error)
-                reason = (
-                    f"a message, or one that was to travel with it, was changed after it had been handed in: {text}"
-                )
+                reason = f"a message of the batch was changed after it had been sent: {text}"
                 self._accumulator.give_up(batch, InvalidArgument(reason))
                 return
         assert batch.target is not None
@@ -222,8 +220,8 @@ class Sender:
                         self._answers_again(target)
                     self.complete(batch, receipt, None)
         except Exception as fault:  # a bug of this client: the batch must fail, or its senders wait forever
-            log.exception("producer: an answer was not taken in topic=%s", batch.topic)
-            reason = InternalError(f"the producer failed over an answer: {fault!r}")
+            log.exception("producer: processing an answer failed topic=%s", batch.topic)
+            reason = InternalError(f"the producer failed to process an answer: {fault!r}")
             self._accumulator.give_up(batch, reason)
         if self._waiting:
             self._drain()
@@ -254,7 +252,7 @@ class Sender:
         try:
             calls = batch.complete(receipt, error)
         except Exception:
-            log.exception("producer: an outcome was not taken in topic=%s", batch.topic)
+            log.exception("producer: delivering an outcome failed topic=%s", batch.topic)
         if not calls:
             self.buffer.release(share)
             return
@@ -275,7 +273,7 @@ class Sender:
             if self._waiting:
                 self._drain()
         except Exception:
-            log.exception("producer: a look at what is late failed")
+            log.exception("producer: the check of timeouts and retries failed")
         if not self._accumulator.is_empty:
             self._keep_time(now)
 

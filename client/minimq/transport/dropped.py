@@ -80,7 +80,7 @@ def _caller_location() -> str:
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "minimq":
         frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "a place of its own"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else "an unknown place"
 
 
 def _drop(number: int, name: str, place: str, release: Callable[[], None], process: int) -> None:
@@ -127,4 +127,4 @@ def _release(name: str, release: Callable[[], None]) -> None:
     try:
         release()
     except Exception:
-        log.exception("client: what was dropped is not all ended client=%s", name)
+        log.exception("client: releasing a dropped client failed client=%s", name)

@@ -117,7 +117,7 @@ class Replier:
         age_ms = time.time_ns() // 1_000_000 - request.born_ms
         if age_ms > prepared.to.wait_ms + _MAX_CLOCK_SKEW_MS:
             self.outcomes["expired"] += 1
-            text = "client: a request is not answered, it has waited no longer than %s ms topic=%s age_ms=%s"
+            text = "client: dropped a reply, its request has expired timeout_ms=%s topic=%s age_ms=%s"
             log.info(text, prepared.to.wait_ms, prepared.topic, age_ms)
             return
         self._came.append(prepared)
@@ -263,7 +263,7 @@ class _ReplyQueue:
         try:
             response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
         except MiniMQError as error:
-            log.warning("client: replies were not taken broker=%s error=%s", self._broker_name, error)
+            log.warning("client: replies were not delivered broker=%s error=%s", self._broker_name, error)
             # A permanent error may concern only this topic, such as its deletion: send replies of other topics again.
             others = [] if error.retriable else [reply for reply in replies if reply.topic != master.topic]
             ended = [reply for reply in replies if error.retriable or reply.topic == master.topic]

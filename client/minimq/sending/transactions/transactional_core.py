@@ -132,7 +132,7 @@ class CheckBack:
             check_bounds(check)
             message = first_message(check.topic, check.batch)
         except (DecodeError, MiniMQError) as error:  # any client with write access may have sent it
-            text = "producer: a half message cannot be opened for its check number=%d broker=%s error=%s"
+            text = "producer: the half message of a check cannot be read number=%d broker=%s error=%s"
             log.warning(text, number, broker_name, error)
             return
         if check.producer_group == self._group and number not in self._open:
@@ -160,11 +160,11 @@ class CheckBack:
                 topic, broker_name, halves_pb2.EndHalf(producer_group=self._group, number=number, outcome=wanted)
             )
         except MiniMQError as error:
-            text = "producer: the answer of a check was not taken number=%d answer=%s error=%s"
+            text = "producer: the answer of a check was not accepted number=%d answer=%s error=%s"
             log.info(text, number, answer.value, error.message)
             return
         if stands != wanted:
-            text = "producer: the answer of a check comes late, another outcome stands number=%d answer=%s outcome=%s"
+            text = "producer: a check answered too late, another outcome stands number=%d answer=%s outcome=%s"
             log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(stands))
 
 
@@ -237,7 +237,7 @@ class HalfTransaction:
         """Return the error for a send or commit in a transaction that must roll back."""
         why = f": {self.failure.message}" if self.failure is not None else ""
         return SendFailed(
-            f"the transaction is rolled back, since it was told to be, or one of its messages was not stored{why}"
+            f"the transaction is rolled back: `rollback` was called, or one of its messages was not stored{why}"
         )
 
     def fail(self, error: MiniMQError | None = None) -> None:

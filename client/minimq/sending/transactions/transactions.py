@@ -186,14 +186,17 @@ class _Attempt:
         }
         waited_for = [reason for name, reason in reasons.items() if not name or name in protocol.needed]
         if protocol.decided and not waited_for:
-            waited_for = ["a broker has refused a batch since it is decided, and none knows how", *reasons.values()]
+            waited_for = [
+                "a broker has refused a batch because it is decided, but no broker knows the decision",
+                *reasons.values(),
+            ]
         why = "; ".join(waited_for)
         if protocol.decision is None:
-            left = "it is not known whether it is decided, which only these can tell"
+            left = "it is not known whether it is decided, as only these know"
         else:
             left = "it is decided, and not published there yet"
         return Unavailable(
-            f"transaction {protocol.transaction} was not ended {waited} ({why}): {left}; see to it that they run"
+            f"transaction {protocol.transaction} was not ended {waited} ({why}): {left}; make sure that they run"
         )
 
     def _look(self) -> dict[str, str]:
