@@ -336,7 +336,7 @@ def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forwar
         commit = pool.submit(ends.commit, Transaction(name, 0), [topic], (), decided=True)
         error = commit.exception(PATIENCE_S)
     assert isinstance(error, Unavailable)
-    assert "a broker has refused a batch because it is decided, but no broker knows the decision" in error.message
+    assert "it is decided, as a broker said, but no broker knows the decision" in error.message
 
 
 def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalCluster, name: str) -> None:

@@ -132,10 +132,7 @@ class BrokerCalls:
 async def together(
     places: Mapping[Key, str], call: Callable[[Key], Awaitable[Response]]
 ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
-    """Make calls concurrently; return answers and failures by key, in the order of `places`.
-
-    `places` has the address of each key: it limits the concurrent calls to one broker.
-    """
+    """Make calls concurrently, limited for each place; return answers and failures by key, in the order of `places`."""
     room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MAX_CALLS_PER_BROKER))
     answers: dict[Key, Response] = {}
     failures: dict[Key, MiniMQError] = {}

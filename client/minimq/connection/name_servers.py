@@ -198,10 +198,7 @@ class NameServers:
     # ---- queries to all of them -----------------------------------------------------------------
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
-        """Return the brokers that any responding name server knows, sorted by name; empty if none responds.
-
-        With `settled`, raises `SystemBusy` if all of these have just started and may not know all brokers yet.
-        """
+        """Return the brokers that responding name servers know. With `settled`, raises if these have just started."""
 
         async def look(_: float) -> list[BrokerData]:
             views = await self._views()
@@ -273,10 +270,7 @@ class NameServers:
         return found
 
     async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
-        """Wait until every reachable name server shows a change: until `lack` returns None for it.
-
-        `lack` returns what a name server does not show yet, for the `DeadlineExceeded` after `timeout_s`.
-        """
+        """Wait until `lack`, which returns what is missing, returns None for every reachable name server."""
         deadline = time.monotonic() + timeout_s
         for address in self.addresses:
             while (missing := await self._lack_of(address, lack)) is not None:

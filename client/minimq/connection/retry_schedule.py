@@ -46,10 +46,9 @@ class RetrySchedule:
         return try_timeout_s(now, self._give_up_at, self._tries - 1)
 
     def pause_s(self, error: MiniMQError, now: float, *, again: bool | None = None) -> float:
-        """Return the pause in seconds before the next try; raise `error` if there is none.
+        """Return the pause in seconds before the next try, or raise: the last answer of a server, else `error`.
 
-        `again` overrides the `retriable` mark of the error. The last try begins at the deadline. If it fails, the last
-        error in which a server answered is raised, else `error`.
+        `again` overrides the `retriable` mark of the error. The last try begins at the deadline.
         """
         if not (error.retriable if again is None else again):
             raise error
@@ -76,10 +75,7 @@ def try_timeout_s(now: float, deadline: float, tries: int) -> float:
 
 
 def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
-    """Return the pause in seconds before a batch is retried; None if it fails.
-
-    `bound`: it must go to its queue. `elsewhere`: another healthy broker accepts it.
-    """
+    """Return the pause before a batch is retried; None if it fails. `elsewhere`: another healthy broker accepts it."""
     if not error.retriable and (bound or not error.refresh_route):
         return None
     pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _UNTRIED_PAUSE_S

@@ -290,10 +290,7 @@ class Routes:
                 self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
     def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
-        """Store a route, and return the one to use: a newer one from the watch wins over the answer to a query.
-
-        `asked_at` is the version of the topic when the query was sent; None for a route from the watch.
-        """
+        """Store a route unless it is outdated; return the one to use. `asked_at`: version at the query, None: watch."""
         topic = route.topic
         if asked_at is None and topic not in self._watched:
             return route  # the topic was dropped while this event was in flight

@@ -116,7 +116,7 @@ class PendingMessage(msgspec.Struct, eq=False):
 
 
 class PendingBatch(msgspec.Struct, eq=False):
-    """Messages for one destination that are sent together. Owned by the event loop once `is_handed_over`."""
+    """Messages for one destination that are sent together. Owned by the event loop; see `RecordsBatch`."""
 
     topic: str
     queue: MessageQueue | None
@@ -138,7 +138,6 @@ class PendingBatch(msgspec.Struct, eq=False):
     data: bytes | None = None
     # Tries. Times are seconds on the monotonic clock.
     deadline: float = math.inf
-    #: Description of each failed try, for the error.
     tries: list[str] = []
     #: True after a try without an answer, or with one of `IN_DOUBT`.
     may_be_stored: bool = False
@@ -220,7 +219,7 @@ class PendingBatch(msgspec.Struct, eq=False):
 
 
 class RecordsBatch(PendingBatch, kw_only=True):
-    """Records for one destination; numbered and encoded before they reach the event loop."""
+    """Records for one destination, numbered and encoded by their sender; the loop owns them once `is_handed_over`."""
 
     completion: Completion
 

@@ -66,8 +66,7 @@ class ProducerOptions:
         compress_above_bytes: smaller batches are not compressed, nor are those that compression hardly shrinks.
         fault_avoidance: avoid brokers that fail or are slow for a while, as long as there are others. Messages
             that must go to one queue go there all the same.
-        machine_rooms: rooms that are near; brokers are named ROOM@NAME. Brokers elsewhere are used only if no near
-            one is available.
+        machine_rooms: near rooms; brokers are named ROOM@NAME. Others are used only if no near one is available.
         credentials: path of the credentials file of a user, or `Credentials`; by default the file that the environment
             variable MINIMQ_CREDENTIALS names. A `Cluster` has its own.
     """

@@ -59,10 +59,7 @@ class QueueSelector:
     # ---- choosing -------------------------------------------------------------------------------
 
     def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
-        """Select a target and reserve a place in the window of its broker; None if windows are full.
-
-        `release` frees the place. Raises the reason if the topic, or the given queue, is not writable.
-        """
+        """Select a target and reserve a place in its window until `release`; None if full. Raises if not writable."""
         route = self._known(topic)
         writable = self._writable.get(topic)
         if writable is None or writable.route is not route:

@@ -22,7 +22,6 @@ class SendBuffer:
     """All state that sending threads share with the event loop: reserved bytes, batch numbers, the queue. Thread-safe.
 
     Messages and bytes count from their reservation until their outcome. Reservations have consecutive ticket numbers.
-
     Code that holds the lock calls no function and creates no object that the garbage collector tracks. So no Ctrl-C,
     signal handler or finalizer can run while the lock is held: those may send, and then wait for the event loop.
     """
@@ -39,9 +38,8 @@ class SendBuffer:
         self.bytes = 0
         self.messages = 0
         self._next_sequence = 0
-        #: Every sequence number below this is closed: its batch will not be sent again.
+        #: Closed sequence numbers, whose batches will not be sent again: all below `_settled`, and those in the set.
         self._settled = 0
-        #: Closed sequence numbers above `_settled`.
         self._closed_numbers: set[int] = set()
         #: Items that the event loop has not taken yet.
         self.handed: deque[PendingMessage | PendingBatch] = deque()

@@ -53,10 +53,9 @@ def flush(timeout_s: float = _FLUSH_S) -> None:
 
 
 class _Handover(logging.Filter):
-    """Passes records on the log thread and queues all others for it. Thread-safe, never blocks.
+    """Passes records on the log thread, which runs while there are any; queues all others. Thread-safe, never blocks.
 
-    The log thread runs only while records are queued. If a handler makes a client log something on that thread, the
-    record is dropped: it would call the handler again, without end.
+    Drops what a client logs for a handler on the log thread: that would call the handler again, without end.
     """
 
     def __init__(self) -> None:

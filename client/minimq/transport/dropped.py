@@ -18,8 +18,7 @@ from minimq.transport.client_log import client_logger
 
 log = client_logger(__name__)
 
-#: Keeps the parts of clients that were dropped in a fork: if gRPC freed them there, connections of the parent process
-#: would break.
+#: Parts of clients that were dropped in a fork: if gRPC freed them, connections of the parent process would break.
 _never_released: list[Callable[[], None]] = []
 #: Open clients that can be flushed: name, location of creation, flush and process.
 _unclosed: dict[int, tuple[str, str, Callable[[float], object], int]] = {}

@@ -141,7 +141,7 @@ class AttendStreams:
                     return attendance
             errors = [attendance.error for attendance in attended if attendance.error is not None]
             if attended and len(errors) == len(attended) and not any(error.retriable for error in errors):
-                raise errors[0].with_message(errors[0].message)  # a copy: it keeps a traceback
+                raise errors[0].with_message(errors[0].message)  # a copy: a raised error keeps its traceback
             self._changes.clear()
             await self._changes.wait()
 

@@ -41,7 +41,7 @@ _MAX_REQUEST_BYTES = 1 << 20
 _MAX_INBOX_BYTES = 256 << 10
 #: Most bytes of queued replies; further ones are dropped.
 _MOST_BYTES = 16 << 20
-#: Retries of a reply last this long, or as long as its requester waits; a fail-over takes less.
+#: Retries of a reply last at most this long, and no longer than its requester waits; a fail-over takes less.
 _MAX_RETRY_S = 10.0
 
 

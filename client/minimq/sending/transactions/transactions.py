@@ -186,10 +186,7 @@ class _Attempt:
         }
         waited_for = [reason for name, reason in reasons.items() if not name or name in protocol.needed]
         if protocol.decided and not waited_for:
-            waited_for = [
-                "a broker has refused a batch because it is decided, but no broker knows the decision",
-                *reasons.values(),
-            ]
+            waited_for = ["it is decided, as a broker said, but no broker knows the decision", *reasons.values()]
         why = "; ".join(waited_for)
         if protocol.decision is None:
             left = "it is not known whether it is decided, as only these know"

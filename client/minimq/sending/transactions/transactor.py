@@ -125,9 +125,7 @@ class Absent(Exception):
 
     def __init__(self, brokers: Sequence[str], topics: Collection[str]) -> None:
         names = ", ".join(brokers)
-        self.error = Unavailable(
-            f"no available broker takes messages of all its topics, and {names} has no master now: start it"
-        )
+        self.error = Unavailable(f"no available broker has all its topics, and {names} has no master now: start it")
         self.topics = topics
 
 
