@@ -103,7 +103,7 @@ def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
 
 
 def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
-    """Merge the brokers of several name servers, sorted by name; on conflicts, earlier views win."""
+    """Merge the brokers of several name servers, sorted by name; of different addresses, the earliest view's wins."""
     known: dict[str, BrokerData] = {}
     for view in views:
         for broker in view.brokers:

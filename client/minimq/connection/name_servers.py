@@ -198,7 +198,7 @@ class NameServers:
     # ---- queries to all of them -----------------------------------------------------------------
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
-        """Return the brokers that responding name servers know. With `settled`, raises if these have just started."""
+        """Return the brokers that responding name servers know, if any. With `settled`, raises if they just started."""
 
         async def look(_: float) -> list[BrokerData]:
             views = await self._views()
