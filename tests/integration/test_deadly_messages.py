@@ -273,7 +273,7 @@ def test_a_commit_that_does_not_advance_forgets_no_death(single: LocalCluster, t
 def test_calls_that_last_and_suspects_do_not_stop_other_queues(
     single: LocalCluster, new_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leased_source, "_ALONE_S", 0.2)
+    monkeypatch.setattr(leased_source, "_SUSPECT_WAIT_S", 0.2)
     topic = new_name()
     with Admin(single.nameserver) as admin:
         admin.create_topic(topic, queues=2)

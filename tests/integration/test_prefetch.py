@@ -24,7 +24,7 @@ from minimq import (
 from minimq.errors import InvalidArgument
 from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import PoppedMessage
-from minimq.receiving.work_queues.prefetch import HELD_S
+from minimq.receiving.work_queues.prefetch import PREFETCH_HOLD_S
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
 
@@ -90,7 +90,7 @@ def test_a_message_is_received_with_its_whole_invisible_duration(
     with simple(cluster, filled, invisible_s=7) as consumer:
         receive_until_prefetched(consumer)
     # It is not kept from others for its consumer alone, but also for as long as it may wait before it is received.
-    assert kept_ms == {(False, 7_000), (True, 7_000 + round(HELD_S * 1000))}
+    assert kept_ms == {(False, 7_000), (True, 7_000 + round(PREFETCH_HOLD_S * 1000))}
 
 
 def delay_prefetching(monkeypatch: pytest.MonkeyPatch, delay_s: float) -> tuple[list[bool], set[int]]:
@@ -112,7 +112,7 @@ def delay_prefetching(monkeypatch: pytest.MonkeyPatch, delay_s: float) -> tuple[
 def test_messages_that_arrive_too_late_are_not_received_and_hold_up_nobody(
     cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requests, delayed = delay_prefetching(monkeypatch, HELD_S + 0.1)
+    requests, delayed = delay_prefetching(monkeypatch, PREFETCH_HOLD_S + 0.1)
     with simple(cluster, filled) as consumer:
         while not delayed:
             consumer.receive(1, timeout=0)

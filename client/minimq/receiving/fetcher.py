@@ -174,7 +174,7 @@ class Fetcher:
         if self._failures:
             raise self._failures.popleft()
         while self._failed_readers:
-            if (error := self._failed_readers.popleft().error_to_tell()) is not None:
+            if (error := self._failed_readers.popleft().take_error()) is not None:
                 raise error
 
     def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
@@ -437,7 +437,7 @@ class Fetcher:
         self._heard(reader)
 
     def _heard(self, reader: QueueReader) -> None:
-        if reader.has_error_to_tell and reader not in self._failed_readers:
+        if reader.has_unreported_error and reader not in self._failed_readers:
             self._failed_readers.append(reader)
         self._changed()
 

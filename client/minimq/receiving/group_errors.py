@@ -18,11 +18,11 @@ from minimq_common.outage_log import OutageLog
 log = client_logger(__name__)
 
 #: Name servers hear of a deletion within this time, in seconds; later the answer of a broker counts no more.
-_HEARD_S = 10.0
+_SUSPICION_S = 10.0
 #: Errors that users mend.
-_HEARD_AT_ONCE = (GroupConflict, AccessDenied, NotAuthenticated)
+_REPORTED_AT_ONCE = (GroupConflict, AccessDenied, NotAuthenticated)
 #: A topic that is made anew so quickly, in seconds, is gone on with silently.
-_ANEW_S = 0.5
+_RECREATION_GRACE_S = 0.5
 
 
 class Refusals:
@@ -50,9 +50,9 @@ class Refusals:
 
     def refused(self, name: str, error: MiniMQError, now: float) -> None:
         """A broker does not take the member, or what it asks for."""
-        if isinstance(error, _HEARD_AT_ONCE) or name not in self._taken_by:
+        if isinstance(error, _REPORTED_AT_ONCE) or name not in self._taken_by:
             self._reasons[name] = error
-        if not isinstance(error, _HEARD_AT_ONCE):
+        if not isinstance(error, _REPORTED_AT_ONCE):
             level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
             message = "group: refused group=%s broker=%s reason=%s"
             self._outages[name].failed(message, self._group, name, error, cause=error, level=level)
@@ -89,7 +89,7 @@ class Refusals:
 
     def _to_report(self, now: float) -> MiniMQError | None:
         for error in self._reasons.values():
-            if isinstance(error, _HEARD_AT_ONCE):
+            if isinstance(error, _REPORTED_AT_ONCE):
                 return error
         if self.was_taken or now < self._start_ends_at:
             return None
@@ -125,11 +125,11 @@ class DeletedTopics:
         """Tell of topics that were deleted."""
         for topic, suspected_at in list(self._suspected_at.items()):
             if self._routes.is_deleted(topic):
-                if now - self._deleted_since.setdefault(topic, now) >= _ANEW_S:
+                if now - self._deleted_since.setdefault(topic, now) >= _RECREATION_GRACE_S:
                     self._deleted_since[topic] = math.inf
                     reason = f"topic {topic} was deleted while {self._reader} read it"
                     remedy = f"reading goes on when the topic is made anew: `minimq topic create {topic}`"
                     self._tell(TopicNotFound(f"{reason}; {remedy}"))
-            elif topic in self._deleted_since or now - suspected_at > _HEARD_S:
+            elif topic in self._deleted_since or now - suspected_at > _SUSPICION_S:
                 self._deleted_since.pop(topic, None)
                 del self._suspected_at[topic]

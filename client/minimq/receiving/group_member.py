@@ -47,9 +47,9 @@ log = client_logger(__name__)
 
 _TICK_S = 0.2
 #: Least time in seconds between two rounds: a queue that moves in the second one waits for it.
-_ROUND_GAP_S = 0.05
+_MIN_REBALANCE_GAP_S = 0.05
 #: Least time in seconds between two words about what is held, on which nobody waits.
-_HOLDING_GAP_S = 0.2
+_MIN_HOLDING_GAP_S = 0.2
 STOOD_STILL = (
     "group: this process stood still for %.0f s, so others may have got its queues group=%s: if a listener holds the "
     "GIL for so long, raise lease_trust_s, and --session-timeout of the brokers above that"
@@ -100,7 +100,7 @@ class GroupMember:
         self._initial_offsets = InitialOffsets()
         now = time.monotonic()
         self._refusals = Refusals(membership.group, fetcher.refused, options.start_timeout_s, now)
-        self._rounds = RebalanceSchedule(gap_s=_ROUND_GAP_S, interval_s=options.rebalance_interval_s, now=now)
+        self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = OutageLog(log)
         self._kept_at = now
@@ -370,7 +370,7 @@ class GroupMember:
 
     def _send_holding(self, now: float) -> None:
         self._sent_changes = self._state.changes
-        self._send_holding_at = now + _HOLDING_GAP_S
+        self._send_holding_at = now + _MIN_HOLDING_GAP_S
         requests = list(broker_sessions.holding(self._about.group, self._state.held()))
         for name in self._sessions.open_names():
             for request in requests:

@@ -37,9 +37,9 @@ _ANSWER_S = 1.0
 #: Interval at which failed pulls are tried again, and deleted topics looked for.
 _TICK_S = 0.2
 #: Ticks from one look for topics that were made anew to the next.
-_TICKS_OF_LOOKS = 3
+_TICKS_PER_RECREATION_CHECK = 3
 #: A broker that does not have a topic for so long that others have is an error, in seconds.
-_ABSENT_S = 10.0
+_MISSING_TOPIC_TOLERANCE_S = 10.0
 
 
 class PullReader(Consumer):
@@ -237,7 +237,7 @@ class PullReader(Consumer):
     # ---- between polls --------------------------------------------------------------------------
 
     async def _between_polls(self) -> None:
-        self._look_at_commit()
+        self._check_commit()
         if self._assigned.may_be_anew:
             await self._on_loop(self._assigned.begin_anew)
         now = time.monotonic()
@@ -252,10 +252,10 @@ class PullReader(Consumer):
         if self._committing is None:
             commits = self._fetcher.commits
             self._committing = asyncio.create_task(commits.record_all(commits.progress_of_all(), automatic=True))
-            # So that asyncio does not log its error: `_look_at_commit` tells it, unless the consumer is closed before.
+            # So that asyncio does not log its error: `_check_commit` tells it, unless the consumer is closed before.
             self._committing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
-    def _look_at_commit(self) -> None:
+    def _check_commit(self) -> None:
         committing = self._committing
         if committing is None or not committing.done():
             return
@@ -333,7 +333,10 @@ class AssignedQueues:
             except Closed:
                 raise
             except MiniMQError as error:
-                if time.monotonic() - self._absent_since.setdefault(queue, time.monotonic()) > _ABSENT_S:
+                if (
+                    time.monotonic() - self._absent_since.setdefault(queue, time.monotonic())
+                    > _MISSING_TOPIC_TOLERANCE_S
+                ):
                     self._absent_since[queue] = math.inf  # other brokers have the topic
                     raise error from None
             else:
@@ -348,7 +351,7 @@ class AssignedQueues:
             try:
                 self._fetcher.tick()
                 self._deleted.look(time.monotonic())
-                if tick % _TICKS_OF_LOOKS == 0 and any(
+                if tick % _TICKS_PER_RECREATION_CHECK == 0 and any(
                     not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
                 ):
                     self.may_be_anew = True

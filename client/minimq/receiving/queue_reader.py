@@ -37,7 +37,7 @@ from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNot
 from minimq_common.model import MessageQueue, TopicId, granter
 
 #: For so long no advice of a master is taken after a slave that it had advised has failed, in seconds.
-_NO_ADVICE_S = 10.0
+_SLAVE_BACKOFF_S = 10.0
 _IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 
 
@@ -80,18 +80,18 @@ class QueueReader:
         #: In which `fetch_offset` is known to be right.
         self._term = lease.term
         self._queue_end: int | None = None
-        self._is_announced = True  # the error
+        self._is_error_reported = True  # the error
         self._is_paused = False
         # Pulls.
         self._number = 0
         #: The next pull is made though enough is here: another broker, or another term, may have other messages.
-        self._is_to_check = False
+        self._must_verify = False
         self._retry_at = 0.0
         self._pause_s = 0.0
         self._no_advice_until = 0.0
         self._commits = CommitState(options.recommit_s, lease.offset)
         #: A seek led to `position`, and nothing was heard of the queue since.
-        self._is_where_sought = False
+        self._is_fresh_seek = False
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -150,31 +150,31 @@ class QueueReader:
         return self._ahead.is_due(now) and self.may_go_on(now)
 
     @property
-    def has_error_to_tell(self) -> bool:
+    def has_unreported_error(self) -> bool:
         """True if there is an error that the user does not know yet."""
-        return self.error is not None and not self._is_announced
+        return self.error is not None and not self._is_error_reported
 
-    def error_to_tell(self) -> MiniMQError | None:
+    def take_error(self) -> MiniMQError | None:
         """Return an error that the user does not know yet; once."""
-        announced, self._is_announced = self._is_announced, True
+        announced, self._is_error_reported = self._is_error_reported, True
         return None if announced else self.error
 
     # ---- what the driver, the user and the member want -------------------------------------------
 
-    def is_to_pull(self, now: float) -> bool:
+    def should_pull(self, now: float) -> bool:
         """Tell whether `tick` begins the next pull."""
         is_free = self.state is _IDLE or (self.state is _WAITING and now >= self._retry_at)
         return is_free and self._room()[0] > 0
 
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is time, and there is room."""
-        if not self.is_to_pull(now):
+        if not self.should_pull(now):
             return []
         max_messages, max_bytes = self._room()
         self._number += 1
         self.state = self.state.after("begin")
         if self._end is not None:
-            if self._is_to_check:
+            if self._must_verify:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
             return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
         # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave that
@@ -188,7 +188,7 @@ class QueueReader:
         """Go on at another offset; the next commit may then go back."""
         self.term_taken = 0
         decisions = self.go_back(offset, now)
-        self._commits.is_sought = self._is_where_sought = True
+        self._commits.is_sought = self._is_fresh_seek = True
         return decisions
 
     def go_back(self, position: int, now: float) -> list[Decision]:
@@ -220,7 +220,7 @@ class QueueReader:
         cancelled = self.cancel()
         self.state = self.state.after("renew")
         self.lease = lease
-        self._is_to_check = is_other
+        self._must_verify = is_other
         self.slave = 0
         self.error = None
         self._commits.renewed(lease.offset)
@@ -263,9 +263,9 @@ class QueueReader:
     def _take_in(self, frame: Frame, now: float) -> list[Decision]:
         self._ahead.add(frame.batches, frame.next_offset, frame.now_ms, now)
         self._queue_end = frame.max_offset
-        self._is_where_sought = False
+        self._is_fresh_seek = False
         self._term = frame.term
-        self._is_to_check = False
+        self._must_verify = False
         if self.slave:
             if frame.is_last and not frame.batches:  # it has caught up with what the slave has
                 self.slave = 0
@@ -274,12 +274,12 @@ class QueueReader:
         return self.tick(now)
 
     def _take_in_of_range(self, frame: Frame, end: int, now: float) -> list[Decision]:
-        if self._is_to_check:  # the term has all of the range; what else the frame has is not wanted yet
-            self._is_to_check = False
+        if self._must_verify:  # the term has all of the range; what else the frame has is not wanted yet
+            self._must_verify = False
             self._term = max(frame.term, self._term)
             return [*self.cancel(), *self.tick(now)]
         if 0 < self._term < frame.term:
-            self._is_to_check = True
+            self._must_verify = True
             return [*self.cancel(), *self.tick(now)]
         if frame.max_offset >= end:
             self._term = max(frame.term, self._term)
@@ -302,7 +302,7 @@ class QueueReader:
             if self._options.offset_reset != "error":
                 self._term = frame.term
                 return [*self._reset(frame.min_offset, frame.max_offset), *self.tick(now)]
-            self.taken_back = self._end is not None and self._is_to_check
+            self.taken_back = self._end is not None and self._must_verify
         return self._failed(frame.placed(error, self.queue, self._ahead.fetch_offset), now)
 
     def _reset(self, first: int, end: int) -> list[Decision]:
@@ -312,7 +312,7 @@ class QueueReader:
         so what was fetched is forgotten; the next commit may then go back.
         """
         wanted = self._ahead.fetch_offset
-        sought, self._is_where_sought = self._is_where_sought, False
+        sought, self._is_fresh_seek = self._is_fresh_seek, False
         if wanted <= end:
             self._ahead.skip_to(end if self._options.offset_reset == "latest" else first)
         else:
@@ -325,7 +325,7 @@ class QueueReader:
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
         if self.slave:  # the master has all that there is
-            self.slave, self._no_advice_until = 0, now + _NO_ADVICE_S
+            self.slave, self._no_advice_until = 0, now + _SLAVE_BACKOFF_S
             return self.tick(now)
         if error is None or error.retriable:
             self.failure = error or Unavailable("the broker ended the stream")
@@ -339,7 +339,7 @@ class QueueReader:
         if is_lost or (self._end is None and isinstance(error, TopicNotFound)):
             # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
             return [LeaseOver(self.lease.epoch, error)]
-        self._is_announced = False
+        self._is_error_reported = False
         return []
 
     # ---- handing out ----------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class QueueReader:
     def _room(self) -> tuple[int, int]:
         ahead, options = self._ahead, self._options
         messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
-        if self._is_to_check:
+        if self._must_verify:
             return max(messages, 1), max(size, 1)
         if 2 * ahead.size > options.max_bytes or 2 * ahead.messages > options.max_messages:
             return 0, 0

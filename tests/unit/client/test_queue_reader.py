@@ -176,8 +176,8 @@ def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_sh
 def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
     reader = reader_from()
     assert reader.frame_arrived(1, refused(QueueNotFound("no such queue")), 0.0) == []
-    assert isinstance(reader.error_to_tell(), QueueNotFound)
-    assert (reader.error_to_tell(), reader.tick(99.0)) == (None, [])
+    assert isinstance(reader.take_error(), QueueNotFound)
+    assert (reader.take_error(), reader.tick(99.0)) == (None, [])
     assert kinds(reader.seek(0, 0.0)) == [Pull]
 
 
@@ -286,7 +286,7 @@ def test_a_lease_that_the_broker_does_not_know_is_the_affair_of_the_member() -> 
     reader = reader_from(epoch=FIRST)
     fenced = Fenced("not yours")
     assert reader.frame_arrived(1, refused(fenced), 0.0) == [LeaseOver(FIRST, fenced)]
-    assert (reader.error_to_tell(), reader.tick(99.0)) == (None, [])
+    assert (reader.take_error(), reader.tick(99.0)) == (None, [])
     assert kinds(reader.renewed(Grant(SECOND, 0, 7), 0.0) or ()) == [Pull]
     assert reader.error is None
 
@@ -315,7 +315,7 @@ def test_what_was_fetched_comes_first_and_what_was_deleted_is_passed_over(rule: 
 def test_with_the_rule_error_the_user_is_told() -> None:
     reader = reader_from(10, options=FetchOptions(100, 1 << 20))
     assert reader.frame_arrived(1, out_of_range(50, 90), 0.0) == []
-    assert isinstance(reader.error_to_tell(), OffsetOutOfRange)
+    assert isinstance(reader.take_error(), OffsetOutOfRange)
 
 
 def test_of_a_queue_that_is_empty_all_is_missed() -> None:

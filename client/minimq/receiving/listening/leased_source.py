@@ -35,7 +35,7 @@ T = TypeVar("T")
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
 #: Suspects wait so long, in seconds, until nothing else is in hand, and so long nothing else is taken while one runs.
-_ALONE_S = 5.0
+_SUSPECT_WAIT_S = 5.0
 #: The index of the delay of a message that another member is to try.
 _PASS_ON_LEVEL = 0
 
@@ -240,7 +240,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         now = time.monotonic()
         self._waits_since = self._waits_since or now
         # Calls that last must not stop other queues: these pause and go on in turns, each of which takes twice as long.
-        pauses = int((now - self._waits_since) / _ALONE_S).bit_length() % 2 == 0
+        pauses = int((now - self._waits_since) / _SUSPECT_WAIT_S).bit_length() % 2 == 0
         if not await self.host.wait_idle(_WAIT_S if pauses else 0.0):
             return pauses
         self._waits_since = 0.0
@@ -271,7 +271,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             if reader is None or not reader.is_current(found.handed):
                 return  # it has left meanwhile
         for delivery in self._account(found.handed, messages):
-            self._alone_until = time.monotonic() + _ALONE_S
+            self._alone_until = time.monotonic() + _SUSPECT_WAIT_S
             if is_over:
                 delivery.verdict = Verdict(range(len(delivery.messages)), reason=DIED, is_final=True)
                 deaths -= 1  # a dead letter counts one more

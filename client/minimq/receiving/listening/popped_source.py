@@ -27,18 +27,18 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 
 #: Invisible durations are extended when this part of them is over.
-_KEPT_AFTER = 1 / 3
+_EXTEND_AFTER = 1 / 3
 #: Seconds for which closing waits for brokers.
 _CLOSE_S = 5.0
 #: Seconds before dead letters that could not be sent within the timeout of a send are sent again.
-_BURY_AGAIN_S = 2.0
+_DEAD_LETTER_RETRY_S = 2.0
 
 STOOD_STILL = (
     "consumer: this process stood still for %.0f s, so others may have got what it has in hand group=%s: if a listener "
     "holds the GIL for so long, raise invisible_s"
 )
 #: Options that are about queues of one's own, and what they are when nobody has set them.
-_ABOUT_QUEUES = {
+_LEASE_OPTIONS = {
     name: ConsumerOptions.__dataclass_fields__[name].default
     for name in ("model", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
 }
@@ -47,7 +47,7 @@ _ABOUT_QUEUES = {
 class PoppedDelivery(Delivery):
     """Messages of a work queue, which are kept invisible until they are settled."""
 
-    __slots__ = ("is_being_kept", "is_lost", "kept", "kept_at")
+    __slots__ = ("is_extending", "is_lost", "kept", "kept_at")
 
     messages: Sequence[PoppedMessage]
 
@@ -57,7 +57,7 @@ class PoppedDelivery(Delivery):
         self.keeps_slot = messages[0].lane != 0
         self.kept = messages
         self.kept_at = now
-        self.is_being_kept = False
+        self.is_extending = False
         #: Others were given some of the messages.
         self.is_lost = False
 
@@ -148,7 +148,7 @@ class PoppedSource(Source[PoppedDelivery]):
         calls: ListenerCalls,
         options: ConsumerOptions,
     ) -> None:
-        for name, default in _ABOUT_QUEUES.items():
+        for name, default in _LEASE_OPTIONS.items():
             if getattr(options, name) != default:
                 raise InvalidArgument(f"{name} is for consumers that have queues to themselves: leave it out here")
         self._rule = RetryRule(options)
@@ -236,7 +236,7 @@ class PoppedSource(Source[PoppedDelivery]):
             self._woke_at = now
 
     def _stood_still_since(self, since: float) -> bool:
-        is_late = time.monotonic() - self._ticked_at > _KEPT_AFTER * self._options.invisible_s
+        is_late = time.monotonic() - self._ticked_at > _EXTEND_AFTER * self._options.invisible_s
         return is_late or self._stood_still_at >= since
 
     async def _still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
@@ -257,12 +257,12 @@ class PoppedSource(Source[PoppedDelivery]):
         if now - before > self._options.invisible_s and self.host.in_hand:
             log.warning(STOOD_STILL, now - before, self.group)
         for delivery in self.host.in_hand:
-            is_due = now >= delivery.kept_at + _KEPT_AFTER * self._options.invisible_s
-            if is_due and delivery.kept and not delivery.is_being_kept and not delivery.is_lost:
+            is_due = now >= delivery.kept_at + _EXTEND_AFTER * self._options.invisible_s
+            if is_due and delivery.kept and not delivery.is_extending and not delivery.is_lost:
                 self.host.run(self._keep(delivery, now))
 
     async def _keep(self, delivery: PoppedDelivery, now: float) -> None:
-        delivery.is_being_kept = True
+        delivery.is_extending = True
         try:
             await self._reader.settler.settle(delivery.kept, self._reader.extended(None))
             delivery.kept_at = now
@@ -272,7 +272,7 @@ class PoppedSource(Source[PoppedDelivery]):
         except MiniMQError as error:
             log.debug("consumer: not kept for longer, will try again group=%s error=%s", self.group, error)
         finally:
-            delivery.is_being_kept = False
+            delivery.is_extending = False
 
     def _expired(self, delivery: PoppedDelivery, error: HandleExpired) -> None:
         if not delivery.is_lost:
@@ -298,11 +298,11 @@ class PoppedSource(Source[PoppedDelivery]):
                 first = verdict.again[0]
                 left = [*delivery.cut(first + 1), *self._withdraw(self._lanes.withdraw(delivery))]
                 verdict = verdict._replace(again=[first])
-                await self._insist(delivery, left, RETURNED)
+                await self._settle_with_retries(delivery, left, RETURNED)
             await self._settle(delivery, verdict)
             if delivery.is_lost:
                 left = self._withdraw(self._lanes.withdraw(delivery))
-                await self._insist(delivery, left, RETURNED)
+                await self._settle_with_retries(delivery, left, RETURNED)
         finally:
             if (following := self._lanes.following(delivery)) is not None:
                 self.host.submit(following)
@@ -315,7 +315,7 @@ class PoppedSource(Source[PoppedDelivery]):
     async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
         """Acknowledge the successful messages; release the others, or make dead letters of them."""
         if not verdict.again:  # as in most calls
-            await self._insist(delivery, delivery.messages, DONE)
+            await self._settle_with_retries(delivery, delivery.messages, DONE)
             return
         again = set(verdict.again)
         succeeded = [message for index, message in enumerate(delivery.messages) if index not in again]
@@ -328,10 +328,10 @@ class PoppedSource(Source[PoppedDelivery]):
                 by_delay.setdefault(self._delays_ms[self._rule.level(message, verdict.level)], []).append(message)
         delivery.kept = [*succeeded, *over]
         await asyncio.gather(
-            self._insist(delivery, succeeded, DONE),
+            self._settle_with_retries(delivery, succeeded, DONE),
             self._bury(delivery, over, verdict.reason),
             *(
-                self._insist(delivery, messages, Settlement(broker_pb2.POP_OUTCOME_FREE, delay_ms))
+                self._settle_with_retries(delivery, messages, Settlement(broker_pb2.POP_OUTCOME_FREE, delay_ms))
                 for delay_ms, messages in by_delay.items()
             ),
         )
@@ -341,12 +341,14 @@ class PoppedSource(Source[PoppedDelivery]):
         while left and not self._reader.is_closed:
             sent = await self._reader.dead_letters.send([Failed(message, reason) for message in left])
             buried = [message for message, is_sent in zip(left, sent, strict=True) if is_sent]
-            await self._insist(delivery, buried, DONE)
+            await self._settle_with_retries(delivery, buried, DONE)
             left = [message for message, is_sent in zip(left, sent, strict=True) if not is_sent]
             if left:
-                await asyncio.sleep(_BURY_AGAIN_S)
+                await asyncio.sleep(_DEAD_LETTER_RETRY_S)
 
-    async def _insist(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], how: Settlement) -> None:
+    async def _settle_with_retries(
+        self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], how: Settlement
+    ) -> None:
         while messages and not self._reader.is_closed:
             try:
                 await self._reader.settler.settle(messages, how)

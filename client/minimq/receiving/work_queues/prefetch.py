@@ -91,7 +91,7 @@ log = client_logger(__name__)
 
 #: Prefetched messages that nobody has received after so many seconds go to others. Brokers keep them for that long in
 #: addition, so that each is received with its whole invisible duration.
-HELD_S = 0.5
+PREFETCH_HOLD_S = 0.5
 #: Nothing is taken ahead for who makes fewer calls in the time for which that would last.
 _FEWEST_CALLS = 2
 
@@ -135,7 +135,7 @@ class Prefetch:
         ahead = min(self._pace.ahead, self._limit)
         is_low = self._has_more and now >= self._asked_until and ahead >= _FEWEST_CALLS * most
         if is_low and 2 * len(self._messages) <= ahead and not self._is_closed:
-            self._asked_until = now + HELD_S  # not forever: Ctrl-C may come before the next line
+            self._asked_until = now + PREFETCH_HOLD_S  # not forever: Ctrl-C may come before the next line
             self._connection.call_soon(self._begin, min(ahead, max(most, self._fitting)))
 
     # ---- on the event loop -------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Prefetch:
             self._running = asyncio.create_task(self._fill(count))
 
     async def _fill(self, count: int) -> None:
-        taken, until = TakeResult([]), time.monotonic() + HELD_S
+        taken, until = TakeResult([]), time.monotonic() + PREFETCH_HOLD_S
         try:
             taken = await self._take(count)
         except MiniMQError as error:  # whoever waits for messages is told

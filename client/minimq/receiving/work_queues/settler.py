@@ -30,7 +30,7 @@ _COME_BACK_S = 30.0
 #: Handles that an error shows.
 _SHOWN = 3
 #: So many acknowledgements do not wait for others, nor does any for longer than this, in seconds.
-_MOST_ACKS = 16
+_MAX_WAITING_ACKS = 16
 _GATHER_S = 0.02
 
 #: Called with the outcome of a settle.
@@ -200,7 +200,7 @@ class Settler:
         except InvalidArgument as error:
             acknowledged.set_exception(error)
             return acknowledged
-        if not self._has_acks_under_way or len(self._acks) == _MOST_ACKS:
+        if not self._has_acks_under_way or len(self._acks) == _MAX_WAITING_ACKS:
             self._has_acks_under_way = True
             if not self._connection.call_soon(self.send_acks):
                 raise Closed(CLOSED)
@@ -293,7 +293,7 @@ class Settler:
                 by_broker.setdefault(frozenset(queue.broker_name for queue, _ in ack.receipts), []).append(ack)
         for acks in by_broker.values():
             self._begin(united(ack.receipts for ack in acks), DONE, partial(self._acknowledged, acks))
-        self._look_for_acks()
+        self._schedule_acks()
 
     def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
         if len(acks) > 1 and isinstance(error, MiniMQError) and error.answered:
@@ -303,7 +303,7 @@ class Settler:
             for _, acknowledged in acks:
                 resolve(acknowledged, None, error)
 
-    def _look_for_acks(self) -> None:
+    def _schedule_acks(self) -> None:
         if not self._unsettled:
             self._all_settled.set()
             self._has_acks_under_way = False  # first: whoever adds one from here on wakes the loop
@@ -336,7 +336,7 @@ class Settler:
         self._unsettled.discard(task)
         if task.cancelled():  # perhaps before its first step
             told(Closed(CLOSED))
-        self._look_for_acks()
+        self._schedule_acks()
 
     def _end(self) -> None:
         self._has_ended = True

@@ -20,7 +20,7 @@ from minimq.receiving.listening.retries import Failed, RetrySender
 from minimq.receiving.pulls import encoded
 from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage, Receipts, Span, gaps, receipts_of
-from minimq.receiving.work_queues.prefetch import HELD_S, Prefetch
+from minimq.receiving.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
@@ -43,7 +43,7 @@ _LONGEST_WAIT_S = 20.0
 #: Seconds that `close` waits for brokers.
 _CLOSE_S = 5.0
 #: More than any number of deliveries.
-_ANY_TRIES = 1 << 31
+_UNLIMITED_TRIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 _CLOSED = "the consumer is closed"
 
@@ -180,7 +180,7 @@ class SimpleReader:
         return self._prefetch.receive(max_messages, into)
 
     async def _take_ahead(self, count: int) -> TakeResult:
-        duration_ms = min(self._invisible_ms + round(HELD_S * 1000), MAX_INVISIBLE_MS)
+        duration_ms = min(self._invisible_ms + round(PREFETCH_HOLD_S * 1000), MAX_INVISIBLE_MS)
         await self.settler.send_acks_first()
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._wanted(), TakeRequest(count, duration_ms, ahead=True), now))[0]
@@ -266,7 +266,7 @@ class SimpleReader:
             stream.give_back(place.topic, popped)
             return TakeResult([])
         # One that was lost along with others is tried alone at least once.
-        most = _ANY_TRIES if lost == 1 else self._options.max_tries
+        most = _UNLIMITED_TRIES if lost == 1 else self._options.max_tries
         found = [message for message in matching if message.tries <= most]
         if len(found) < len(messages) or damaged or removed:
             try:

@@ -27,7 +27,7 @@ class PopPlace(NamedTuple):
     address: str
 
 
-class PopPlaces:
+class BrokerRotation:
     """The places of a consumer, in turn. Lives on the event loop of the connection."""
 
     def __init__(self, client: ClusterClient) -> None:
@@ -143,7 +143,7 @@ class TakesInTurn:
         run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
     ) -> None:
         self._routes = client.connection.routes
-        self.places = PopPlaces(client)
+        self.places = BrokerRotation(client)
         self._take, self._give_back, self._run = take, give_back, run
 
     async def first(
