@@ -1,8 +1,8 @@
-"""Fetches the queues of one consumer, and hands their batches over to the thread that polls.
+"""Fetches the queues of one consumer and hands their batches to the thread that polls.
 
-All of it lives on the event loop of the connection but the methods for the thread that polls, which only read, and
-count in the `HandOver` what the user has. So whoever is interrupted while it waits has changed nothing: the hand-over
-stays where it is until the next poll.
+Everything lives on the event loop of the connection, except the methods for the polling thread. These only read, and
+count in the `HandOver` the messages that the user has. So an interrupted poll has changed nothing: its hand-over stays
+in place for the next poll.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ if TYPE_CHECKING:  # it has a fetcher
 
 
 class QueueEvents:
-    """The changes that the user has not heard of, in their order. Lives on the event loop of the connection.
+    """Queue changes that await their user callbacks, in order. Lives on the event loop of the connection.
 
-    The thread that polls announces those that were taken over. If a callback is interrupted, the rest follows.
+    `take` moves them aside for the polling thread, which calls the callbacks in `announce`. If a callback is
+    interrupted, the next `announce` continues with the rest.
     """
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
         self._readers = readers
-        #: Number of messages that were passed over because they were not stored any more.
+        #: Number of messages that were skipped by offset resets.
         self.missed_messages = 0
         self._events: list[tuple[QueueEvent, MessageQueue]] = []
         self._resets: list[tuple[QueueReader, OffsetReset]] = []
         #: The queues that were announced as gained.
         self._announced: set[MessageQueue] = set()
-        # What was taken over: the thread that polls removes each when the user has heard of it.
+        # Moved here by `take`. The polling thread removes each one after its callback.
         self._taken: list[tuple[QueueEvent, MessageQueue]] = []
         self._taken_resets: list[OffsetReset] = []
 
@@ -59,11 +60,11 @@ class QueueEvents:
         return bool(self._events or self._resets or self._taken or self._taken_resets)
 
     def gained(self, queue: MessageQueue) -> None:
-        """Note that a queue is read now."""
+        """Record that a queue is now read."""
         self._events.append((QueueEvent.GAINED, queue))
 
     def lost(self, queue: MessageQueue, *, tell: bool) -> None:
-        """Note that a queue is read no more; announce it only if its beginning was announced."""
+        """Record that a queue is no longer read; announced only if its gain was announced and `tell` is set."""
         if queue not in self._announced:
             self._events = [item for item in self._events if item != (QueueEvent.GAINED, queue)]
         elif tell:
@@ -71,17 +72,17 @@ class QueueEvents:
         self._announced.discard(queue)
 
     def reset(self, reader: QueueReader, reset: OffsetReset) -> None:
-        """Note that a reader goes on elsewhere."""
+        """Record that a reader continues at another offset."""
         self._resets.append((reader, reset))
 
     def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return those of the queues that were announced as gained, and announce nothing more of them."""
+        """Return the queues whose gain was announced, and suppress the announcement of their loss."""
         known = self._announced & set(queues)
         self._announced -= known
         return sorted(known)
 
     def take(self) -> list[OffsetReset]:
-        """Take over what is to be announced next; return the resets among it."""
+        """Move the pending changes aside for `announce`; return the resets among them."""
         if not (self._taken or self._taken_resets):
             resets = [reset for reader, reset in self._resets if self._readers.get(reader.queue) is reader]
             self._taken, self._taken_resets = self._events, resets
@@ -94,7 +95,7 @@ class QueueEvents:
     def announce(
         self, announce: Callable[[QueueEvent, list[MessageQueue]], None], offset_reset: Callable[[OffsetReset], None]
     ) -> None:
-        """Call the user's callbacks, where messages are taken."""
+        """Call the user's callbacks. On the polling thread."""
         for event, together in itertools.groupby([*self._taken], key=lambda item: item[0]):
             queues = [queue for _, queue in together]
             announce(event, queues)
@@ -105,7 +106,7 @@ class QueueEvents:
 
 
 class _Wish(NamedTuple):
-    """A wait for messages."""
+    """What a waiting poll asks for: up to `most` messages of any queue not in `but`."""
 
     most: int
     but: Collection[MessageQueue]
@@ -136,11 +137,11 @@ class Fetcher:
             slaves=options.read_from_slaves,
             recommit_s=options.recommit_interval_s,
         )
-        self._passed_over = 0  # in queues that are not read any more
+        self._passed_over = 0  # by readers that have ended
         self._readers: OrderedDict[MessageQueue, QueueReader] = OrderedDict()
-        #: The wanted tags by topic, as hashes; all tags where there are none.
+        #: Hashes of the wanted tags by topic; empty for all tags.
         self._tag_hashes: dict[str, tuple[int, ...]] = {}
-        #: The topics whose messages are chosen by their keys or properties.
+        #: Topics with a filter on keys or properties.
         self._filtered_by_texts: set[str] = set()
         self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
@@ -152,25 +153,25 @@ class Fetcher:
         )
         self.commits = Commits(self._readers, store)
         self.events = QueueEvents(self._readers)
-        #: The one place at which the thread that polls finds messages. Replaced when they are used up.
+        #: The only place where the polling thread finds messages. Replaced when they are used up.
         self._handed: HandOver | None = None
         self._wish: _Wish | None = None
         self._is_woken = False
-        # The errors that the user has to hear: each time, once, or once of a reader.
+        # Errors for the user. Every poll raises the first two; `_failures`, and the errors of readers, are raised once.
         self._has_halted = False
         self._refusal: MiniMQError | None = None
         self._failures: deque[MiniMQError] = deque()
         self._failed_readers: deque[QueueReader] = deque()
         self._leaving: set[QueueReader] = set()
 
-    # ---- for the thread that polls ----------------------------------------------------------------
+    # ---- for the polling thread -------------------------------------------------------------------
 
     def raise_error(self) -> None:
-        """Raise what the user has to hear now, if there is anything."""
+        """Raise the next error for the user, if any."""
         if self._has_halted:
             raise Closed("the consumer is closed")
         if self._refusal is not None:
-            raise self._refusal.with_traceback(None)  # which would grow with each time
+            raise self._refusal.with_traceback(None)  # the traceback would grow with each raise
         if self._failures:
             raise self._failures.popleft()
         while self._failed_readers:
@@ -178,7 +179,7 @@ class Fetcher:
                 raise error
 
     def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
-        """Return what may be given to the user now without a wait."""
+        """Return the hand-over from which messages may be delivered without waiting, if any."""
         handed = self._handed
         if handed is None or handed.is_over or handed.queue in but or self._needs_attention:
             return None
@@ -188,17 +189,17 @@ class Fetcher:
         return handed if reader.may_go_on(time.monotonic()) else None
 
     def finish(self) -> None:
-        """Note that the user has finished all messages that he has."""
-        if (handed := self._handed) is not None:  # looked at once: the loop may take it back meanwhile
+        """Record that the user has finished all delivered messages."""
+        if (handed := self._handed) is not None:  # read once: the loop may remove it meanwhile
             handed.in_hand = False
 
     def may_use(self, queue: MessageQueue) -> bool:
-        """Tell whether what the user has of a queue may be processed: its lease holds still. On any thread."""
+        """Return whether delivered messages of a queue may be processed: its lease still holds. On any thread."""
         reader = self._readers.get(queue)
         return reader is not None and reader.is_trusted(time.monotonic())
 
     def wake(self) -> None:
-        """End the present wait for messages, or the next one. On any thread."""
+        """Wake the current wait for messages, or the next one. On any thread."""
         self._is_woken = True
         if self._wish is not None:
             self._connection.call_soon(self._changed)
@@ -211,14 +212,14 @@ class Fetcher:
 
     @property
     def passed_over(self) -> int:
-        """Number of messages that brokers have not sent, since their tags are not wanted."""
+        """Number of messages that brokers filtered out by their tags."""
         return self._passed_over + sum(reader.passed_over for reader in [*self._readers.values()])
 
     # ---- waiting for messages ---------------------------------------------------------------------
 
     async def wait(self, most: int, but: Collection[MessageQueue], timeout_s: float) -> None:
-        """Return when there is something at hand or to be done, or when the time is over."""
-        if self._wish is not None:  # it was abandoned
+        """Wait for messages, for anything else that needs the polling thread, or for the timeout."""
+        if self._wish is not None:  # its poll was interrupted
             self._end_wish(self._wish)
         loop = asyncio.get_running_loop()
         wish = self._wish = _Wish(most, but, loop.create_future())
@@ -233,13 +234,13 @@ class Fetcher:
                 timer.cancel()
 
     def damaged(self, handed: HandOver, error: MiniMQError) -> None:
-        """Stay in front of a hand-over that cannot be decoded."""
+        """Stop the reader before a hand-over that cannot be decoded."""
         reader = self._readers.get(handed.queue)
         if reader is not None and reader.is_current(handed):
             reader.damaged(handed, error)
 
     def has_any(self, queues: Iterable[MessageQueue]) -> bool:
-        """Tell whether there are messages of some of these queues."""
+        """Return whether any of these queues has messages to deliver."""
         if self._handed is not None:
             self._put_back(self._handed)
         now = time.monotonic()
@@ -266,7 +267,7 @@ class Fetcher:
         now = time.monotonic()
         for queue, reader in self._readers.items():
             if queue not in wish.but and reader.may_hand_over(now):
-                self._readers.move_to_end(queue)  # so that every queue gets its turn
+                self._readers.move_to_end(queue)  # round-robin over the queues
                 self._handed = reader.hand_over(wish.most, now)
                 self._pulls.carry_out(reader, reader.tick(now))
                 return True
@@ -281,9 +282,9 @@ class Fetcher:
     # ---- assignment -----------------------------------------------------------------------------
 
     def start(self, queue: MessageQueue, grant: Grant, *, tell: bool = True) -> None:
-        """Read a queue from an offset on; under a lease when there is an epoch. A queue that is read begins anew.
+        """Start or restart reading a queue at the offset of a grant, under its lease if it has an epoch.
 
-        The user's callback runs before the first message is handed out, unless `tell` is false.
+        `on_assigned` runs before the first message is delivered, unless `tell` is false.
         """
         self._stop(queue, tell=tell)
         self.commits.begins(queue)
@@ -299,13 +300,13 @@ class Fetcher:
         self._carry_out(reader, reader.tick(time.monotonic()))
 
     def stop(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Stop reading queues, and forget what was fetched. Returns the queues that were read, and their epochs."""
+        """Stop reading queues and drop their buffers. Returns the epochs of those that were read."""
         stopped = [reader for queue in queues if (reader := self._stop(queue, tell=False))]
         self._changed()
         return {reader.queue: reader.lease.epoch for reader in stopped}
 
     def granted(self, queue: MessageQueue, grant: Grant) -> None:
-        """Read a queue of the group, or go on where it is read if its lease was only renewed."""
+        """Start reading a queue of the group, or continue if its lease was only renewed."""
         reader = self._readers.get(queue)
         if reader is not None and (decisions := reader.renewed(grant, time.monotonic())) is not None:
             self._leaving.discard(reader)
@@ -316,7 +317,7 @@ class Fetcher:
         self.start(queue, grant)
 
     def revoked(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand nothing more out of queues that leave; their owner commits and stops them."""
+        """Stop the delivery of revoked queues; their owner then commits and stops them."""
         for queue in queues:
             reader = self._readers.get(queue)
             if reader is not None:
@@ -324,7 +325,7 @@ class Fetcher:
                 self._carry_out(reader, reader.leave())
 
     def lost(self, queues: Sequence[MessageQueue], *, deleted: bool = False) -> None:
-        """Stop reading queues that were taken away, or deleted; the thread that polls calls `on_lost`."""
+        """Stop reading lost or deleted queues; the polling thread then calls `on_lost`."""
         self._owner.lost(queues)
         if deleted:
             self.commits.deleted(queues)
@@ -342,41 +343,41 @@ class Fetcher:
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are read and whose topics are there, as far as is known, sorted. On any thread."""
+        """The queues that are read, without those of topics known to be deleted; sorted. On any thread."""
         return sorted(reader.queue for reader in [*self._readers.values()] if not reader.is_deleted)
 
     def deleted(self) -> list[MessageQueue]:
-        """Return the queues that are read although their brokers do not have their topics any more."""
+        """Return the queues whose readers found their topics deleted."""
         return [queue for queue, reader in self._readers.items() if reader.is_deleted]
 
     @property
     def has_leaving(self) -> bool:
-        """True if queues wait to be committed and stopped. On any thread."""
+        """True if revoked queues are still to be committed and stopped. On any thread."""
         return bool(self._leaving)
 
     def leaving(self) -> dict[MessageQueue, int]:
-        """Return the queues that wait to be committed and stopped, and the positions in them."""
+        """Return the positions of the revoked queues that are still to be committed and stopped."""
         return {reader.queue: reader.position for reader in self._leaving if reader.state is ReaderState.LEAVING}
 
     def want(self, topic: str, wanted: MessageFilter) -> None:
-        """Fetch only batches that may have a wanted tag; to be called before queues of the topic are read."""
+        """Set the filter of a topic, before its queues are read. Brokers then send only batches that may match."""
         self._tag_hashes[topic] = wanted.tag_hashes
         if wanted.reads_texts:
             self._filtered_by_texts.add(topic)
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
-        """Hand nothing out of some queues, or again."""
+        """Stop or resume the delivery of some queues. Raises `InvalidArgument` if one is not read."""
         for reader in [self._reader(queue) for queue in queues]:  # all or none
             reader.pause(paused=paused)
         self._changed()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at another offset. Raises `InvalidArgument` when the queue is not read."""
+        """Continue at another offset. Raises `InvalidArgument` if the queue is not read."""
         reader = self._reader(queue)
         self._carry_out(reader, reader.seek(offset, time.monotonic()))
 
     def go_back(self, queue: MessageQueue, offset: int) -> None:
-        """Hand messages out again from an offset on, which is no seek."""
+        """Redeliver from an offset on; see `QueueReader.go_back`."""
         reader = self._reader(queue)
         self._carry_out(reader, reader.go_back(offset, time.monotonic()))
 
@@ -385,27 +386,27 @@ class Fetcher:
         return self._readers.get(queue)
 
     def positions(self) -> dict[MessageQueue, int]:
-        """Return the offset that each queue's next message has. On any thread."""
+        """Return the offset of the next message of each queue. On any thread."""
         return {reader.queue: reader.next_offset for reader in [*self._readers.values()]}
 
     def at_end(self) -> bool:
-        """Tell whether everything that was stored when last heard of has been handed out. On any thread."""
+        """Return whether the user has every message that was stored at the latest answers. On any thread."""
         return all(reader.at_end for reader in [*self._readers.values()])
 
     # ---- errors ---------------------------------------------------------------------------------
 
     def failed(self, error: MiniMQError) -> None:
-        """Let the next poll raise an error."""
+        """Make the next poll raise an error."""
         self._failures.append(error)
         self._changed()
 
     def refused(self, error: MiniMQError | None) -> None:
-        """Let each poll raise an error from now on, or none any more."""
+        """Make every poll raise an error from now on; None ends that."""
         self._refusal = error
         self._changed()
 
     def halt(self) -> None:
-        """Hand nothing more out: a poll that waits raises `Closed`, and so does each further one. On any thread."""
+        """Stop delivery: the waiting poll and all later ones raise `Closed`. On any thread."""
         self._has_halted = True
         if self._wish is not None:
             self._connection.call_soon(self._changed)
@@ -413,14 +414,14 @@ class Fetcher:
     # ---- fetching -------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Try failed pulls again, and read elsewhere what belongs there now; to be called a few times a second."""
+        """Retry failed pulls and restart those that belong to another broker now. Call it a few times a second."""
         now = time.monotonic()
         for reader in [*self._readers.values()]:
             self._pulls.tick(reader, now)
         self._changed()
 
     def close(self) -> None:
-        """End all streams. Idempotent; on any thread."""
+        """Close all streams. Idempotent; on any thread."""
         self._has_halted = True
         if self._readers or self._wish is not None:
             self._connection.call_soon(self._close)

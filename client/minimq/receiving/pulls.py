@@ -1,4 +1,4 @@
-"""The pulls of queue readers: what these decide goes to brokers, and what brokers send goes to them."""
+"""Carries out the pulls of queue readers over streams to the brokers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ PullStream = CorrelatedStream[broker_pb2.PullRequest, broker_pb2.PullFrame, brok
 
 
 def open_pulls(connection: Connection, address: str) -> PullStream:
-    """Open a stream for any number of pulls from one broker. Raises `Closed`."""
+    """Open a stream that carries any number of pulls from one broker. Raises `Closed`."""
     return CorrelatedStream(
         connection, address, lambda stub: stub.Pull, lambda frame: (Part(frame.pull_id, frame, frame.end),)
     )
 
 
 class _UnderWay(NamedTuple):
-    """A pull, and the address of its broker."""
-
     number: int
     stream: PullStream
     pull_id: int
@@ -39,7 +37,7 @@ class _UnderWay(NamedTuple):
 
 
 class Pulls:
-    """The pulls under way, on one stream to each broker. Lives on the event loop of the connection."""
+    """The pulls in flight, on one stream per broker. Lives on the event loop of the connection."""
 
     def __init__(
         self,
@@ -51,13 +49,13 @@ class Pulls:
         group: str = "",
         client_id: str = "",
     ) -> None:
-        #: Called with the reader of which a broker was heard.
+        #: Called after a broker has answered the pull of a reader.
         self._changed = changed
         self._places = places
         self._client = client
-        #: Of the wanted tags, by topic; all tags where there are none.
+        #: Hashes of the wanted tags by topic; a topic without an entry wants all tags.
         self._tag_hashes = tag_hashes
-        #: Gets what a reader decides besides pulls.
+        #: Receives all decisions but pulls and cancellations.
         self._decided = decided
         self._group = group
         self._client_id = client_id
@@ -66,7 +64,7 @@ class Pulls:
         self._under_way: dict[QueueReader, _UnderWay] = {}
 
     def carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
-        """Do what a reader has decided."""
+        """Execute the decisions of a reader."""
         for decision in decisions:
             match decision:
                 case Pull():
@@ -80,14 +78,14 @@ class Pulls:
                     self._decided(reader, decision)
 
     def tick(self, reader: QueueReader, now: float) -> None:
-        """Begin the next pull if it is time; one that belongs elsewhere by now begins there anew."""
+        """Begin the next pull if it is due; restart a pull whose queue is now read at another broker."""
         under_way = self._under_way.get(reader)
         if under_way is not None and self._is_elsewhere(reader, under_way.address):
             self.carry_out(reader, reader.cancel())
         self.carry_out(reader, reader.tick(now))
 
     def give_up(self, reader: QueueReader, error: MiniMQError, now: float) -> None:
-        """Count the pull of a reader as failed, and end its stream, as its broker is silent."""
+        """Fail the pull of a reader whose broker does not answer, and close the stream to that broker."""
         under_way = self._under_way.pop(reader, None)
         if under_way is not None:
             self._places.failed(under_way.address, error)
@@ -96,7 +94,7 @@ class Pulls:
                 stream.close()
 
     def close(self) -> None:
-        """Begin no more pulls, and end the streams."""
+        """Close all streams; further pulls are ignored."""
         self._closed = True
         self._under_way.clear()
         for stream in self._streams.values():
@@ -185,7 +183,7 @@ def _with_id(request: broker_pb2.PullRequest, pull_id: int) -> broker_pb2.PullRe
 
 
 def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedBatch:
-    """Return a batch as a broker has sent it."""
+    """Return the encoded batch of a message of the protocol."""
     return EncodedBatch(
         stored.base_offset,
         stored.store_timestamp_ms,
@@ -198,7 +196,7 @@ def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedBat
 
 
 def frame_of(sent: broker_pb2.PullFrame) -> Frame:
-    """Return a frame as a reader takes it. The bytes of its batches are copied out of the message, once."""
+    """Convert a frame of the protocol. Copies the bytes of its batches out of the message, once."""
     return Frame(
         [encoded(stored, is_compacted=sent.is_compacted) for stored in sent.batches],
         next_offset=sent.next_offset,

@@ -1,4 +1,4 @@
-"""The values of a `QueueReader`: its options, states and decisions, and what it records as read: pure."""
+"""The values of a `QueueReader`: options, states, frames, decisions, and the state of its commits: pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from minimq_common.words import count_of
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A consumer goes on at another offset, because the one that it was to read next is not stored.
+    """A consumer continues at another offset, because its next message is not stored.
 
     Attributes:
-        queue: where.
-        wanted: the offset that it was to read next.
-        offset: where it goes on.
-        min_offset: first offset that was stored then.
-        max_offset: the offset that the next message was to get then; with a new master when its term began.
-        sought: the consumer was sent to `wanted` by a seek, and has read nothing since.
+        queue: the queue.
+        wanted: the offset of its next message.
+        offset: the offset at which it continues.
+        min_offset: the first stored offset at that time.
+        max_offset: the end of the queue at that time; after a failover, its end when the new term began.
+        sought: `wanted` comes from a seek, since which nothing has been read.
     """
 
     queue: MessageQueue
@@ -42,19 +42,16 @@ class OffsetReset:
 
     @property
     def missed(self) -> int:
-        """Number of messages that this consumer passes over: the deleted ones, and with "latest" all others."""
+        """Number of messages that this consumer skips: the deleted ones, and with "latest" all others."""
         return max(self.offset - self.wanted, 0)
 
     @property
     def is_back(self) -> bool:
-        """True if the queue ends before what was to be read.
-
-        Its log was cut, and goes on with other messages; or a seek went beyond its end.
-        """
+        """True if the queue ends before `wanted`: its log was cut and gets other messages, or a seek went too far."""
         return self.offset < self.wanted
 
     def __str__(self) -> str:
-        """Say what happened in a sentence."""
+        """Describe the reset in one sentence."""
         where = f"offset {self.wanted} of queue {self.queue}"
         if self.is_back and self.sought:
             return f"{where} was sought, but the queue ends at {self.max_offset}: going on at {self.offset}"
@@ -68,7 +65,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Options of fetching a queue."""
+    """Options of a `QueueReader`."""
 
     max_messages: int
     max_bytes: int
@@ -79,27 +76,27 @@ class FetchOptions:
 
 
 class ReaderState(StrEnum):
-    """The state of fetching a queue."""
+    """The state of a `QueueReader`."""
 
-    IDLE = auto()  # enough was fetched, or all of the range
-    PULLING = auto()  # a pull is under way
-    WAITING = auto()  # the latest pull failed, and the next one begins at `wake_at`
-    FAILED = auto()  # nothing is fetched or handed out, as `error` says
-    LEAVING = auto()  # nothing is fetched or handed out: another member is to have the queue
+    IDLE = auto()  # the buffer is full, or the whole range was fetched
+    PULLING = auto()  # a pull is in flight
+    WAITING = auto()  # the latest pull failed; the retry begins at `wake_at`
+    FAILED = auto()  # `error` has stopped fetching and delivery
+    LEAVING = auto()  # fetching and delivery have stopped, because the queue was revoked
 
     def after(self, event: str) -> ReaderState:
-        """Return the state after an event of `_NEXT`, which stays where it has no entry there."""
+        """Return the state after an event of `_NEXT`; without an entry there, it stays the same."""
         return _NEXT[event].get(self, self)
 
 
 _IDLE, _PULLING, _WAITING, _FAILED, _LEAVING = ReaderState
 _NEXT: Mapping[str, Mapping[ReaderState, ReaderState]] = {
     "begin": {_IDLE: _PULLING, _WAITING: _PULLING},
-    "end": {_PULLING: _IDLE},  # of a pull: all came, it failed, or it was cancelled
+    "end": {_PULLING: _IDLE},  # the pull is complete, has failed, or was cancelled
     "wait": {_IDLE: _WAITING},
-    "fail": {_IDLE: _FAILED, _WAITING: _FAILED},  # a pull that is under way ends first
+    "fail": {_IDLE: _FAILED, _WAITING: _FAILED},  # a pull in flight ends first
     "seek": {_WAITING: _IDLE, _FAILED: _IDLE},
-    "renew": {_WAITING: _IDLE, _FAILED: _IDLE, _LEAVING: _IDLE},  # the lease
+    "renew": {_WAITING: _IDLE, _FAILED: _IDLE, _LEAVING: _IDLE},  # the lease was granted again
     "leave": dict.fromkeys(ReaderState, _LEAVING),
 }
 
@@ -108,21 +105,21 @@ class Frame(NamedTuple):
     """One answer of a broker to a pull."""
 
     batches: Sequence[EncodedBatch] = ()
-    #: Where the pull goes on, or may after damage; 0 behind the last batch.
+    #: Offset at which the pull continues, or may continue after damage; 0: after the last batch.
     next_offset: int = 0
     min_offset: int = 0
     max_offset: int = 0
-    #: The latest one in the log that was read; 0 when it is not known.
+    #: Latest term of the broker's log; 0 if unknown.
     term: int = 0
     now_ms: int = 0
     is_last: bool = False
     from_slave: bool = False
-    #: Broker id of a slave that is to be read next, 0 when there is none.
+    #: Broker id of the slave that the master advises to read next; 0 for none.
     advised_slave: int = 0
     failure: MiniMQError | None = None
 
     def placed(self, error: MiniMQError, queue: MessageQueue, offset: int) -> MiniMQError:
-        """Return an error with its place, if it is about messages that are damaged at an offset."""
+        """Return the error; if it is about damaged messages, with their queue and offset."""
         return error.at(queue, offset, self.next_offset or None) if isinstance(error, DamagedMessages) else error
 
 
@@ -131,63 +128,61 @@ class Pull(NamedTuple):
 
     number: int
     offset: int
-    #: Most messages that it may bring.
     max_messages: int
-    #: Most bytes that it may bring; the last batch may overshoot them.
+    #: The last batch may exceed it.
     max_bytes: int
-    #: Seconds that the broker holds it while there is nothing to read.
+    #: Seconds for which the broker holds the pull while there is nothing to read.
     wait_s: float = 0.0
-    #: The latest one in the log in which the offset is known to be right, 0 when none is known.
+    #: Term of the log in which the offset is known to be valid; 0 if unknown.
     term: int = 0
-    #: Of the lease under which it is made, 0 for none.
+    #: Epoch of the lease; 0 without one.
     epoch: int = 0
-    #: Broker id of a slave to be read, 0 for wherever the queue is read.
+    #: Broker id of the slave to read from; 0 for the usual place of the queue.
     slave: int = 0
 
 
 class Cancel(NamedTuple):
-    """End a pull."""
+    """Cancel a pull."""
 
     number: int
 
 
 class LeaseOver(NamedTuple):
-    """Tell the owner that the broker does not know the lease any more; or without one, the topic."""
+    """Report that the broker no longer knows the lease or, if there is none, the topic."""
 
     epoch: int
     error: MiniMQError
 
 
-#: An `OffsetReset` is for the user.
 Decision = Pull | Cancel | LeaseOver | OffsetReset
 
 
 class Commit(NamedTuple):
-    """An offset to record."""
+    """An offset to commit."""
 
     queue: MessageQueue
     offset: int
     epoch: int = 0
     topic_id: int = 0
-    #: The reader has moved: the recorded offset may go back.
+    #: The reader has jumped: the committed offset may go back.
     sought: bool = False
-    #: Of the broker that has granted the lease; empty without one.
+    #: Address of the broker that granted the lease; empty without one.
     address: str = ""
     term: int = 0
-    #: Number of the delivery that is made alone from the offset on; 0 if none is.
+    #: Number of the delivery of the messages from the offset to `in_hand_end`, if they are delivered alone; else 0.
     tries: int = 0
     in_hand_end: int = 0
 
 
 class QueueEvent(Enum):
-    """A change of a queue without the user's doing."""
+    """A queue that a consumer has gained or lost."""
 
     GAINED = "gained"
     LOST = "lost"
 
 
 class CommitState:
-    """The latest commit of one queue. Times are seconds on any clock that does not go back."""
+    """The latest commit of one queue. Times are seconds on any monotonic clock."""
 
     def __init__(self, recommit_s: float, known: int | None = None) -> None:
         self.known = known
@@ -200,27 +195,27 @@ class CommitState:
         self._at = 0.0
 
     def renewed(self, offset: int) -> None:
-        """Count nothing as recorded by this consumer: the lease is another one."""
+        """Start over from the offset of a new lease: this consumer has committed nothing under it."""
         self.known = offset
         self._offset = None
         self.was_refused_as_deleted = False
 
     def is_recorded(self, offset: int, now: float) -> bool:
-        """Tell whether an offset was recorded lately."""
+        """Return whether the offset was committed less than `recommit_s` ago."""
         return self._offset == offset and now - self._at < self._recommit_s
 
     def begin(self, queue: MessageQueue, offset: int, lease: Grant, term: int) -> Commit:
-        """Return a commit; a seek that comes meanwhile is for the next one."""
+        """Return the commit to send. A later seek belongs to the next commit."""
         alone = self.alone[1:] if self.alone[0] == offset else ()
         commit = Commit(queue, offset, lease.epoch, lease.topic_id, self.is_sought, lease.address, term, *alone)
         self.is_sought = False
         return commit
 
     def end(self, commit: Commit, position: int, now: float, failure: MiniMQError | None) -> None:
-        """Take note of what became of a commit that was begun at that time, while the reader is at a position."""
+        """Record the outcome of a commit that began at `now`, while the reader is at `position`."""
         if failure is not None:
             self._offset = None
-            if not isinstance(failure, Fenced):  # else the broker may have it all the same
+            if not isinstance(failure, Fenced):  # the broker may have recorded it nevertheless
                 self.known = None
             self.is_sought |= commit.sought
             self.was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)

@@ -1,16 +1,16 @@
-"""The reader of one queue: pure.
+"""The state machine that reads one queue: pure. Groups, broadcasting and range reads use it.
 
-It is the only owner of the position, the term, the buffer and the lease. Its driver reports events and carries out the
-decisions that it returns, in their order. Groups, broadcasting and range reads use it. Times are seconds on any clock
-that does not go back.
+It alone owns the position, the term, the buffer and the lease. Its driver reports events and carries out the returned
+decisions in order. Times are seconds on any monotonic clock.
 
-A queue is fetched by one pull after the other. Each has a number; what an earlier one still brings is dropped.
+At most one pull is in flight. Pulls are numbered, so that late frames of an earlier pull are dropped.
 
-A reader far behind its master is advised to read a slave. It goes back to the master at the end of what the slave has,
-and when the slave fails.
+A master may advise a reader that is far behind to read from a slave. The reader returns to the master once it has read
+all that the slave has, or when the slave fails.
 
-A reader of a range takes no messages of another log: the next master of an asynchronous one may have others at the same
-offsets. A frame of a later term is dropped, and a pull at the end of the range asks whether that term has cut it.
+A range read must not mix messages of two logs: after an unclean failover, the new master may have other messages at the
+same offsets. So the reader drops a frame of a later term and pulls at the end of the range, to ask whether that term
+has cut the range.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
 
-#: For so long no advice of a master is taken after a slave that it had advised has failed, in seconds.
+#: The reader ignores its master's advice for this long after an advised slave failed.
 _SLAVE_BACKOFF_S = 10.0
 _IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 
 
 class QueueReader:
-    """The reading of one queue. Used on the event loop of the connection."""
+    """Decides which pulls to make for one queue and buffers what they bring. Used on the connection's event loop."""
 
     def __init__(
         self,
@@ -59,45 +59,45 @@ class QueueReader:
         self.lease = lease
         self.topic_id = topic_id
         self.state: ReaderState = _IDLE
-        #: Why nothing is fetched any more, until a seek or another lease.
+        #: The permanent error that stopped fetching, until a seek or a new lease.
         self.error: MiniMQError | None = None
-        #: Why the latest pull failed that is tried again.
+        #: The error of the latest pull while its retry is pending.
         self.failure: MiniMQError | None = None
-        #: Broker id of the slave that is read, 0 for none.
+        #: Broker id of the slave to read from; 0 for the master.
         self.slave = 0
-        #: Grows when the reader goes on elsewhere than behind what it handed out.
+        #: Number of jumps to another offset (seek, reset); a `HandOver` made before a jump is stale.
         self.moves = 0
-        #: Of the log of the latest message handed out, or in which the reading began; 0 if it is not known.
+        #: Term of the log from which the latest delivered message came, at first the start term; 0 if unknown.
         self.term_taken = lease.term
-        #: The messages of the range are not those any more that were there in its term.
+        #: A later term has replaced messages of the range.
         self.taken_back = False
         self._options = options
         self._end = end
         self._ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
-        #: The latest hand-over, and how many of its messages are known to be the user's.
+        #: The latest hand-over, and the value of its `given` that `_note_given` has accounted for.
         self._handed: HandOver | None = None
         self._noted = 0
-        #: In which `fetch_offset` is known to be right.
+        #: Term of the log in which `fetch_offset` is known to be valid.
         self._term = lease.term
         self._queue_end: int | None = None
-        self._is_error_reported = True  # the error
+        self._is_error_reported = True
         self._is_paused = False
         # Pulls.
         self._number = 0
-        #: The next pull is made though enough is here: another broker, or another term, may have other messages.
+        #: Pull even with a full buffer, to verify that the log of the new broker or term was not cut.
         self._must_verify = False
         self._retry_at = 0.0
         self._pause_s = 0.0
         self._no_advice_until = 0.0
         self._commits = CommitState(options.recommit_s, lease.offset)
-        #: A seek led to `position`, and nothing was heard of the queue since.
+        #: Since the latest seek, no frame has arrived.
         self._is_fresh_seek = False
 
-    # ---- what is known --------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """Offset behind what the user has finished."""
+        """Offset after the last message that the user has finished."""
         handed = self._unfinished()
         return self._ahead.position if handed is None else handed.position
 
@@ -115,59 +115,59 @@ class QueueReader:
 
     @property
     def passed_over(self) -> int:
-        """Number of messages before the position that the broker has not sent, since their tags are not wanted."""
+        """Number of messages before the position that the broker filtered out by their tags."""
         return self._ahead.passed_over
 
     @property
     def at_end(self) -> bool:
-        """True if all was handed out that was stored when the broker was last heard of."""
+        """True if the user has every message that was stored when the broker last answered."""
         return self._queue_end is not None and self.next_offset >= self._queue_end
 
     def is_pulling(self, number: int) -> bool:
-        """Tell whether a pull is the one under way; what any other brings is dropped."""
+        """Return whether this pull is in flight; frames of any other are dropped."""
         return self.state is _PULLING and number == self._number
 
     @property
     def wake_at(self) -> float:
-        """When `tick` begins the next pull after a failure; infinite when none is to begin."""
+        """Time of the next retry; infinite if none is pending."""
         return self._retry_at if self.state is _WAITING else math.inf
 
     def is_current(self, handed: HandOver) -> bool:
-        """Tell whether a hand-over is the latest one, not used up, and nothing has moved the reader since."""
+        """Return whether this is the latest hand-over, not used up, and no jump has made it stale."""
         return handed is self._handed and handed.moves == self.moves and not handed.is_over
 
     def is_trusted(self, now: float) -> bool:
-        """Tell whether the lease holds, if there is one."""
+        """Return whether the lease still holds; always true without a lease."""
         return not self.lease.epoch or now < self.lease.trust.until
 
     def may_go_on(self, now: float) -> bool:
-        """Tell whether the user may get messages, under the lease."""
+        """Return whether messages may be delivered: the lease holds, and no pause, error or revocation forbids it."""
         is_held_back = self._is_paused or self.error is not None or self.state is _LEAVING
         return not is_held_back and self.is_trusted(now)
 
     def may_hand_over(self, now: float) -> bool:
-        """Tell whether `hand_over` has something, and may hand it over."""
+        """Return whether `hand_over` may be called: batches are due and may be delivered."""
         return self._ahead.is_due(now) and self.may_go_on(now)
 
     @property
     def has_unreported_error(self) -> bool:
-        """True if there is an error that the user does not know yet."""
+        """True until `take_error` has returned the error."""
         return self.error is not None and not self._is_error_reported
 
     def take_error(self) -> MiniMQError | None:
-        """Return an error that the user does not know yet; once."""
+        """Return the error that the user has not seen yet; each error once."""
         announced, self._is_error_reported = self._is_error_reported, True
         return None if announced else self.error
 
-    # ---- what the driver, the user and the member want -------------------------------------------
+    # ---- commands of the driver, the user and the group member -----------------------------------
 
     def should_pull(self, now: float) -> bool:
-        """Tell whether `tick` begins the next pull."""
+        """Return whether `tick` would begin a pull."""
         is_free = self.state is _IDLE or (self.state is _WAITING and now >= self._retry_at)
         return is_free and self._room()[0] > 0
 
     def tick(self, now: float) -> list[Decision]:
-        """Begin the next pull if it is time, and there is room."""
+        """Begin the next pull if it is due and the buffer has room."""
         if not self.should_pull(now):
             return []
         max_messages, max_bytes = self._room()
@@ -177,37 +177,37 @@ class QueueReader:
             if self._must_verify:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
             return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
-        # The first one tells where the queue ends, also when there is nothing to read; and at the end of a slave that
-        # was advised its master goes on. A slave knows no lease of its master; that it holds this consumer sees.
+        # The first pull returns at once, to learn the end of the queue. So do pulls from a slave: at its end the master
+        # goes on. A slave does not know leases, so the epoch is left out; `is_trusted` checks the lease here.
         wait_s = 0.0 if self._queue_end is None or self.slave else self._options.wait_s
         epoch = 0 if self.slave else self.lease.epoch
         offset = self._ahead.fetch_offset
         return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave)]
 
     def seek(self, offset: int, now: float) -> list[Decision]:
-        """Go on at another offset; the next commit may then go back."""
+        """Continue at another offset; the next commit may then go back."""
         self.term_taken = 0
         decisions = self.go_back(offset, now)
         self._commits.is_sought = self._is_fresh_seek = True
         return decisions
 
     def go_back(self, position: int, now: float) -> list[Decision]:
-        """Hand out again what was handed out from an offset on; to the group that is no seek."""
+        """Redeliver from an offset on; unlike after a seek, the next commit may not go back."""
         cancelled = self.cancel()
         self._go_to(position)
         self._term = self.term_taken
         return [*cancelled, *self.tick(now)]
 
     def pause(self, *, paused: bool) -> None:
-        """Hand nothing out, or again."""
+        """Stop or resume delivery; fetching goes on."""
         self._is_paused = paused
 
     def renewed(self, lease: Grant, now: float) -> list[Decision] | None:
-        """Go on under a lease that was granted anew, where the reader is: nothing is handed out twice.
+        """Continue at the current position under a renewed lease, so that nothing is delivered twice.
 
-        Returns None if it cannot: it is of another topic; or it is another lease and its group is further, or its
-        broker has served groups all the time, so that somebody else may have had the queue. If this one was away and
-        the group is where it has left it, nobody else has got anywhere.
+        Returns None if another member may have had the queue, so that a new reader must start from the commit: the
+        topic was made anew, the group has committed further, or the lease has a new epoch although the same broker run
+        granted the old one. The last is harmless if this member was disconnected and the commit is still its own.
         """
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
@@ -227,22 +227,22 @@ class QueueReader:
         return [*cancelled, *self.tick(now)]
 
     def leave(self) -> list[Decision]:
-        """Hand out and fetch nothing more; another member is to have the queue."""
+        """Stop fetching and delivering: the queue was revoked for another member."""
         cancelled = self.cancel()
         self.state = self.state.after("leave")
         return cancelled
 
     def cancel(self) -> list[Decision]:
-        """End the pull that is under way, if any; what it still brings is dropped."""
+        """Cancel the pull in flight, if any; late frames of it are dropped."""
         if self.state is not _PULLING:
             return []
         self._end_pull()
         return [Cancel(self._number)]
 
-    # ---- what brokers say -----------------------------------------------------------------------
+    # ---- answers of brokers ---------------------------------------------------------------------
 
     def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]:
-        """Take in what a pull has brought."""
+        """Buffer the batches of a frame, or handle its failure."""
         if self.state is not _PULLING or number != self._number:
             return []
         if frame.is_last:
@@ -254,7 +254,7 @@ class QueueReader:
         return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
 
     def pull_failed(self, number: int, error: MiniMQError | None, now: float) -> list[Decision]:
-        """End a pull that did not begin, or whose stream broke; without an error it ended in good order."""
+        """Record that a pull could not begin or its stream ended; None if the broker closed it without an error."""
         if not self.is_pulling(number):
             return []
         self._end_pull()
@@ -267,14 +267,14 @@ class QueueReader:
         self._term = frame.term
         self._must_verify = False
         if self.slave:
-            if frame.is_last and not frame.batches:  # it has caught up with what the slave has
+            if frame.is_last and not frame.batches:  # the reader has all that the slave has
                 self.slave = 0
         elif frame.is_last and self._options.slaves and now >= self._no_advice_until:
             self.slave = frame.advised_slave
         return self.tick(now)
 
     def _take_in_of_range(self, frame: Frame, end: int, now: float) -> list[Decision]:
-        if self._must_verify:  # the term has all of the range; what else the frame has is not wanted yet
+        if self._must_verify:  # the answer proves that the new term has the whole range; its batches are not needed
             self._must_verify = False
             self._term = max(frame.term, self._term)
             return [*self.cancel(), *self.tick(now)]
@@ -283,7 +283,7 @@ class QueueReader:
             return [*self.cancel(), *self.tick(now)]
         if frame.max_offset >= end:
             self._term = max(frame.term, self._term)
-        # One with a wanted tag may be beyond.
+        # The next batch with a wanted tag may lie beyond the range.
         batches = [stored for stored in frame.batches if stored.base_offset < end]
         beyond = end if len(batches) < len(frame.batches) else 0
         self._ahead.add(batches, max(frame.next_offset, beyond), frame.now_ms, now)
@@ -296,7 +296,7 @@ class QueueReader:
     def _refused(self, frame: Frame, error: MiniMQError, now: float) -> list[Decision]:
         absent = isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound)
         if frame.from_slave and (absent or (self._end is not None and not error.retriable)):
-            # Its master may have it: that is waited for.
+            # The master may have it: retry there.
             return self._failed(Unavailable(f"a slave does not have it: {error.message}"), now)
         if isinstance(error, OffsetOutOfRange):
             if self._options.offset_reset != "error":
@@ -306,10 +306,11 @@ class QueueReader:
         return self._failed(frame.placed(error, self.queue, self._ahead.fetch_offset), now)
 
     def _reset(self, first: int, end: int) -> list[Decision]:
-        """Go on elsewhere, since the next offset is not stored; nothing is returned when nothing is missed.
+        """Apply `offset_reset`, because the next offset is not stored.
 
-        Deleted messages are passed over when all before them has been handed out. Beyond the end there will be others,
-        so what was fetched is forgotten; the next commit may then go back.
+        If it lies before the stored messages, buffered messages are delivered first. If it lies beyond the end, new
+        messages will get the same offsets, so the buffer is dropped, and the next commit may go back. Returns no
+        decision if the position does not change.
         """
         wanted = self._ahead.fetch_offset
         sought, self._is_fresh_seek = self._is_fresh_seek, False
@@ -324,7 +325,7 @@ class QueueReader:
         return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)]
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
-        if self.slave:  # the master has all that there is
+        if self.slave:  # fall back to the master, which has everything
             self.slave, self._no_advice_until = 0, now + _SLAVE_BACKOFF_S
             return self.tick(now)
         if error is None or error.retriable:
@@ -337,35 +338,35 @@ class QueueReader:
         self.state = self.state.after("fail")
         is_lost = self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound)
         if is_lost or (self._end is None and isinstance(error, TopicNotFound)):
-            # No failure of this consumer: the queue is another member's, or gone; it is asked for again.
+            # Not an error for the user: the lease or the topic is gone, and the owner asks for the queue again.
             return [LeaseOver(self.lease.epoch, error)]
         self._is_error_reported = False
         return []
 
-    # ---- handing out ----------------------------------------------------------------------------
+    # ---- delivery -------------------------------------------------------------------------------
 
     def hand_over(self, max_messages: int, now: float) -> HandOver:
-        """Hand batches over; `tick` may then begin the next pull. To be called if `may_hand_over`."""
+        """Remove the next batches from the buffer for the user; requires `may_hand_over`. Call `tick` afterwards."""
         self._note_given()
         self._handed, self._noted = self._ahead.hand_over(max_messages, self.moves, now), 0
         self.term_taken = self._term
         return self._handed
 
     def put_back(self, handed: HandOver) -> None:
-        """Take back what the user has not got of the latest hand-over, unless something has moved the reader since."""
+        """Return the undelivered rest of the latest hand-over to the buffer, unless a jump has made it stale."""
         if handed is self._handed and handed.moves == self.moves:
             self._note_given()
             self._handed = None
             self._ahead.put_back(handed)
 
     def damaged(self, handed: HandOver, error: MiniMQError) -> None:
-        """Stay in front of a hand-over that cannot be decoded until a seek."""
+        """Stop before a hand-over that cannot be decoded, until a seek."""
         self.put_back(handed)
         self.error = error
         self.state = self.state.after("fail")
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
-        """Hand out the next batch as `ReadAhead.take_batch`; not to be mixed with `hand_over`."""
+        """See `ReadAhead.take_batch`; do not mix with `hand_over`."""
         return self._ahead.take_batch()
 
     def _note_given(self) -> None:
@@ -377,40 +378,40 @@ class QueueReader:
     # ---- commits --------------------------------------------------------------------------------
 
     def commit_due(self, offset: int, term: int, now: float, *, automatic: bool) -> Commit | None:
-        """Return the commit of an offset in the log of a term; None if it is automatic, and there is no need for it."""
-        # A queue that leaves may be granted anew meanwhile: then an offset that was not reached here may be one of a
-        # topic that was deleted, and would skip messages of that which was made anew.
+        """Return the commit of an offset in the log of a term; None if an automatic commit is not needed."""
+        # An offset beyond `next_offset` is from before the queue was lost and granted anew. If its topic was deleted
+        # and recreated meanwhile, committing it would skip messages.
         if automatic and (self.is_deleted or offset > self.next_offset or self._commits.is_recorded(offset, now)):
             return None
         return self._commits.begin(self.queue, offset, self.lease, term)
 
     def delivers_alone(self, offset: int, tries: int, end: int) -> None:
-        """Have commits at an offset tell of a delivery of messages from there to before `end`."""
+        """Make commits at `offset` report that the messages from there to before `end` are delivered alone."""
         self._commits.alone = offset, tries, end
 
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
-        """Note the outcome of a commit that was begun at that time."""
+        """Record the outcome of a commit that began at `now`."""
         self._note_given()
         self._commits.end(commit, self.position, now, failure)
 
     def may_be_recorded(self, epoch: int) -> bool:
-        """Tell whether what was refused under a lease may be taken yet: the lease was renewed, or waits for that."""
+        """Return whether a commit that was fenced under this epoch may succeed later: under a renewed lease."""
         return self.lease.epoch != epoch or self.lease.trust.is_broken
 
     @property
     def is_deleted(self) -> bool:
-        """True if the broker does not have the topic any more."""
+        """True if the broker has answered that the topic no longer exists."""
         return self._commits.was_refused_as_deleted or isinstance(self.error, TopicNotFound)
 
     @property
     def is_uncommitted(self) -> bool:
-        """True if it has read under a lease what was not recorded, and could have been."""
+        """True if progress under the lease is not committed, although the topic exists."""
         self._note_given()
         return bool(self.lease.epoch) and (self._commits.is_unsaved or self._commits.is_sought) and not self.is_deleted
 
     def _end_pull(self) -> None:
         self.state = self.state.after("end")
-        if self.error is not None:  # a batch was damaged meanwhile
+        if self.error is not None:  # `damaged` was called during the pull
             self.state = self.state.after("fail")
 
     def _room(self) -> tuple[int, int]:
