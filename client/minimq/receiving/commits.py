@@ -1,4 +1,4 @@
-"""The progress of a consumer: recorded at brokers, tried again for a while, reported when lost, and looked up."""
+"""Commits and looks up the offsets of a consumer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, QueueNotF
 from minimq_common.model import MessageQueue, TopicId
 from minimq_proto.v1 import broker_pb2
 
-#: Offsets that one call records: a tenth of what brokers take.
+#: Maximum number of offsets in one request; brokers accept ten times as many.
 _AT_ONCE = 1_000
 
 
@@ -25,11 +25,11 @@ class OffsetStore(Protocol):
     """Records offsets. Used on the event loop of the connection."""
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record offsets, as many as possible, and wait until they are on disk."""
+        """Record offsets and wait until they are on disk. Returns the errors of queues that failed."""
 
 
 class BrokerOffsets:
-    """The offsets of a group: each at the broker of its queue."""
+    """Stores the offsets of a group, each at the broker of its queue."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BrokerOffsets:
         self._timeout_s = timeout_s
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record offsets; see `OffsetStore.save`."""
+        """See `OffsetStore.save`."""
         failures: dict[MessageQueue, MiniMQError] = {}
         calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
         for commit in commits:
@@ -75,14 +75,14 @@ class BrokerOffsets:
             address, commits = parts[part]
             if len(commits) == 1 or error.retriable:
                 failures |= dict.fromkeys((commit.queue for commit in commits), error)
-            else:  # it takes all or none; those queues that were not lost or deleted shall not suffer for others
+            else:  # the broker records all or none: commit one by one, so that a lost or deleted queue fails alone
                 single += [(address, [commit]) for commit in commits]
         return failures | await self._save_each(single) if single else failures
 
     def _request(self, commits: Sequence[Commit]) -> broker_pb2.CommitOffsetsRequest:
         return broker_pb2.CommitOffsetsRequest(
             group=self._group,
-            # In its name a commit needs the lease, so a former owner is refused.
+            # With the client id, the broker checks the lease and rejects a former owner.
             client_id=self._client_id if commits[0].epoch else "",
             offsets=[
                 broker_pb2.QueueOffset(
@@ -102,17 +102,16 @@ class BrokerOffsets:
 
 
 class QueueBounds(NamedTuple):
-    """The offsets that are stored in a queue."""
+    """The stored offsets of a queue: from `first` to before `end`."""
 
     first: int
-    #: The one after the last.
     end: int
     topic_id: TopicId
     term: int
 
 
 async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> QueueBounds:
-    """Ask what is stored in a queue, on the event loop of the connection."""
+    """Return the bounds of a queue. On the event loop of the connection."""
     request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
     described = await places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
     if not 0 <= queue.queue_id < len(described.queues):
@@ -123,7 +122,7 @@ async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float
 
 
 class OffsetLookup:
-    """Asks for offsets: what is stored, what a group has recorded, where the start rule begins. On the event loop."""
+    """Looks up the bounds of queues, committed offsets, and where `start` begins. On the event loop."""
 
     def __init__(self, places: ReadPlaces, start: broker_pb2.StartPosition, timeout_s: float) -> None:
         self._places = places
@@ -131,18 +130,18 @@ class OffsetLookup:
         self._timeout_s = timeout_s
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
-        """Return what is stored in a queue."""
+        """Return the bounds of a queue. Raises `MiniMQError`."""
         try:
             return await queue_bounds(self._places, queue, self._timeout_s)
         except QueueNotFound as error:
             raise InvalidArgument(error.message) from None
 
     async def by_rule(self, queue: MessageQueue, bounds: QueueBounds) -> int:
-        """Return where the rule has a queue begin. Raises as `bounds`."""
+        """Return the offset at which `start` begins. Raises as `bounds`."""
         return await self._resolve(queue, self._start, bounds)
 
     async def at(self, queue: MessageQueue, start: broker_pb2.StartPosition) -> int:
-        """Return which offset a position has in a queue. Raises as `bounds`."""
+        """Return the offset of a start position. Raises as `bounds`."""
         return await self._resolve(queue, start, await self.bounds(queue))
 
     async def _resolve(self, queue: MessageQueue, start: broker_pb2.StartPosition, bounds: QueueBounds) -> int:
@@ -157,61 +156,59 @@ class OffsetLookup:
         return answer.offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
-        """Return what a group has recorded at the broker of a queue. Raises as `bounds`."""
+        """Return the committed offset of a group, if any. Raises as `bounds`."""
         request = broker_pb2.GetCommittedRequest(group=group, topic=queue.topic)
         answer = await self._places.call(queue, lambda stub: stub.GetCommitted, request, self._timeout_s)
         return next((item.offset for item in answer.offsets if item.queue_id == queue.queue_id), None)
 
 
 class _Failure(NamedTuple):
-    """Why an offset was not recorded, and under which lease that was tried."""
-
     error: MiniMQError
     epoch: int
 
 
 class Progress(NamedTuple):
-    """The offsets that queues are read up to."""
+    """Offsets to commit, with the terms of the logs that they belong to."""
 
     offsets: Mapping[MessageQueue, int]
     terms: Mapping[MessageQueue, int]
 
 
 class Commits:
-    """The commits of one consumer, one after the other. Lives on the event loop of its connection."""
+    """Commits the offsets of one consumer, one request at a time. Lives on the event loop of its connection."""
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader], store: OffsetStore) -> None:
         self.store = store
         self.leased = False
         self._readers = readers
-        #: Queues that left before what was handed out of them was recorded, and how far it was.
+        #: Positions of queues that were lost with uncommitted progress, until `record_all` reports them.
         self._left_behind: dict[MessageQueue, int] = {}
-        #: Queues that left since their topic was deleted.
+        #: Queues that were lost because their topic was deleted.
         self._deleted: set[MessageQueue] = set()
-        #: Held while offsets are on their way: those that are recorded later shall arrive later.
+        #: Held during a request, so that an older offset never arrives after a newer one.
         self._turn = asyncio.Lock()
 
     @property
     def has_any(self) -> bool:
-        """True if queues are read, or have left before what was handed out of them was recorded."""
+        """True if queues are read, or were lost with uncommitted progress."""
         return bool(self._readers or self._left_behind)
 
     def progress(self, offsets: Mapping[MessageQueue, int]) -> Progress:
-        """Return offsets as they are to be recorded: those of the log that was read by now, also if that is later."""
+        """Return offsets with the present terms of their readers, for a later `record`."""
         return Progress(
             offsets, {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
         )
 
     def progress_of_all(self) -> Progress:
-        """Return how far all queues are finished, but those of deleted topics, of which `poll` tells."""
+        """Return the positions of all queues, except those of deleted topics, which `poll` reports."""
         offsets = {queue: reader.position for queue, reader in self._readers.items() if not reader.is_deleted}
         return self.progress(offsets)
 
     async def record(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
-        """Record offsets at their brokers and wait until they are on disk.
+        """Record offsets at their brokers, wait until they are on disk, and retry failures for up to `retry_s`.
 
-        After a seek the offset of a queue may go back. What can be recorded is, also when a broker does not answer or a
-        queue was lost.
+        After a seek the offset of a queue may go back. If some offsets fail, the others are still recorded, and the
+        first error is raised.
         """
         failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s
@@ -223,20 +220,23 @@ class Commits:
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
             retried = Progress({queue: progress.offsets[queue] for queue in again}, progress.terms)
             failures = lasting | await self._try(retried, automatic=automatic)
-        # A queue that was lost or deleted is no longer this consumer's matter: what else has failed comes first.
+        # Lost and deleted queues no longer concern this consumer, so other errors come first.
         errors = sorted((failure.error for failure in failures.values()), key=_order)
         if errors:
             raise errors[0]
 
     async def record_delivery(self, queue: MessageQueue, first: int, tries: int, end: int) -> None:
-        """Record that messages of a queue are about to be delivered, and nothing else is; raises as `record`."""
+        """Commit `first`, with the note that the messages from there to before `end` are now delivered alone.
+
+        If the process dies, the broker so knows which messages it had. Raises as `record`.
+        """
         if (reader := self._readers.get(queue)) is not None:
             reader.delivers_alone(first, tries, end)
         progress = self.progress({queue: first})
         await self.record(progress)
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
-        """Record how far all queues are finished, as `progress_of_all` has returned it."""
+        """Record the result of `progress_of_all`. Raises `Fenced` once for queues lost with uncommitted progress."""
         try:
             await self.record(progress, automatic=automatic, retry_s=retry_s)
         except TopicNotFound:
@@ -250,15 +250,15 @@ class Commits:
             )
 
     def begins(self, queue: MessageQueue) -> None:
-        """Note that a queue is about to be read."""
+        """Record that reading of a queue begins."""
         self._deleted.discard(queue)
 
     def deleted(self, queues: Iterable[MessageQueue]) -> None:
-        """Note that queues leave since their topic was deleted."""
+        """Record that queues are lost because their topic was deleted."""
         self._deleted.update(queues)
 
     def leaves(self, reader: QueueReader) -> None:
-        """Note that a queue is read no more."""
+        """Record that reading of a queue has ended."""
         if reader.is_uncommitted and reader.queue not in self._deleted:
             self._left_behind[reader.queue] = reader.position
 

@@ -1,10 +1,10 @@
-"""A member of a consumer group: keeps sessions to the brokers, computes its share of the queues, holds the leases.
+"""A member of a consumer group: keeps sessions to brokers, computes its share of the queues, holds their leases.
 
-Every member computes the same allocation from the same list, which comes from one deciding broker (see
-`shared_topics`). Before a queue is read its broker has to grant the lease, so that members whose lists differ for a
-moment never own the same queue. Members meet at the masters.
+All members compute the same allocation from the same member list, that of one deciding broker (see `shared_topics`).
+Lists may differ for a moment, so a queue is read only under a lease from its broker: two members never own the same
+queue. Sessions lead to the masters.
 
-`MemberState` decides, `BrokerSessions` speaks with the brokers; both live on the event loop of the connection.
+`MemberState` decides, `BrokerSessions` does the I/O; both live on the event loop of the connection.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 
 _TICK_S = 0.2
-#: Least time in seconds between two rounds: a queue that moves in the second one waits for it.
+#: Short, because a queue that moves in the next rebalance waits this long.
 _MIN_REBALANCE_GAP_S = 0.05
-#: Least time in seconds between two words about what is held, on which nobody waits.
+#: Minimum seconds between two `Holding` requests, which are not urgent.
 _MIN_HOLDING_GAP_S = 0.2
 STOOD_STILL = (
     "group: this process stood still for %.0f s, so others may have got its queues group=%s: if a listener holds the "
     "GIL for so long, raise lease_trust_s, and --session-timeout of the brokers above that"
 )
-#: Members and queues together that take too much time of the event loop to divide.
+#: If members and queues together exceed this, the allocation is computed on a thread, not on the event loop.
 _LARGE_GROUP = 1_000
 
 
@@ -80,7 +80,7 @@ class GroupMember:
         self._is_own_strategy = is_own_strategy
         self._fetcher = fetcher
         self._options = options
-        #: Something has happened that may be followed by something else.
+        #: Wakes `_run`.
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_leaving = False
@@ -94,7 +94,7 @@ class GroupMember:
             on_break=self._session_broke,
             heartbeat_s=options.heartbeat_interval_s,
         )
-        #: The latest list of members of each broker.
+        #: The latest member list of each broker.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
         self._topics_of_others: frozenset[str] = frozenset()
         self._initial_offsets = InitialOffsets()
@@ -109,15 +109,12 @@ class GroupMember:
 
     @property
     def topics_of_others(self) -> frozenset[str]:
-        """The topics that others of the group subscribe to and this member does not.
-
-        Read by other threads: the set is replaced as a whole, never changed.
-        """
+        """The topics that only other members of the group subscribe to. On any thread: the set is never changed."""
         return self._topics_of_others
 
     @property
     def was_taken(self) -> bool:
-        """True once a broker has taken this member into the group."""
+        """True once any broker has accepted this member."""
         return self._refusals.was_taken
 
     def start(self) -> None:
@@ -126,34 +123,34 @@ class GroupMember:
         self._running = asyncio.create_task(self._run())
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
-        """Give queues back after their last commit, each with the epoch under which it was read."""
+        """Return queues to their brokers after the last commit, each under the epoch at which it was read."""
         left = dict(epochs)
         self._post(lambda: self._do(self._state.released(left)))
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell that the state that belongs to queues is saved: before or after they are released, on any thread."""
+        """Report that the user's state of queues is saved, before or after their release. On any thread."""
         saved = tuple(queues)
         self._post(lambda: self._do(self._state.saved(saved)))
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
-        """Tell that a broker no longer knows a lease: ask for the queue again if it is still to be this member's."""
+        """Handle a broker's answer that it no longer knows a lease: ask for the queue again if it is still wanted."""
         self._post(partial(self._lease_over, queue, epoch, error))
 
     async def leave(self) -> None:
-        """Give all queues back, which are committed, and leave the group. Idempotent."""
-        await asyncio.sleep(0)  # what was posted before, here or on a thread, is done first
+        """Return all queues, after their last commit, and leave the group. Idempotent."""
+        await asyncio.sleep(0)  # lets work that was posted before run first
         self._is_leaving = True
         self._changed.set()
         if self._running is not None:
             await asyncio.wait([self._running])
 
-    # ---- work and time --------------------------------------------------------------------------
+    # ---- the loop -------------------------------------------------------------------------------
 
     def _post(self, work: Callable[[], None]) -> None:
         self._connection.call_soon(self._work, work)
 
     def _work(self, work: Callable[[], None]) -> None:
-        if not self._is_leaving and self._running is not None and not self._running.done():  # else the loop ends
+        if not self._is_leaving and self._running is not None and not self._running.done():
             with self._reporting():
                 work()
             self._changed.set()
@@ -181,7 +178,7 @@ class GroupMember:
             message = "group: will try again group=%s reason=%s"
             self._outage.failed(message, self._about.group, error, cause=error)
             self._rounds.want(time.monotonic() + max(PAUSE_S, error.retry_after_s))
-        except Exception as error:  # the task serves all queues: it must outlive a fault in one piece of work
+        except Exception as error:  # the task serves all queues: one failure must not end it
             log.exception("group: failed group=%s", self._about.group)
             self._fetcher.failed(InternalError(f"group {self._about.group!r}: {type(error).__name__}: {error}"))
 
@@ -197,10 +194,10 @@ class GroupMember:
             log.warning(STOOD_STILL, now - self._kept_at, self._about.group)
         self._kept_at = now
         self._deleted.look(now)
-        # First of all: a process that slept must not claim what it can no longer trust to be its own.
+        # First: a process that slept must not claim queues whose leases may have expired.
         self._do(self._state.tick(now))
         for name in self._sessions.keep(now):
-            # After a broken session the broker may still know the leases, or it may have restarted without them.
+            # Repeats all requests: the broker may still know the leases, or have restarted without them.
             self._send_join(name)
         if self._rounds.is_due(now):
             await self._round(now)
@@ -218,7 +215,7 @@ class GroupMember:
             self._deleted.suspect(item.topic, time.monotonic())
         self._do(self._state.lease_over(item, epoch, time.monotonic()))
 
-    # ---- what brokers say -----------------------------------------------------------------------
+    # ---- events of brokers ----------------------------------------------------------------------
 
     def _hear(self, name: str, event: broker_pb2.SessionEvent) -> None:
         now = time.monotonic()
@@ -248,7 +245,7 @@ class GroupMember:
                 )
                 self._do(self._state.granted(MessageQueue(granted.topic, name, granted.queue_id), grant, now))
             case "wanted":
-                # Another member counts on a queue of this one, so it may know of more members, or of fewer queues.
+                # Another member expects a queue of this one, so its member list or its routes may be newer.
                 self._do(self._state.wanted(MessageQueue(event.wanted.topic, name, event.wanted.queue_id)))
                 self._rounds.want(now)
             case "refused":
@@ -257,7 +254,7 @@ class GroupMember:
                 self._send_join(name)
 
     def _note_begun(self, name: str, members: broker_pb2.GroupMembers) -> None:
-        sent_at = self._sessions.answered_at(name)  # or later
+        sent_at = self._sessions.answered_at(name)  # a lower bound
         begun = {item.topic: sent_at - item.ago_ms / 1000 for item in members.begun}
         self._initial_offsets.reported(name, begun, members.now_ms / 1000 - time.monotonic())
         members.ClearField("begun")
@@ -279,18 +276,18 @@ class GroupMember:
 
     async def _round(self, now: float) -> None:
         if self._rounds.begin(now):
-            # Brokers answer what they have answered before, and whatever got lost is mended.
+            # A full round: brokers repeat their answers, which repairs lost ones.
             for name in self._sessions.open_names():
                 self._send_join(name)
         queues = {topic: items for topic in self._about.topics if (items := await self._queues_of(topic)) is not None}
         names = sorted({item.broker_name for items in queues.values() for item in items})
         self._sessions.add(names)
         if not names:
-            self._do(self._state.aim([], now))  # nothing may be read just now
+            self._do(self._state.aim([], now))  # no queue may be read now
             return
         found = self._shared(queues)
         if found is None:
-            return  # a list of members is on its way
+            return  # a member list is still to come, and requests the next round
         self._look_at_topics()
         target: list[MessageQueue] = []
         for shared in found:
@@ -341,19 +338,19 @@ class GroupMember:
 
     def _undecided(self, queues: Mapping[str, Sequence[MessageQueue]], now: float) -> set[str]:
         if self._about.start.at == broker_pb2.START_AT_EARLIEST:
-            return set()  # it makes no difference
+            return set()  # every broker begins at the first message in any case
         return self._initial_offsets.undecided(
             {
                 topic: {item.broker_name for item in items}
                 for topic, items in queues.items()
-                if not topic.startswith(RETRY_PREFIX)  # read from its beginning in any case
+                if not topic.startswith(RETRY_PREFIX)  # always read from the beginning
             },
             now,
         )
 
     async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
         if topic.startswith(RETRY_PREFIX):
-            route = self._routes.known(topic)  # which is watched, so that there is a round when it appears
+            route = self._routes.known(topic)  # watched: a new route requests a round
             return route.read_queues() if route else None
         return (await self._routes.find(topic)).read_queues()
 
@@ -361,7 +358,7 @@ class GroupMember:
         routes = filter(None, map(self._routes.known, self._about.topics))
         return next(filter(None, (route.master_of(broker_name) for route in routes)), None)
 
-    # ---- doing ----------------------------------------------------------------------------------
+    # ---- requests and steps ---------------------------------------------------------------------
 
     def _send_join(self, name: str) -> None:
         for request in broker_sessions.join(self._about, self._strategy, self._options, self._state.held()):
@@ -390,7 +387,7 @@ class GroupMember:
                 self._fetcher.revoked([step.queue for step in steps])
             case Lose():
                 lost = [step.queue for step in steps]
-                # Of a deleted topic the user gets an error, and only one.
+                # For a deleted topic, the user gets one error from `DeletedTopics` instead.
                 gone = [queue for queue in lost if self._deleted.may_be(queue.topic)]
                 self._fetcher.lost(gone, deleted=True)
                 self._lost([queue for queue in lost if queue not in gone])

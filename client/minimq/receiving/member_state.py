@@ -1,29 +1,28 @@
-"""The queues of one member of a group, from its first question for one until it gives it back: pure.
+"""The state of the queues of one group member, from request to release: pure.
 
-The single owner of that state. Its caller reports events and carries out the steps that it returns, in their order:
-some are requests to brokers, the others are for the reader of the queues. Time is an argument, in seconds on
-any clock that does not go back.
+The only owner of that state. Its caller reports events and carries out the returned steps in order: requests to
+brokers, and commands for the reader of the queues. Time is an argument, in seconds on any monotonic clock.
 
-A queue that is claimed goes through these phases:
+A claim to a queue goes through these phases:
 
-    ASKED    its broker was asked for it and will grant it when nobody else holds it
-    HELD     it is read under a lease
-    LEAVING  another member is to have it: the reader finishes what is in flight, then reports `released`
+    ASKED    the broker was asked for the queue, and grants it once no other member holds it
+    HELD     the queue is read under a lease
+    LEAVING  the queue is revoked for another member: the reader finishes messages in flight, then reports `released`
 
-A lease is trusted for a while after the last sign of its broker: after the time at which this member sent what the
-broker has answered, so that neither an answer that was long on its way nor a process that slept can deceive it. A queue
-whose lease cannot be trusted any more is lost, whatever the broker thinks; it is asked for again, under its former
-epoch, when the broker is back.
+A lease is trusted for `trust_s` after the broker's last sign of life. That time counts from when this member sent the
+request that the broker has answered, so neither a delayed answer nor a process that slept extends it. When trust ends,
+the queue is lost, whatever the broker thinks; the member asks for it again, under the former epoch, when the broker is
+back.
 
-When a session breaks, its leases are unconfirmed long before that: the broker may see it break too, and gives the
-queues to others after a grace. The grace counts from the latest request that is known to have arrived, because the
-broker had the session then. With the defaults it ends 3 s after a heartbeat that may be up to 10 s old, so reading
-often stops at once. It goes on when the session is back and the broker has confirmed the lease, which takes a moment.
-A process that has stood still for long, as under a listener that holds the GIL, asks for its leases likewise.
+When a session breaks, its leases become unconfirmed much earlier: the broker may notice, too, and grants the queues to
+others after a grace. The grace counts from the latest request known to have arrived, since the session existed then.
+With the defaults it ends 3 s after a heartbeat that may be up to 10 s old, so reading often stops at once. It continues
+when the session is back and the broker has confirmed the lease, usually a moment later. A process that stood still for
+long, for example while a listener held the GIL, has its leases confirmed in the same way.
 
-Silence alone does not make a lease unconfirmed. If a line is cut so that neither side notices, the broker keeps the
-session for 60 s (`--session-timeout`), and the member trusts the lease for 30 s. If only the broker notices, the next
-heartbeat tells the member.
+Silence alone does not make a lease unconfirmed. If a connection is cut unnoticed by both sides, the broker keeps the
+session for 60 s (`--session-timeout`), while the member trusts the lease for 30 s. If only the broker notices, the next
+heartbeat fails and the member learns it.
 """
 
 from __future__ import annotations
@@ -36,18 +35,18 @@ from typing import NamedTuple
 
 from minimq_common.model import MessageQueue
 
-#: A process that looks at the time a few times a second stood still if it has not done so for so many seconds.
+#: `tick` is called a few times a second; a pause this long means that the process stood still.
 STOOD_STILL_S = 5.0
 
 
 class Trust:
-    """The trust in the leases that one session has brought. Its `MemberState` changes it; any thread may look."""
+    """How long the leases of one session are trusted. Changed by `MemberState`; any thread may read it."""
 
     __slots__ = ("is_broken", "until")
 
     def __init__(self, until: float = math.inf) -> None:
         self.until = until
-        #: The leases are unconfirmed: with another one the broker grants them anew.
+        #: The session broke: the leases are unconfirmed until they are granted again in another session.
         self.is_broken = False
 
 
@@ -57,58 +56,58 @@ class Grant(NamedTuple):
     #: Proves the ownership; 0 where there are no leases.
     epoch: int
     offset: int
-    #: Tells apart topics that had the same name one after the other; 0 when it is not known.
+    #: Distinguishes topics that were created under the same name; 0 if unknown.
     topic_id: int
     given_back: int = 0
     address: str = ""
-    #: The latest one in the log of which the offset is; 0 when it is to be taken as it is.
+    #: Term of the log that the offset belongs to; 0 if it is not to be checked.
     term: int = 0
-    #: Deliveries of messages from the offset on to members that died; they end at `in_hand_end`, 0 if it is not known.
+    #: Number of members that died with the messages from the offset to `in_hand_end`, which is 0 if unknown.
     tries: int = 0
     in_hand_end: int = 0
     queue_end: int = 0
-    #: Of the session that has brought it.
+    #: That of the session.
     trust: Trust = Trust()
 
 
 class Ask(NamedTuple):
-    """Tell the broker that the queue is wanted."""
+    """Ask the broker for the queue."""
 
     queue: MessageQueue
-    #: Under which it was held last, 0 if it was not.
+    #: Epoch of the last lease of this member; 0 for none.
     epoch: int
     given_back: int = 0
 
 
 class GiveBack(NamedTuple):
-    """Tell the broker that the queue is not held or wanted any more; epoch 0: it was only wanted."""
+    """Release the queue at the broker, or with epoch 0 withdraw the request for it."""
 
     queue: MessageQueue
     epoch: int
 
 
 class Saved(NamedTuple):
-    """Tell the broker that the state of a queue that was given back is saved, so that others may have it."""
+    """Report to the broker that the state of a released queue is saved, so that others may have the queue."""
 
     queue: MessageQueue
     epoch: int
 
 
 class Begin(NamedTuple):
-    """Read the queue, or go on reading it, under this lease."""
+    """Start or continue reading the queue under this lease."""
 
     queue: MessageQueue
     grant: Grant
 
 
 class Revoke(NamedTuple):
-    """Finish what is in flight of the queue, then report `released`: another member is to have it."""
+    """Finish the messages in flight of the queue, then report `released`: another member is to have it."""
 
     queue: MessageQueue
 
 
 class Lose(NamedTuple):
-    """Stop reading the queue at once: it is not this member's any more."""
+    """Stop reading the queue at once: this member no longer owns it."""
 
     queue: MessageQueue
 
@@ -117,7 +116,7 @@ Step = Ask | GiveBack | Saved | Begin | Revoke | Lose
 
 
 class Phase(Enum):
-    """The phase of a claim."""
+    """The phase of a claim; see the module."""
 
     ASKED = "asked"
     HELD = "held"
@@ -131,14 +130,14 @@ class _Claim:
         self.phase = Phase.ASKED
         self.epoch = 0
         self.leaving_since = 0.0
-        #: Since when the lease waits to be confirmed, as its broker does not know it or the session broke; else None.
+        #: Since when the lease is unconfirmed: its session broke, or its broker does not know it; else None.
         self.unconfirmed_since: float | None = None
-        #: This process has stood still, so another member may have the queue: it is not to be claimed.
+        #: The process stood still, so another member may own the queue: do not report it as held.
         self.stood_still = False
 
 
 class MemberState:
-    """The queues of one member. Used by one thread."""
+    """Decides which queues one member asks for, holds and gives up. Used by one thread."""
 
     def __init__(self, *, drain_s: float, trust_s: float) -> None:
         self._drain_s = drain_s
@@ -146,39 +145,40 @@ class MemberState:
         self.changes = 0
         self._target: frozenset[MessageQueue] = frozenset()
         self._claims: dict[MessageQueue, _Claim] = {}
-        #: The epoch under which each queue was held last.
+        #: Epoch of the last lease of each queue.
         self._epochs: dict[MessageQueue, int] = {}
-        #: How often each queue was given back: a grant that was on its way meanwhile does not hold any more.
+        #: Number of releases of each queue; a grant that was sent before the latest release is void.
         self._given_back: Counter[MessageQueue] = Counter()
-        #: Queues whose state is saved since they were given back, or will be by then.
+        #: Queues whose state the user has saved since their last lease began.
         self._saved: set[MessageQueue] = set()
         self._trust: dict[str, Trust] = {}
-        #: The latest look at the time, and the latest after which this process had stood still.
+        #: Time of the latest tick, and of the latest one that found that the process had stood still.
         self._ticked_at = math.inf
         self._woke_at = -math.inf
+        #: Brokers whose grants did not count, or whose trust ended: asked again at their next answer.
         self._distrusted: set[str] = set()
 
-    # ---- questions ------------------------------------------------------------------------------
+    # ---- queries --------------------------------------------------------------------------------
 
     def held(self) -> list[MessageQueue]:
-        """Return the queues that are this member's as far as it knows, sorted."""
+        """Return the queues that this member owns as far as it knows, sorted."""
         return sorted(
             queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED and not claim.stood_still
         )
 
     def phase(self, queue: MessageQueue) -> Phase | None:
-        """Tell how far the claim to a queue is; None when there is none."""
+        """Return the phase of the claim to a queue; None if there is none."""
         claim = self._claims.get(queue)
         return claim.phase if claim else None
 
     def trust(self, broker: str) -> Trust:
-        """Return the trust in leases that a broker grants now, which each sign of it prolongs."""
+        """Return the trust in new leases of a broker; each answer of the broker extends it."""
         return self._trust.setdefault(broker, Trust(-math.inf))
 
     # ---- events of the member -------------------------------------------------------------------
 
     def aim(self, target: Iterable[MessageQueue], now: float) -> list[Step]:
-        """Set the queues that the member is to have."""
+        """Set the target: the share of this member by the latest allocation."""
         self._target = frozenset(target)
         steps: list[Step] = []
         for queue in sorted(self._claims.keys() - self._target):
@@ -194,7 +194,7 @@ class MemberState:
         return steps
 
     def released(self, epochs: Mapping[MessageQueue, int]) -> list[Step]:
-        """Note that the reader has finished with queues, each under its epoch; ignore a queue with a later lease."""
+        """Release queues that the reader has finished, each under its epoch; ignore a queue with a later lease."""
         steps: list[Step] = []
         for queue, epoch in epochs.items():
             claim = self._claims.get(queue)
@@ -203,16 +203,16 @@ class MemberState:
         return _together(steps)
 
     def retire(self) -> list[Step]:
-        """Give all queues back, with which the reader has finished, before the member leaves its group."""
+        """Release all queues, which the reader has finished, before the member leaves its group."""
         self._target = frozenset()
         return self.released({queue: claim.epoch for queue, claim in self._claims.items()})
 
     def saved(self, queues: Iterable[MessageQueue]) -> list[Step]:
-        """Note that the user has saved the state of queues; if a queue is still held, report that with its release."""
+        """Record that the user has saved the state of queues; a queue that is still held reports it at its release."""
         steps: list[Step] = []
         for queue in queues:
             if queue not in self._epochs:
-                continue  # it never was this member's
+                continue  # this member never owned it
             self._saved.add(queue)
             claim = self._claims.get(queue)
             if claim is None or claim.phase is Phase.ASKED:
@@ -222,7 +222,7 @@ class MemberState:
     # ---- events of brokers ----------------------------------------------------------------------
 
     def connected(self, broker: str) -> list[Step]:
-        """Repeat all that concerns a broker: a session has begun, and earlier requests may be lost."""
+        """Return all requests to a broker again, because earlier ones may be lost: a new session has begun."""
         steps: list[Step] = []
         for queue, epoch in sorted(self._epochs.items()):
             if queue.broker_name == broker and queue not in self._claims:
@@ -234,9 +234,9 @@ class MemberState:
         return _together(steps)
 
     def disconnected(self, broker: str, until: float, now: float) -> list[MessageQueue]:
-        """Note that a session has broken; the broker keeps the leases at least until the given time.
+        """Record that a session broke; its broker keeps the leases at least until `until`.
 
-        Returns the queues whose leases are unconfirmed from now on; those that were before are not among them.
+        Returns the queues whose leases have just become unconfirmed.
         """
         former = self.trust(broker)
         self._trust[broker] = Trust(former.until)
@@ -251,7 +251,7 @@ class MemberState:
         return [queue for queue, claim in claims if queue.broker_name in brokers and claim.phase is not Phase.ASKED]
 
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
-        """Note that a broker has answered a request of `sent_at`: it has known since then that this member is alive."""
+        """Record the answer of a broker to a request of `sent_at`: the broker knew then that this member was alive."""
         trust = self.trust(broker)
         trust.until = max(sent_at + self._trust_s, trust.until)
         if broker not in self._distrusted or now >= trust.until:
@@ -260,17 +260,17 @@ class MemberState:
         return self.connected(broker)
 
     def granted(self, queue: MessageQueue, grant: Grant, now: float) -> list[Step]:
-        """Note that a broker has granted a queue, or confirmed its lease."""
+        """Handle the grant of a queue, or the confirmation of its lease."""
         if now >= self.trust(queue.broker_name).until:
-            # This process has slept since then. It asks the broker again at the next sign of it.
+            # This process has slept since the request. It asks again at the next answer of the broker.
             self._distrusted.add(queue.broker_name)
             return []
         claim = self._claims.get(queue)
-        if claim is None:  # it was wanted once
+        if claim is None:  # the queue is no longer wanted
             self._epochs[queue] = max(grant.epoch, self._epochs.get(queue, 0))
             return [self._return(queue, grant.epoch)]
         if grant.given_back < self._given_back[queue]:
-            return []  # given back before this member heard of it; what it has asked since will be answered
+            return []  # released before the grant arrived; the request made since will have its own answer
         if claim.phase is not Phase.ASKED and grant.epoch <= claim.epoch:
             return self._confirm(queue, claim, grant) if grant.epoch == claim.epoch else []
         leaves = claim.phase is Phase.LEAVING and queue not in self._target
@@ -284,17 +284,17 @@ class MemberState:
         return [begin, Revoke(queue)] if leaves else [begin]
 
     def wanted(self, queue: MessageQueue) -> list[Step]:
-        """Note that another member waits for a queue that is this member's according to its broker."""
-        # The release may have got lost with a session.
+        """Handle a broker's report that another member waits for a queue of this one."""
+        # If the queue is not claimed, its release was lost with a session: repeat it.
         return [] if queue in self._claims else [self._return(queue, self._epochs.get(queue, 0))]
 
     def lease_over(self, queue: MessageQueue, epoch: int, now: float) -> list[Step]:
-        """Note that a broker does not know a lease: it was restarted, or another member has the queue by now."""
+        """Handle the answer that a broker does not know a lease: it has restarted, or granted the queue to another."""
         claim = self._claims.get(queue)
         if claim is None or claim.phase is Phase.ASKED or claim.epoch != epoch:
             return []
         if claim.phase is Phase.HELD and queue in self._target:
-            # The reader stands still meanwhile. If nobody else was given the queue it goes on where it is.
+            # The reader pauses until the answer, and continues in place if no other member had the queue.
             if claim.unconfirmed_since is None:
                 claim.unconfirmed_since = now
             return [self._ask_for(queue)]
@@ -303,9 +303,9 @@ class MemberState:
     # ---- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Step]:
-        """Look at the time; to be called a few times a second.
+        """Give up queues whose trust or drain time is over. Call it a few times a second.
 
-        A process that has stood still has not listened to brokers. It asks them before it gives up its queues.
+        After the process stood still, answers of brokers may be waiting unread, so queues are kept for `trust_s` more.
         """
         steps: list[Step] = []
         silent = {broker for broker, trust in self._trust.items() if now >= trust.until}
@@ -360,7 +360,7 @@ class MemberState:
         steps: list[Step] = [self._return(queue, claim.epoch)]
         if queue in self._saved:
             steps.append(Saved(queue, claim.epoch))
-        if queue in self._target:  # the allocation has changed back meanwhile
+        if queue in self._target:  # the target has the queue again
             steps.append(self._ask(queue))
         return steps
 

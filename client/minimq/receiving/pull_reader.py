@@ -1,4 +1,4 @@
-"""The reading side of a pull consumer: what is handed out, put back and committed between polls."""
+"""The implementation of pull consumers: polls, and the commits and revocations between them."""
 
 from __future__ import annotations
 
@@ -32,20 +32,19 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
-#: A poll, however short, gives name servers so long to tell where topics are, in seconds.
+#: Minimum timeout of a route lookup in seconds, even in a shorter poll.
 _ANSWER_S = 1.0
-#: Interval at which failed pulls are tried again, and deleted topics looked for.
 _TICK_S = 0.2
-#: Ticks from one look for topics that were made anew to the next.
+#: Ticks between two checks whether deleted topics were recreated.
 _TICKS_PER_RECREATION_CHECK = 3
-#: A broker that does not have a topic for so long that others have is an error, in seconds.
-_MISSING_TOPIC_TOLERANCE_S = 10.0
+#: A broker may lack a topic that other brokers have for this long, in seconds; then the user gets an error.
+_MISSING_GRACE_S = 10.0
 
 
 class PullReader(Consumer):
-    """The reading side of a pull consumer, as both faces use it: `minimq.PullConsumer` and `minimq.aio.PullConsumer`.
+    """The implementation that `minimq.PullConsumer` and `minimq.aio.PullConsumer` share.
 
-    Not thread-safe, and one poll at a time, which runs the callbacks; only `halt` may be called while it runs.
+    Not thread-safe: one poll at a time, which also runs the callbacks. Only `halt` may be called during a poll.
     """
 
     def __init__(
@@ -65,28 +64,28 @@ class PullReader(Consumer):
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._auto_commit = auto_commit and bool(self.group)
         self._commit_at = time.monotonic() + self._options.commit_interval_s
-        #: The automatic commit that is under way, or of which nobody has looked at the end. Belongs to the event loop.
+        #: The latest automatic commit until `_check_commit` has read its outcome. Belongs to the event loop.
         self._committing: asyncio.Task[None] | None = None
-        #: Stands for the loop that takes messages one by one; replaced when that is to ask for others.
+        #: Identifies the poll whose messages a `for` loop yields; replaced to make the loop poll again.
         self.turn = object()
-        #: The latest messages: `poll_arrow` needs their batches whole.
+        #: Messages of the latest poll. Keeps their batches alive, which `poll_arrow` needs whole.
         self._found: Found | None = None
         self._is_assigned = False
         self._assigned = AssignedQueues(self._client, self._fetcher, self._start_offset)
-        #: How long it is still tried to find the topics, since the first poll.
+        #: Retries of the topic lookup; their deadline counts from the first poll.
         self._starting: RetrySchedule | None = None
 
-    # ---- what to read ---------------------------------------------------------------------------
+    # ---- subscription and assignment ------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
-        """Read a topic as well; before the first message is asked for, and unless queues were assigned."""
+        """Subscribe to a topic, before the first poll; excludes `assign`."""
         self.check_open()
         if self._is_assigned:
             raise InvalidArgument("subscribe and assign exclude each other")
         super().subscribe(topic, expression, where)
 
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
-        """Read exactly these queues; see `minimq.PullConsumer.assign`."""
+        """See `minimq.PullConsumer.assign`."""
         self.check_open()
         if self._filters:
             raise InvalidArgument("subscribe and assign exclude each other")
@@ -102,20 +101,20 @@ class PullReader(Consumer):
         self._assigned.read_exactly({queue: await self._start_offset(queue) for queue in queues})
 
     async def seek(self, queue: MessageQueue, offset: Start) -> None:
-        """Go on elsewhere; see `minimq.PullConsumer.seek`."""
+        """See `minimq.PullConsumer.seek`."""
         await self._on_loop(partial(self._seek, queue, offset_or_start(offset, "offset")))
         if self._found is not None and self._found.handed.queue == queue:
-            self.turn = object()  # a loop goes on there, and not with what it has of before
+            self.turn = object()  # a `for` loop must not yield messages from before the seek
 
     async def _seek(self, queue: MessageQueue, wanted: int | broker_pb2.StartPosition) -> None:
         self._fetcher.seek(queue, wanted if isinstance(wanted, int) else await self._starts.at(queue, wanted))
 
     async def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
-        """Hand nothing out of these queues, or again. Raises `InvalidArgument`."""
+        """Stop or resume the delivery of these queues. Raises `InvalidArgument`."""
         await self._on_loop(as_coroutine(partial(self._fetcher.pause, queue_list("queues", queues), paused=paused)))
 
     def position(self, queue: MessageQueue) -> int:
-        """Return the offset that the next message of a queue has. Raises `InvalidArgument`."""
+        """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
         self._process.check()
         reader = self._fetcher.reader(queue)
         if reader is None:
@@ -125,7 +124,7 @@ class PullReader(Consumer):
     # ---- reading --------------------------------------------------------------------------------
 
     async def poll(self, timeout: float, max_messages: int) -> Found | None:
-        """Find messages, all of one queue and in its order; see `minimq.PullConsumer.poll`."""
+        """See `minimq.PullConsumer.poll`."""
         if not self._interceptors:
             return await self._poll(timeout, max_messages)
         with self._interceptors.receive() as call:
@@ -152,7 +151,7 @@ class PullReader(Consumer):
                 return found
 
     def halt(self) -> None:
-        """Let polls raise `Closed` from now on, also one that runs: the beginning of `close`."""
+        """Make the running poll and all later ones raise `Closed`: the first step of `close`."""
         if not self._process.is_forked:
             self._fetcher.halt()
 
@@ -170,7 +169,7 @@ class PullReader(Consumer):
             else:
                 await self._on_loop(self._join)
                 return True
-            # There is nothing to take: it waits.
+            # Nothing is read yet, so this only waits.
             await self._take(1, max(min(pause_s, deadline - now), 0.0))
             now = time.monotonic()
             if now >= deadline:
@@ -181,12 +180,12 @@ class PullReader(Consumer):
             await self._routes.find(topic, timeout_s)
 
     def at_end(self) -> bool:
-        """Tell whether everything that was stored when last heard of has been returned."""
+        """Return whether polls have returned everything that was stored at the brokers' latest answers."""
         self._process.check()
         return bool(self._fetcher.queues) and self._fetcher.at_end()
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Record how far the group is; see `minimq.PullConsumer.commit`."""
+        """See `minimq.PullConsumer.commit`."""
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
         if offsets is None:
@@ -196,7 +195,7 @@ class PullReader(Consumer):
             await self._on_loop(partial(self._record, checked, retry_s=retry_s))
 
     def transaction_input(self, poll: Callable[[float, int], Any]) -> PullInput:
-        """Return what a transaction takes from this consumer; see `minimq.PullConsumer.transaction_input`."""
+        """See `minimq.PullConsumer.transaction_input`."""
         self._process.check()
         if not self.group or self._options.model == "broadcasting":
             raise InvalidArgument("a transaction consumes for a group: give the consumer a group, without broadcasting")
@@ -205,24 +204,24 @@ class PullReader(Consumer):
         return PullInput(self._client, self.group, self.client_id, self._fetcher, self._starts, poll)
 
     async def close(self) -> None:
-        """Commit what was in hand, after `halt`; `drop` is to follow. See `minimq.PullConsumer.close`. Idempotent."""
+        """Revoke and commit all queues. Call `halt` before and `drop` afterwards. Idempotent."""
         if self._closed:
             return
         self._closed = True
         self.turn = object()
-        if self._found is not None and not next(self._found.claim, False):  # a poll returns them, or has
+        if self._found is not None and not next(self._found.claim, False):  # a poll has claimed them for its caller
             self._found.handed.given = self._found.given
         try:
             await self._revoke_all()
             if self._committing is not None:
-                self._client.connection.call_soon(self._committing.cancel)  # the last one has more to say
+                self._client.connection.call_soon(self._committing.cancel)  # the last commit supersedes it
             if self._auto_commit and self._fetcher.commits.has_any:
                 await self._commit_all(automatic=True)
-        except Closed as error:  # so is the `Cluster`
+        except Closed as error:  # the `Cluster` was closed before
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
     def release(self) -> None:
-        """Leave the group and end without a commit or a callback: nobody has the consumer, or what it handed out."""
+        """Leave the group without a commit or a callback, after the user has dropped the consumer unclosed."""
         self._fetcher.halt()
         if not self._closed:
             self._closed = True
@@ -230,7 +229,7 @@ class PullReader(Consumer):
             self.drop()
 
     def drop(self) -> None:
-        """Leave the group, and end everything at once; waits. Idempotent."""
+        """Leave the group and close all connections; blocks until done. Idempotent."""
         self._assigned.close()
         self._shut_down()
 
@@ -246,13 +245,13 @@ class PullReader(Consumer):
             await self._hand_back(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
-            await self._on_loop(as_coroutine(self._begin_commit))  # before the user gets further messages
+            await self._on_loop(as_coroutine(self._begin_commit))  # before further messages are delivered
 
     def _begin_commit(self) -> None:
         if self._committing is None:
             commits = self._fetcher.commits
             self._committing = asyncio.create_task(commits.record_all(commits.progress_of_all(), automatic=True))
-            # So that asyncio does not log its error: `_check_commit` tells it, unless the consumer is closed before.
+            # Retrieves the error, or asyncio would log it: `_check_commit` reports it unless `close` comes first.
             self._committing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     def _check_commit(self) -> None:
@@ -263,8 +262,8 @@ class PullReader(Consumer):
         error = None if committing.cancelled() else committing.exception()
         if error is None:
             return
-        # The broker may be about to come back, the queue another member's, or shorter at its new master, as the
-        # next pull tells then: the next commit will tell.
+        # These may resolve themselves: the broker comes back, another member has the queue, or the log of its new
+        # master is shorter, which the next pull reports. Otherwise the next commit fails again.
         if not isinstance(error, MiniMQError) or not (error.retriable or isinstance(error, Fenced | InvalidArgument)):
             raise error
         log.warning("consumer: commit incomplete group=%s reason=%s", self.group, error)
@@ -289,9 +288,9 @@ class PullReader(Consumer):
 
 
 class AssignedQueues:
-    """Takes the place of a `GroupMember` for a consumer that was assigned queues. Lives on the event loop.
+    """Replaces `GroupMember` for a consumer with assigned queues. Lives on the event loop.
 
-    A topic that is deleted is an error for the user, once; its queues are read on when it is made anew.
+    The user gets one error for a deleted topic. When the topic is recreated, its queues are read again.
     """
 
     def __init__(
@@ -304,11 +303,11 @@ class AssignedQueues:
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
         self.may_be_anew = False
-        #: Since when their brokers say that they are not there; infinite once the user has heard it.
+        #: Since when brokers lack a queue of a topic that others have; infinite once the user has had the error.
         self._absent_since: dict[MessageQueue, float] = {}
 
     def read_exactly(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Read these queues and no others, each from an offset on unless it is read already."""
+        """Stop all other queues, and start those that are not read yet, each at its offset."""
         known = set(self._fetcher.queues)
         self._fetcher.stop(known - offsets.keys())
         for queue in sorted(offsets.keys() - known):
@@ -317,15 +316,15 @@ class AssignedQueues:
             self._ticking = asyncio.create_task(self._keep_time())
 
     def close(self) -> None:
-        """End."""
+        """Stop the checks."""
         self._closed = True
 
     def suspect(self, topic: str) -> None:
-        """Note that a broker does not have a topic any more."""
+        """Record that a broker no longer has a topic."""
         self._deleted.suspect(topic, time.monotonic())
 
     async def begin_anew(self) -> None:
-        """Begin queues whose topics were deleted and made anew. Raises `MiniMQError`."""
+        """Start queues whose topics were deleted and recreated. Raises `MiniMQError`."""
         self.may_be_anew = False
         for queue in self._fetcher.deleted():
             try:
@@ -333,10 +332,7 @@ class AssignedQueues:
             except Closed:
                 raise
             except MiniMQError as error:
-                if (
-                    time.monotonic() - self._absent_since.setdefault(queue, time.monotonic())
-                    > _MISSING_TOPIC_TOLERANCE_S
-                ):
+                if time.monotonic() - self._absent_since.setdefault(queue, time.monotonic()) > _MISSING_GRACE_S:
                     self._absent_since[queue] = math.inf  # other brokers have the topic
                     raise error from None
             else:

@@ -1,4 +1,4 @@
-"""Messages as a consumer gets them."""
+"""Received messages and the batches that they come in."""
 
 from __future__ import annotations
 
@@ -19,43 +19,44 @@ from minimq_common.properties import MESSAGE_GROUP
 
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60
-#: Bytes of keys, properties and times that neighboring messages share: so much a message keeps that is kept.
+#: A message that the user keeps keeps this much metadata alive, in bytes, which it shares with its neighbors.
 _SHARED_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A batch as it came from a broker, not opened yet; holds its bytes and nothing else of the answer."""
+    """An undecoded batch from a broker; keeps nothing else of the response alive."""
 
     base_offset: int
     stored_ms: int
-    #: Where it stands in the CommitLog of its broker.
+    #: Position in the CommitLog of its broker.
     position: int
     count: int
     data: bytes
-    #: When it was due, in ms since 1970, if it was delayed; else 0.
+    #: Due time of a delayed batch in ms since 1970; else 0.
     due_ms: int = 0
     is_compacted: bool = False
 
 
 class ReceivedBatch:
-    """A batch as it was read from a queue, opened. Its checksum is verified when it is made.
+    """A decoded batch of a queue, with a verified checksum.
 
-    Messages are counted by their offsets: those that compaction has removed leave a gap in the numbers of the others.
+    Indexes of messages follow their offsets, so messages that compaction has removed leave gaps.
 
-    Raises:
-        CorruptBatch: it is damaged; the text and the attributes say where it stands.
-        InvalidArgument: it has a newer format.
-
-    Messages do not keep it. They have a copy of their part of it, without bodies, which they share with few others.
+    Messages do not keep the batch alive: each refers to a part, a copy of the metadata without bodies, which it shares
+    with a few neighbors.
 
     Attributes:
-        queue: where it stands.
+        queue: its queue.
         base_offset: offset of its first record.
-        stored_ms: when the broker stored it, in ms since 1970; of a compacted one, the last of its messages.
-        due_ms: when it was due, in ms since 1970, if it was delayed; else 0.
-        is_compacted: its topic is: empty bodies are tombstones.
-        records: the columns; of a part, only `RecordBatch.metadata`.
+        stored_ms: when the broker stored it, in ms since 1970; in a compacted batch, its last message.
+        due_ms: due time of a delayed batch in ms since 1970; else 0.
+        is_compacted: its topic is compacted: empty bodies are tombstones.
+        records: the columns; in a part, only `RecordBatch.metadata`.
+
+    Raises:
+        CorruptBatch: it is damaged; the text and the attributes name its place.
+        InvalidArgument: it has a newer format.
     """
 
     __slots__ = (
@@ -88,11 +89,11 @@ class ReceivedBatch:
 
     @property
     def end_offset(self) -> int:
-        """Offset after the last record, also if compaction has removed that."""
+        """Offset after the last record, even if compaction has removed that record."""
         return self.base_offset + len(self.records)
 
     def messages(self, offset: int) -> list[ReceivedMessage]:
-        """Return the messages from an offset on. Raises `CorruptBatch`, and then none of them can be had."""
+        """Return the messages from an offset on. Raises `CorruptBatch` if any of them is damaged."""
         first = max(offset - self.base_offset, 0)
         bodies, tags = self.bodies_and_tags(first)
         indices = self.records.numbers(first)
@@ -103,7 +104,7 @@ class ReceivedBatch:
         return messages
 
     def parts(self, first: int, end: int) -> Iterator[Iterable[ReceivedBatch]]:
-        """Yield the part for each message from one place to another, those that share one together."""
+        """Yield the part of each message from place `first` to before `end`, grouped by shared parts."""
         records = self.records
         if records.size <= _SHARED_BYTES:
             yield repeat(self, end - first)
@@ -114,13 +115,13 @@ class ReceivedBatch:
             yield repeat(self._part(place, stop), stop - place)
 
     def only(self, index: int) -> ReceivedBatch:
-        """Return the part of one message."""
+        """Return a part for one message alone."""
         place = self.records.place(index)
         return self._part(place, place + 1)
 
     @property
     def whole(self) -> ReceivedBatch | None:
-        """The batch of which it is a part, as long as somebody else has that; itself if it is no part."""
+        """The whole batch of a part, as long as something else keeps it alive; of a whole batch, itself."""
         return self if self._whole is None else self._whole()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -137,7 +138,7 @@ class ReceivedBatch:
         return part
 
     def bodies_and_tags(self, first: int) -> tuple[Sequence[bytes], Sequence[str | None]]:
-        """Return bodies and tags of the messages that it has from an index on. Raises `CorruptBatch`."""
+        """Return bodies and tags of the messages from an index on. Raises `CorruptBatch`."""
         try:
             return self.records.bodies(first), self.records.tags(first)
         except CorruptBatch as error:
@@ -149,11 +150,7 @@ class ReceivedBatch:
         return self.stored_ms if stored_ms is None else stored_ms
 
     def check_texts(self) -> None:
-        """Look at the keys and properties of all messages, which are not decoded before somebody asks for them.
-
-        Raises:
-            CorruptBatch: some are malformed.
-        """
+        """Validate keys and properties of all messages, which are decoded lazily. Raises `CorruptBatch`."""
         try:
             self.records.check_texts()
         except CorruptBatch as error:
@@ -175,9 +172,9 @@ def _restored(queue: MessageQueue, records: RecordBatch, *place: Any) -> Receive
 
 
 class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A message read from a queue. Body and tag are at hand, the rest is looked up in its batch when asked for.
+    """A message read from a queue. Body and tag are decoded, everything else on access.
 
-    Two are equal if all that they say is. A message may be kept, copied and pickled: it does not keep its batch.
+    Messages are equal if all of their values are. A message may be kept, copied and pickled without its whole batch.
     """
 
     batch: ReceivedBatch
@@ -219,7 +216,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def lane(self) -> int:
-        """Hash of its message group, by which its broker keeps the order; 0 if its topic is not FIFO."""
+        """Hash of the message group, within which the broker keeps the order; 0 if the topic is not FIFO."""
         return self.batch.records.header.lane
 
     @property
@@ -229,7 +226,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def message_id(self) -> str:
-        """Id of the message, the one its producer got with the receipt."""
+        """Id of the message, as in the receipt of its producer."""
         return self.batch.records.message_id(self.index)
 
     @property
@@ -239,7 +236,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def born_ms(self) -> int:
-        """The same in ms since 1970."""
+        """When the message was handed to its producer, in ms since 1970."""
         return self.batch.records.born_ms(self.index)
 
     @property
@@ -266,7 +263,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return hash((self.queue, self.queue_offset))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Only what is its own is written.
+        # Writes the metadata of this message alone.
         return type(self), (self.batch.only(self.index), *msgspec.structs.astuple(self)[1:])
 
     def __repr__(self) -> str:
