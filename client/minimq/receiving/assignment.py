@@ -1,12 +1,12 @@
-"""The share of a member: when it is computed, which queues it has, and in which topics its group has begun: pure.
+"""The share of a member: when it is computed, which queues it has, and where its group begins to read: pure.
 
-Usually all members subscribe to the same topics. Then all queues are divided together, by the list of the deciding
-broker, the first by name of those that carry one of the topics.
+Usually all members subscribe to the same topics. Then all queues are divided together, by the member list of the
+deciding broker: the first by name that carries any of the topics.
 
-While a deploy rolls that adds or removes a topic they do not. Then each topic is divided among those that subscribe to
-it, by the list of the first broker that carries it, where all of them have joined. Topics with the same subscribers are
-still divided together, so that a strategy that looks at all topics finds as many of them as possible. All members come
-to the same result: a member knows every topic that has the subscribers of one of its own.
+During a rolling deploy that adds or removes a topic, subscriptions differ. Then each topic is divided among its
+subscribers, by the list of the first broker that carries it, since all of them have joined there. Topics with the same
+subscribers are still divided together, so that strategies see as many topics at once as possible. All members compute
+the same result: if topics share their subscribers, each of these subscribes to all of them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class SharedTopics(NamedTuple):
 
 
 def carriers_of(queues: Mapping[str, Sequence[MessageQueue]], places: Set[str]) -> dict[str, Set[str]]:
-    """Return the brokers that carry each topic and where members meet; if all of a topic are away, the others."""
+    """Return, for each topic, the brokers in `places` that carry it; if all of these are away, all of `places`."""
     return {topic: places & {item.broker_name for item in items} or places for topic, items in queues.items() if items}
 
 
 def shared_topics(
     client_id: str, carriers: Mapping[str, Collection[str]], lists: Mapping[str, MemberList]
 ) -> list[SharedTopics] | None:
-    """Return the topics of a member, grouped by the members that share them."""
+    """Return the topics of a member, grouped by their subscribers; None if a needed member list lacks the member."""
     counting = deciders(carriers, same_topics=False)
     if not any(lists[decider].topics for decider in counting.values() if decider in lists):
         counting = deciders(carriers, same_topics=True)
@@ -55,7 +55,7 @@ def shared_topics(
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group, or topics of it that the same members subscribe to, as one of these sees it."""
+    """Topics of a group with the same subscribers, as one of these sees them."""
 
     group: str
     client_id: str
@@ -67,7 +67,7 @@ class GroupView:
 
 
 def own_share(strategy: AllocationStrategy, view: GroupView) -> Sequence[MessageQueue]:
-    """Return the queues of a member, computed here. All members come to the same result: they start from the same."""
+    """Compute the queues of a member. Every member computes the same division, since the input is the same."""
     queues = [queue for items in view.queues.values() for queue in items]
     try:
         return allocate_group(strategy, view.group, view.client_id, queues, view.members, view.owners)
@@ -76,7 +76,7 @@ def own_share(strategy: AllocationStrategy, view: GroupView) -> Sequence[Message
 
 
 class RebalanceSchedule:
-    """The times at which a member looks at the allocation: at once after a change, but not for every one of many."""
+    """Decides when a member recomputes its allocation: soon after a change, but at most once per `gap_s`."""
 
     def __init__(self, *, gap_s: float, interval_s: float, now: float) -> None:
         self._gap_s = gap_s
@@ -86,7 +86,7 @@ class RebalanceSchedule:
         self._full_at = now + interval_s
 
     def want(self, at: float) -> None:
-        """Ask for a round at that time, or before."""
+        """Request a round at `at` or earlier."""
         self._due = min(self._due, at)
 
     @property
@@ -95,11 +95,11 @@ class RebalanceSchedule:
         return max(self._due, self._earliest)
 
     def is_due(self, now: float) -> bool:
-        """Tell whether a round is to begin."""
+        """Return whether a round is due."""
         return now >= self.due_at
 
     def begin(self, now: float) -> bool:
-        """Begin a round; return whether it is one that is made though nothing may have happened."""
+        """Begin a round; return whether it is a periodic one, which is made even if nothing has changed."""
         full = now >= self._full_at
         if full:
             self._full_at = now + self._interval_s
@@ -108,42 +108,42 @@ class RebalanceSchedule:
         return full
 
 
-#: Seconds to wait for brokers that are away.
+#: How long to wait for brokers that are away.
 AWAY_TIMEOUT_S = 5.0
-#: Longer ago than anything was sent.
+#: An age in ms that includes every message.
 EVER_MS = 1 << 50
 
 
 class InitialOffsets:
-    """The times since when a group reads its topics, in seconds on any clock that does not go back.
+    """Keeps since when a group has read its topics, in seconds on any monotonic clock.
 
-    Each broker decides for its own queues where a group begins. One to which a topic comes later hears from members
-    since when the group reads it, so that nothing sent since then is passed over. So a member asks for no queue before
-    it knows that the group has begun, or all brokers of the topic have reported that it has not. Those that are away
-    are waited for only so long: then the others begin with all that they have, which may repeat messages.
+    Each broker decides for its own queues where a group begins. If a topic comes to a broker later, members report
+    since when the group has read it, so that no message sent since then is skipped. So a member asks for no queue until
+    it knows that the group has begun, or until all brokers of the topic have reported that it has not. Brokers that are
+    away are waited for up to `AWAY_TIMEOUT_S`; then the others begin at their first message, which may repeat messages.
     """
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
-        #: The brokers that have reported where the group has begun, and what is to be added for their time in seconds.
+        #: For each broker that has reported: its Unix time minus the monotonic clock, in seconds.
         self._reported: dict[str, float] = {}
-        #: Until when topics wait for brokers that have not.
+        #: By topic, until when to wait for brokers that have not reported.
         self._wait_until: dict[str, float] = {}
         self._unknown: set[str] = set()
 
     def reported(self, broker: str, begun: Mapping[str, float], ahead_s: float = 0.0) -> None:
-        """Note in which topics a group has begun at a broker, since when, and how far its clock is ahead."""
+        """Record since when a group has read topics at a broker, and how far that broker's clock is ahead."""
         self._reported[broker] = ahead_s
         for topic, since in begun.items():
             self.began(topic, since)
 
     def began(self, topic: str, since: float) -> None:
-        """Note that the group has read a topic since then, or longer."""
+        """Record that the group has read a topic since `since` or longer."""
         self._since[topic] = min(since, self._since.get(topic, since))
         self._unknown.discard(topic)
 
     def undecided(self, carriers: Mapping[str, Collection[str]], now: float) -> set[str]:
-        """Return the topics of whose queues none is to be asked for yet."""
+        """Return the topics whose queues must not be asked for yet."""
         waiting: set[str] = set()
         for topic, brokers in carriers.items():
             if topic in self._since or self._reported.keys() >= {*brokers}:
@@ -156,15 +156,15 @@ class InitialOffsets:
         return waiting
 
     def has_reported(self, broker: str) -> bool:
-        """Return whether a broker has reported; before that it is asked for nothing that it might begin too late."""
+        """Return whether a broker has reported. Before that, no queue is asked for: it might begin too late."""
         return broker in self._reported
 
     def time_ms(self, broker: str, now: float) -> int:
-        """Return the time of a broker that has reported, or an earlier one, in ms since 1970."""
+        """Return the time of a broker in ms since 1970, or an earlier one; 0 if it has not reported."""
         return int((now + self._reported.get(broker, -now)) * 1000)
 
     def ago_ms(self, topic: str, now: float) -> int | None:
-        """Return for how long the group has read a topic; None when it has not begun."""
+        """Return for how many ms the group has read a topic; None if it has not begun."""
         if topic in self._unknown:
             return EVER_MS
         since = self._since.get(topic)

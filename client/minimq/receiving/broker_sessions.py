@@ -1,4 +1,4 @@
-"""The sessions of one member to brokers: opened, kept alive, opened again when they break; and its requests there."""
+"""The sessions of one member to its brokers, which are kept alive and reopened, and the requests on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 
 _LEAVE_S = 2.0
-#: Queues that one request names: a tenth of what brokers take, and no more than topics that they take.
+#: Maximum number of queues in one request; brokers accept ten times as many queues, and as many topics.
 AT_ONCE = 1_000
 
 Session = Stream[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
@@ -31,27 +31,27 @@ Post = Callable[[Callable[[], None]], None]
 
 
 class Heartbeats:
-    """The heartbeats of one session, and when the latest was sent that is answered; answers name them by number."""
+    """Numbers the heartbeats of one session, and keeps when the latest answered one was sent."""
 
     def __init__(self) -> None:
         self.answered_at = 0.0
         self._number = 0
-        #: When those without an answer were sent, by number, in their order.
+        #: When each unanswered heartbeat was sent, by number, in order.
         self._sent: dict[int, float] = {}
 
     def begin(self, now: float) -> None:
-        """Start over with a new session; `answered_at` counts once there is an answer."""
+        """Start over for a new session, whose first event will be an answer to a request sent from now on."""
         self._sent.clear()
         self.answered_at = now
 
     def send(self, now: float) -> int:
-        """Return the number of a heartbeat that is sent now."""
+        """Record that a heartbeat is sent now; return its number."""
         self._number += 1
         self._sent[self._number] = now
         return self._number
 
     def answered(self, number: int) -> None:
-        """Take an answer to a heartbeat."""
+        """Record the answer to a heartbeat."""
         if number in self._sent:
             self.answered_at = self._sent[number]
             self._sent = {later: at for later, at in self._sent.items() if later > number}
@@ -59,24 +59,22 @@ class Heartbeats:
 
 @dataclass(slots=True)
 class _Broker:
-    """A broker to which a session is kept."""
-
     name: str
     session: Session | None = None
-    #: To which the latest session leads.
+    #: Address of the latest session.
     address: str = ""
-    #: How many sessions there were, so that late events of an earlier one are recognized.
+    #: Number of the latest session: late events of earlier ones are dropped.
     number: int = 0
     retry_at: float = 0.0
     beat_at: float = 0.0
     beats: Heartbeats = field(default_factory=Heartbeats)
-    #: Whether any session has brought something.
+    #: The broker has sent an event in any session.
     greeted: bool = False
     outage: OutageLog = field(default_factory=lambda: OutageLog(log))
 
 
 class BrokerSessions:
-    """Sessions by broker name. Used by the member's task alone; streams reach it through `post`."""
+    """Keeps one session per broker. Used by the member's task alone; callbacks of streams go through `post`."""
 
     def __init__(
         self,
@@ -98,12 +96,16 @@ class BrokerSessions:
         self._brokers: dict[str, _Broker] = {}
 
     def add(self, names: Iterable[str]) -> None:
-        """Keep sessions to these brokers as well; `keep` opens them."""
+        """Add brokers; `keep` opens their sessions."""
         for name in names:
             self._brokers.setdefault(name, _Broker(name))
 
     def keep(self, now: float) -> Iterator[str]:
-        """Send heartbeats, and open sessions that are missing; yield each that was opened, to be spoken to first."""
+        """Send due heartbeats and open missing sessions.
+
+        Yields the name of each broker to which a session was opened. Send its first requests at once: the first
+        heartbeat follows.
+        """
         for broker in list(self._brokers.values()):
             self._leave_for_master(broker)
             if broker.session is None and now >= broker.retry_at:
@@ -114,25 +116,25 @@ class BrokerSessions:
                 self._beat(broker, now)
 
     def address(self, name: str) -> str:
-        """Return the address to which the latest session with a broker leads."""
+        """Return the address of the latest session with a broker."""
         return self._brokers[name].address
 
     def open_names(self) -> list[str]:
-        """Return the names of the brokers to which there is a session."""
+        """Return the names of the brokers with an open session."""
         return [broker.name for broker in self._brokers.values() if broker.session is not None]
 
     def answered_at(self, name: str) -> float:
-        """Return when the latest request was sent to a broker of which it is known that the broker has got it."""
+        """Return when the latest request known to have reached a broker was sent."""
         return self._brokers[name].beats.answered_at
 
     def send(self, name: str, request: broker_pb2.SessionRequest) -> None:
-        """Send a request. It is dropped when there is no session; all is said again when there is one."""
+        """Send a request; dropped without a session, since a new session repeats all requests."""
         broker = self._brokers.get(name)
         if broker is not None and broker.session is not None:
             broker.session.send(request)
 
     async def close(self, goodbye: broker_pb2.SessionRequest) -> None:
-        """Say a last word to all brokers and end the sessions."""
+        """Send a last request to all brokers and end the sessions."""
         sessions = [broker.session for broker in self._brokers.values() if broker.session is not None]
         for session in sessions:
             session.send(goodbye)
@@ -160,7 +162,7 @@ class BrokerSessions:
         return True
 
     def _leave_for_master(self, broker: _Broker) -> None:
-        """End the session with a master that is none any more; without a master in the route it ends by itself."""
+        # If the route has no master, the session with the former one ends by itself.
         if broker.session is None:
             return
         address = self._master_of(broker.name)
@@ -190,7 +192,7 @@ class BrokerSessions:
         if broker.number != number:
             return
         broker.session = None
-        if error is not None:  # a broker that is full is not asked sooner than it wants
+        if error is not None:  # a full broker says when to come back
             broker.retry_at += max(error.retry_after_s - PAUSE_S, 0.0)
         if error is None or isinstance(error, TransportError):
             broker.outage.failed(
@@ -201,8 +203,8 @@ class BrokerSessions:
                 cause=error,
             )
         self._on_break(broker.name, error)
-        # Later a broker may take this client for another one: it has not noticed yet that the last session broke.
-        # A key that is not known, however, stays so until there is another one.
+        # Refusals are reported for the first session only. Later ones may be transient: until the broker notices that
+        # the last session broke, it sees a second client with this id. But an unknown key never resolves itself.
         if error is not None and (not broker.greeted or isinstance(error, NotAuthenticated)):
             self._on_refusal(broker.name, error)
 
@@ -212,24 +214,24 @@ class BrokerSessions:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The facts that a member tells its group."""
+    """What a member reports when it joins its group."""
 
     group: str
     client_id: str
     filters: dict[str, str]
-    #: Where the group begins if it is new.
+    #: Where a new group begins.
     start: broker_pb2.StartPosition
 
     @property
     def topics(self) -> list[str]:
-        """The topics that it subscribes to, sorted."""
+        """The subscribed topics, sorted."""
         return sorted(self.filters)
 
 
 def join(
     membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Sequence[MessageQueue]
 ) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield the requests by which a member joins its group, with the queues that it holds."""
+    """Yield the requests that join a group and list the held queues."""
     topics = membership.topics
     yield broker_pb2.SessionRequest(
         client_id=membership.client_id,
@@ -247,7 +249,7 @@ def join(
 
 
 def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield the requests that list the queues that a member holds."""
+    """Yield the requests that list the held queues."""
     yield broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held[:AT_ONCE])))
     yield from _more_held(group, held)
 
@@ -261,7 +263,7 @@ def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.
 def of_queues(
     group: str, steps: Sequence[Step], begun: InitialOffsets, now: float
 ) -> Iterator[tuple[str, broker_pb2.SessionRequest]]:
-    """Yield the requests for steps of one kind, with their brokers; one request names many queues."""
+    """Yield the requests for steps of one type, each with its broker name; one request carries many queues."""
     by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
     for step in steps:
         if isinstance(step, Ask | GiveBack | Saved):
@@ -294,7 +296,7 @@ def _begun_of(
 
 
 def queue_of(item: broker_pb2.QueueName) -> MessageQueue:
-    """Return the queue that a broker has named."""
+    """Convert a queue name of the protocol."""
     return MessageQueue(item.topic, item.broker_name, item.queue_id)
 
 
@@ -303,10 +305,10 @@ def _name(item: MessageQueue) -> broker_pb2.QueueName:
 
 
 def member_list_of(members: broker_pb2.GroupMembers) -> MemberList:
-    """Return who subscribes to what, by the list of a broker."""
+    """Return the members and their topics in a broker's member list."""
     return MemberList(members.client_ids, {item.client_id: item.topics for item in members.topics})
 
 
 def owners_of(members: broker_pb2.GroupMembers) -> dict[MessageQueue, str]:
-    """Return who had which queue when the member list of a broker began."""
+    """Return the owner of each queue when this version of a broker's member list began."""
     return {queue_of(item): held.client_id for held in members.held for item in held.queues}

@@ -1,4 +1,4 @@
-"""The batches of one queue between their broker and the user: pure."""
+"""The prefetch buffer of one queue: pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessa
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 
-#: A hand-over of small batches has at least so many messages, however few a poll asks for.
+#: Minimum number of messages in a hand-over of small batches, even if a poll asks for fewer.
 _FEWEST_MESSAGES = 64
-#: Messages of a large batch that are chosen from without a pause.
+#: Maximum number of messages that are filtered without yielding to other tasks.
 _PART = 256
 
 
 class _Waiting(NamedTuple):
     stored: EncodedBatch
-    #: When it may be handed out.
+    #: When it may be delivered.
     due: float
-    #: Messages that the broker passed over before it.
+    #: Number of messages before it that the broker filtered out.
     passed_over: int
 
 
 class HandOver:
-    """Consecutive batches of one queue on their way to the user.
+    """Consecutive batches of one queue, from which polls take messages.
 
-    The event loop makes it; from then on only the thread that polls changes it: it decodes the batches and counts the
-    messages that the user has. The loop reads these numbers. Each change is one assignment, so Ctrl-C comes before or
-    after it.
+    The event loop creates it. From then on only the polling thread changes it: it decodes the batches and counts the
+    delivered messages, and the loop reads these numbers. Each change is one assignment, so Ctrl-C comes before or after
+    it.
     """
 
     __slots__ = (
@@ -51,23 +51,23 @@ class HandOver:
         self, queue: MessageQueue, stored: Sequence[EncodedBatch], first: int, moves: int, *, check_texts: bool
     ) -> None:
         self.queue = queue
-        #: The first offset that is wanted.
+        #: The first wanted offset.
         self.first = first
-        #: Those of the reader when this was made: with others it is stale.
+        #: `QueueReader.moves` at the creation; stale if the reader has another value.
         self.moves = moves
         self._stored = stored
         self._end = stored[-1].base_offset + stored[-1].count
         self._check_texts = check_texts
-        #: Decoded, once somebody has opened it.
+        #: The decoded batches and matching messages; None until `opening` is complete.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
-        #: Messages that were not chosen.
+        #: Number of messages that did not match the filter.
         self.dropped = 0
-        #: Messages that the user has or had.
+        #: Number of messages delivered to the user.
         self.given = 0
-        #: The user has not finished the last of these, as in a loop.
+        #: The user is still processing the last delivered message, as in a `for` loop.
         self.in_hand = False
-        #: Damage was found behind its messages.
+        #: The batches after `messages` are damaged.
         self.is_cut = False
 
     @property
@@ -77,18 +77,18 @@ class HandOver:
 
     @property
     def position(self) -> int:
-        """Offset behind the last message that the user has finished."""
+        """Offset after the last message that the user has finished."""
         return self._behind(self.given - self.in_hand)
 
     @property
     def next_offset(self) -> int:
-        """Offset behind the last message that the user has."""
+        """Offset after the last delivered message."""
         return self._behind(self.given)
 
     def opening(self, choose: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None) -> Iterator[None]:
-        """Decode the batches, up to one that is damaged, and keep the chosen messages.
+        """Decode the batches up to the first damaged one, and keep the messages that `choose` returns.
 
-        Yields between parts, so that others can run; nothing has changed before the last of them.
+        Yields between parts, so that other tasks can run. Changes nothing until it is complete.
         """
         found: list[ReceivedMessage] = []
         batches: list[ReceivedBatch] = []
@@ -108,7 +108,7 @@ class HandOver:
                 if not batches:
                     raise
                 is_cut = True
-                break  # those before it come first
+                break  # deliver the batches before it first
             batches.append(batch)
             read += len(messages)
             if choose is None:
@@ -130,7 +130,7 @@ class HandOver:
         return self._end if count == len(self.messages) else self.messages[count - 1].queue_offset + 1
 
     def rest(self) -> list[EncodedBatch]:
-        """Return the batches with messages behind `position`."""
+        """Return the batches with messages at or after `position`."""
         position = self.position
         return [stored for stored in self._stored if stored.base_offset + stored.count > position]
 
@@ -148,19 +148,19 @@ class ReadAhead:
         self._delay_ms = delay_ms
         self._check_texts = check_texts
         self._batches: deque[_Waiting] = deque()
-        #: Messages that the broker has passed over behind the last batch.
+        #: Number of messages after the last batch that the broker filtered out.
         self._gap = 0
 
     def is_due(self, now: float) -> bool:
-        """Tell whether something may be handed out."""
+        """Return whether the next batch may be delivered."""
         return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
 
     def add(self, batches: Sequence[EncodedBatch], next_offset: int, now_ms: int, now: float) -> None:
-        """Take in what was fetched."""
+        """Append fetched batches."""
         for stored in batches:
             end = stored.base_offset + stored.count
             if end <= self.fetch_offset:
-                continue  # a broker that sends it again is wrong: there is nothing new in it
+                continue  # a faulty broker has sent it twice
             left_ms = min(stored.stored_ms + self._delay_ms - now_ms, self._delay_ms)
             gap = self._gap + max(stored.base_offset - self.fetch_offset, 0)
             self._gap = 0
@@ -173,7 +173,7 @@ class ReadAhead:
         self._pass_over()
 
     def hand_over(self, max_messages: int, moves: int, now: float) -> HandOver:
-        """Hand over the next batches, with so many messages if they are due; to be called if something is due."""
+        """Remove the next due batches, about `max_messages` messages; requires `is_due`."""
         first = self.position
         batches: list[EncodedBatch] = []
         count = 0
@@ -184,9 +184,9 @@ class ReadAhead:
         return HandOver(self._queue, batches, first, moves, check_texts=self._check_texts)
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
-        """Hand the next batch out as it was stored, with the number of messages that the broker passed over before it.
+        """Remove the next batch; return it with the number of messages before it that the broker filtered out.
 
-        Returns None when there is none. Not to be mixed with `hand_over`.
+        Returns None if the buffer is empty. Do not mix with `hand_over`.
         """
         if not self._batches:
             return None
@@ -194,7 +194,7 @@ class ReadAhead:
         return found.stored, found.passed_over
 
     def put_back(self, handed: HandOver) -> None:
-        """Take back what the user has not got of the latest hand-over."""
+        """Return the undelivered batches of the latest hand-over to the front."""
         rest = handed.rest()
         if rest:
             self.position = handed.position
@@ -203,12 +203,12 @@ class ReadAhead:
         self.messages += sum(stored.count for stored in rest)
 
     def skip_to(self, offset: int) -> None:
-        """Fetch from another offset on; what is here comes first."""
+        """Continue fetching at another offset; buffered batches are delivered first."""
         self.fetch_offset = offset
         self._pass_over()
 
     def go_to(self, offset: int) -> None:
-        """Go on at another offset, and forget what was fetched."""
+        """Continue at another offset and drop the buffer."""
         self.position = self.fetch_offset = offset
         self._batches.clear()
         self._gap = self.messages = self.size = 0
