@@ -1,4 +1,4 @@
-"""The base of both consumers: subscriptions, the group member and the fetcher; and the facts that their faces tell."""
+"""The base of pull consumers and leased push consumers: subscriptions, group membership, queue callbacks."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ if TYPE_CHECKING:  # they build on this
     from minimq.receiving.pull_reader import PullReader
 
 log = client_logger(__name__)
-#: Tells of brokers that are away when a group begins to read, so that their queues are not missed in silence.
+#: Warns, when a group begins to read, about brokers that are away, whose queues are not read.
 AWAY_LOG = client_logger("minimq.receiving.away")
 
 T = TypeVar("T")
 
-#: Characters of the name of this machine that are in the id of a client.
+#: Maximum length of the host name in a client id.
 _MOST_OF_HOST = 200
 
 
 def new_client_id() -> str:
-    """Return an id that no other client has: host, process and 32 random bits."""
+    """Return a unique client id: host, process and 32 random bits."""
     return f"{socket.gethostname()[:_MOST_OF_HOST]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def check_text(name: str, value: object) -> str:
-    """Return a value. Raises `InvalidArgument` unless it is text that UTF-8 can hold."""
+    """Return the value. Raises `InvalidArgument` unless it is text that UTF-8 can encode."""
     if not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: it must be text")
     try:
@@ -66,12 +66,12 @@ def check_text(name: str, value: object) -> str:
 
 
 def checked_client_id(value: object) -> str:
-    """Return the id that a user has given a client. Raises `InvalidArgument` when it cannot be one."""
+    """Return the client id. Raises `InvalidArgument` if it is not valid."""
     return check_client_id(check_text("client_id", value))
 
 
 def check_subscriptions(filters: dict[str, MessageFilter]) -> dict[str, MessageFilter]:
-    """Return the filters of a consumer, by topic. Raises `InvalidArgument` when brokers would not take them."""
+    """Return the filters by topic. Raises `InvalidArgument` if they exceed a limit of brokers."""
     if len(filters) > MAX_SUBSCRIPTIONS:
         raise InvalidArgument(
             f"{len(filters)} topics are subscribed to, the limit of one consumer is {MAX_SUBSCRIPTIONS}"
@@ -105,16 +105,16 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
 
 
 class Found(NamedTuple):
-    """Messages for the user, who has them once `handed.given` is `given`: after that nothing may interrupt."""
+    """Messages for the user. They count as delivered once `handed.given` is set to `given`: then return at once."""
 
     messages: list[ReceivedMessage]
     handed: HandOver
     given: int
-    #: Has one item: the poll that returns the messages takes it, or a `close` on another thread; then nobody has them.
+    #: Yields once: to the poll that returns the messages, or to a `close` on another thread, which drops them.
     claim: Iterator[bool]
 
     def one_by_one(self, reader: PullReader) -> Iterator[ReceivedMessage]:
-        """Yield the messages until the turn ends; one is finished when the next is asked for."""
+        """Yield the messages until `reader.turn` changes; each is finished when the next is requested."""
         handed, turn, given = self.handed, reader.turn, self.handed.given
         for message in self.messages:
             if reader.turn is not turn:
@@ -130,8 +130,8 @@ class Found(NamedTuple):
 class Consumer:
     """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
 
-    The user's callbacks about queues run where messages are taken: `_announce_all` calls `on_assigned` and `on_lost`,
-    `_hand_back` and `_revoke_all` call `on_revoked`. Coroutines run there too, but for their `LoopStep`s.
+    `_announce_all` calls the user's `on_assigned` and `on_lost`, `_hand_back` and `_revoke_all` call `on_revoked`. These
+    coroutines run where messages are taken: for polls on the user's thread, except for their `LoopStep`s.
     """
 
     def __init__(
@@ -161,35 +161,35 @@ class Consumer:
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
         self._filters: dict[str, MessageFilter] = {}
-        #: How many messages came here and were not wanted.
+        #: Number of messages that arrived and did not match the filter.
         self._dropped = 0
         self._member: GroupMember | BroadcastReader | None = None
         self._offsets: LocalOffsets | None = None
-        #: What a callback may raise without ending anything. In the user's own thread it is not for us to say that a
-        #: thread which was told to end goes on.
+        #: Errors of callbacks that are logged and ignored. On the user's own thread, `BaseException` such as
+        #: `SystemExit` must pass through.
         self._callback_faults: type[BaseException] = Exception
         self._closed = False
         self._all_revoked = False
 
     @property
     def is_forked(self) -> bool:
-        """True in a fork of the process that made it: the group belongs to that one."""
+        """True in a fork of the process that made the consumer: the membership stays with the parent."""
         return self._process.is_forked
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
+        """The queues that this consumer reads now, sorted."""
         self._process.check()
         return [queue for queue in self._fetcher.assignment if not self._routes.is_deleted(queue.topic)]
 
     @property
     def is_member(self) -> bool:
-        """True once a broker has taken it into its group, or at once if nobody has to."""
+        """True once a broker has accepted the consumer into its group; with broadcasting, once it reads."""
         return self._member is not None and self._member.was_taken
 
     @property
     def missed_messages(self) -> int:
-        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        """Number of messages skipped because they were deleted before they were read; see `offset_reset`."""
         return self._fetcher.events.missed_messages
 
     @property
@@ -198,11 +198,11 @@ class Consumer:
         return self._dropped + self._fetcher.passed_over
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Tell that the state which belongs to queues is saved, so that other members need not wait for it any longer.
+        """Report that your state of these queues is saved, so that other members may have the queues.
 
-        With `hold_s`, nobody gets a queue that this member has left before this was said or the time is over. The state
-        counts as saved by itself when `on_revoked` returns, unless it returns `False` or raises. May be called from any
-        thread, before or after the queues have left.
+        With `hold_s`, a queue that this member has left is granted to another member only after this report, or when
+        `hold_s` is over. When `on_revoked` returns, the state counts as saved, unless it returns `False` or raises.
+        Thread-safe; call it before or after the queues are revoked.
 
         Raises:
             InvalidArgument: topics were not subscribed to.
@@ -220,7 +220,7 @@ class Consumer:
         self._client.check_open()
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
-        """Read a topic as well; before the first message is asked for."""
+        """Subscribe to a topic, before the first message is requested."""
         self.check_open()
         if not self.group:
             raise InvalidArgument(
@@ -236,7 +236,7 @@ class Consumer:
         return LoopStep(self._client, make)
 
     async def _take(self, most: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> Found | None:
-        """Return messages of one queue; None when there is something else to do, or none came in time."""
+        """Return messages of one queue; None if none arrived in time, or the caller has other work to do first."""
         self._fetcher.raise_error()
         if found := await self._at_hand(most, but):
             return found
@@ -254,8 +254,8 @@ class Consumer:
                     await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
                     raise
                 self._dropped += handed.dropped
-                continue  # it may have been taken back meanwhile
-            if messages := handed.messages:  # else none is wanted, or compaction has removed all of them
+                continue  # check again: the loop may have removed it meanwhile
+            if messages := handed.messages:  # none if the filter or compaction has dropped all of them
                 end = min(handed.given + most, len(messages))
                 return Found(messages[handed.given : end], handed, end, iter([True]))
         return None
@@ -269,7 +269,7 @@ class Consumer:
         return True
 
     def _start_over(self, resets: Sequence[OffsetReset]) -> None:
-        """Prepare for queues that go on elsewhere, before the user hears of it."""
+        """Adapt to offset resets, before the user's callbacks."""
 
     async def _call_user(self, call: Callable[[], T]) -> T:
         return call()
@@ -278,7 +278,7 @@ class Consumer:
         return self._filters[messages[0].topic].apply(messages)
 
     async def _join(self) -> None:
-        """Become a member of the group, or read without one; on the event loop."""
+        """Join the group, or begin broadcasting. On the event loop."""
         if self._member is not None:
             return
         if self._options.model == "broadcasting":
@@ -306,9 +306,9 @@ class Consumer:
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
 
     async def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
-        """Give queues whose messages are finished to the members that wait for them; only where messages are taken.
+        """Call `on_revoked` for revoked queues, commit them if `commit` is set, and release them.
 
-        `on_revoked` is called first. Then they are committed if so wanted.
+        Call it where messages are taken, when none of the queues has messages in flight.
         """
         await self._revoke(list(offsets))
         await self._on_loop(partial(self._give_back, offsets, commit=commit))
@@ -317,9 +317,9 @@ class Consumer:
         if commit:
             try:
                 await self._record(offsets, automatic=True)
-            except TopicNotFound as error:  # it was deleted, which another error says
+            except TopicNotFound as error:  # `DeletedTopics` reports the deletion
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
-            except MiniMQError as error:  # the next owner starts a little earlier
+            except MiniMQError as error:  # the next owner rereads a few messages
                 log.warning(
                     "consumer: queues not committed group=%s queues=%d reason=%s", self.group, len(offsets), error
                 )
@@ -345,7 +345,7 @@ class Consumer:
         if known and callback is not None:
             saved = await self._call_user(partial(self._tell_user, callback, known))
         if self._options.hold_s and self._member is not None:
-            # There is no state of a queue that the user never knew of.
+            # The user has no state of queues that were never announced.
             self._member.state_saved([queue for queue in queues if saved or queue not in known])
 
     def _announce(self, event: QueueEvent, queues: list[MessageQueue]) -> None:
@@ -358,36 +358,36 @@ class Consumer:
         if callback is not None:
             try:
                 callback(reset)
-            except self._callback_faults:  # it is the user's, and must not end the reading
+            except self._callback_faults:  # an error of user code must not stop reading
                 log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
 
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
         try:
             return callback(queues) is not False
-        except self._callback_faults:  # it is the user's, and must not break the hand-over
+        except self._callback_faults:  # an error of user code must not block the rebalance
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
 
-    # ---- for the fetcher, on the event loop: none of these may block -----------------------------
+    # ---- called by the fetcher, on the event loop: must not block --------------------------------
 
     def delay_ms(self, queue: MessageQueue) -> int:
-        """Return how long the messages of a queue wait after they were stored."""
+        """Return for how long messages of a queue are delayed after they were stored."""
         return 0
 
     def begins(self, queue: MessageQueue, lease: Grant) -> None:
-        """Note that a queue is about to be read for the group."""
+        """Called before a queue of the group is read."""
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
-        """Note that queues were taken away."""
+        """Called when queues were lost."""
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
-        """Note that the broker of a queue does not know its lease."""
+        """Called when the broker of a queue does not know its lease."""
         if self._member is not None:
             self._member.lease_over(queue, epoch, error)
 
     def _shut_down(self) -> None:
         if self._member is not None:
-            with suppress(Closed):  # so is the `Cluster`
+            with suppress(Closed):  # the `Cluster` was closed before
                 self._client.wait(self._member.leave)
         if self._offsets is not None:
             self._offsets.close()
@@ -396,28 +396,28 @@ class Consumer:
 
 
 class ConsumerFace:
-    """The facts of the consumer that has the work done. Base of what users have."""
+    """Base of the consumer classes of users: delegates to the internal consumer."""
 
     _reader: Consumer | PoppedSource
 
     @property
     def group(self) -> str:
-        """The consumer group; empty for a reader that has none, and so neither leases nor commits."""
+        """The consumer group; empty for a consumer without one, which has no leases and commits nothing."""
         return self._reader.group
 
     @property
     def client_id(self) -> str:
-        """Name of this consumer among all clients."""
+        """Unique name of this consumer among all clients."""
         return self._reader.client_id
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are this consumer's now, sorted."""
+        """The queues that this consumer reads now, sorted."""
         return self._reader.assignment
 
     @property
     def missed_messages(self) -> int:
-        """Number of messages it has passed over, since they were deleted before their turn; see `offset_reset`."""
+        """Number of messages skipped because they were deleted before they were read; see `offset_reset`."""
         return self._reader.missed_messages
 
     @property

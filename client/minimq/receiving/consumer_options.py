@@ -17,19 +17,19 @@ from minimq_common.model import MessageQueue
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MAX_TAKEN, MIN_INVISIBLE_MS
 
-#: Ten seconds to two hours, as in RocketMQ.
+#: From 10 seconds to 2 hours, as in RocketMQ.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
-#: Deliveries of a message after which it becomes a dead letter, unless consumers are told otherwise.
+#: Default number of deliveries of a message after which it becomes a dead letter.
 MAX_TRIES = 16
 
 #: Called with queues that a consumer has gained or lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
 
-#: Called when a consumer continues at another offset, because messages were deleted before it could read them.
+#: Called when a consumer continues at another offset; see `OffsetReset`.
 OffsetCallback = Callable[[OffsetReset], object]
 
-#: The readers of a queue in a group: one member, or all.
+#: Which members of a group read a queue: one, or all.
 Model = Literal["clustering", "broadcasting"]
 
 #: Where a consumer continues if its next message was deleted.
@@ -39,7 +39,7 @@ _CHOICES = {"model": get_args(Model), "offset_reset": get_args(OffsetResetRule)}
 
 
 class ConsumerChanges(TypedDict, total=False):
-    """Options of a consumer by name: the fields of `ConsumerOptions`, where each is explained."""
+    """Options of a consumer as keyword arguments; see `ConsumerOptions`."""
 
     prefetch_messages: int
     prefetch_bytes: int
@@ -191,7 +191,7 @@ class ConsumerOptions:
 
 
 def invisible_ms(value: object, name: str = "invisible_s", shortest_ms: int = MIN_INVISIBLE_MS) -> int:
-    """Return a duration in ms. Raises `InvalidArgument` unless it is a number of seconds within the limits."""
+    """Convert seconds to ms. Raises `InvalidArgument` unless the value is a number within the limits of brokers."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds")
     if not shortest_ms <= value * 1000 <= MAX_INVISIBLE_MS:
@@ -209,13 +209,13 @@ def _are_delays(value: object) -> bool:
     )
 
 
-#: Enough that requests cost little beside messages, and few enough that others get some.
+#: Enough to make the cost of requests negligible, and few enough to leave messages for other consumers.
 PREFETCH_MESSAGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SimpleOptions:
-    """The arguments that a simple consumer was made with; see `SimpleConsumer`."""
+    """The checked arguments of a `SimpleConsumer`."""
 
     invisible_s: float = 30.0
     max_tries: int = 16
@@ -234,5 +234,9 @@ class SimpleOptions:
 
     @property
     def prefetch_limit(self) -> int:
-        """The number of messages to take ahead at most: 0 if those of a process that ends were lost for a long time."""
+        """Maximum number of messages to prefetch.
+
+        0 if a process that dies could lose them: with `free_on_close=False` they stay invisible for their whole
+        duration, and with `max_tries=1` the lost delivery is their only one.
+        """
         return self.prefetch_messages if self.free_on_close and self.max_tries > 1 else 0
