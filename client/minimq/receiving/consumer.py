@@ -130,8 +130,8 @@ class Found(NamedTuple):
 class Consumer:
     """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
 
-    `_announce_all` calls the user's `on_assigned` and `on_lost`, `_hand_back` and `_revoke_all` call `on_revoked`. These
-    coroutines run where messages are taken: for polls on the user's thread, except for their `LoopStep`s.
+    `_announce_all` calls the user's `on_assigned` and `on_lost`; `_hand_back` and `_revoke_all` call `on_revoked`. They
+    run where messages are taken: for polls on the user's thread, except for their `LoopStep`s.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The messages of leased queues that a push consumer has in flight, and the offset from which its group goes on."""
+"""The messages of leased queues that a push consumer has in flight, and the offsets to commit."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ from minimq_common.model import MessageQueue
 
 
 class InFlightLimits(NamedTuple):
-    """The limits of one queue: at any of them no more of it is taken."""
+    """Limits per queue; at any of them, no more messages of the queue are taken."""
 
     messages: int
-    #: Bytes of their bodies.
+    #: Bytes of bodies.
     size: int
-    #: Offsets from the first message that is not finished to the last one that was taken: so many may have to be read
-    #: again after a crash.
+    #: Distance in offsets from the first unfinished to the last taken message: these may be reread after a crash.
     span: int
 
 
 class Suspects(NamedTuple):
-    """Messages of which one may have ended the member that had them: while they are delivered, nothing else is."""
+    """Messages that members had in flight when they died, one of which may be the cause: they are delivered alone."""
 
     #: Offset from which the queue was granted.
     first: int
-    #: How often members that died had the messages up to `near`.
+    #: Number of members that died with the messages before `near`.
     tries: int
-    #: End of the messages that are most likely to have ended a member; they are delivered one by one.
+    #: End of the most likely suspects, which are delivered one by one.
     near: int
-    #: End of all messages that one of these members may have had.
+    #: End of all messages that these members may have had.
     end: int
-    #: A member has told `near`; else it is as much as its threads may have had.
+    #: A member reported `near` before it died; else it is an estimate from the number of threads.
     known: bool = False
 
     @classmethod
     def of(cls, lease: Grant, most: int) -> Suspects:
-        """Return those of a queue that was granted."""
+        """Return the suspects of a granted queue; a member has at most `most` messages in calls at once."""
         near = lease.in_hand_end or min(lease.offset + most, lease.queue_end)
         return cls(lease.offset, lease.tries, near, max(near, lease.queue_end), known=bool(lease.in_hand_end))
 
     def tries_of(self, offset: int) -> int:
-        """Return how often a message was delivered to members that died, as far as is known; 0 if it is no suspect."""
+        """Return how many members died with this message in flight, as far as is known; 0 if it is no suspect."""
         return self.tries if offset < self.near else int(offset < self.end)
 
     def is_found(self, offset: int) -> bool:
-        """Tell whether a message was the only one that a member had that died, and is not merely one of several."""
+        """Return whether this message is the culprit: a member died while it had nothing else in flight."""
         return self.known and self.tries > 1 and offset == self.first and self.near == offset + 1
 
 
@@ -56,17 +55,17 @@ _NONE = Suspects(0, 0, 0, 0)
 
 
 class LeasedDelivery(Delivery):
-    """Messages of a leased queue, whose offsets are in flight until they are finished."""
+    """A delivery of messages of a leased queue."""
 
     __slots__ = ("following", "size", "work")
 
     def __init__(self, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
         super().__init__(messages[0].queue, messages)
-        #: Bytes of their bodies.
+        #: Bytes of the bodies.
         self.size = sum(len(message.body) for message in messages)
-        #: Waits until this one is finished, in an orderly consumer.
+        #: In an orderly consumer, the delivery that waits until this one is finished.
         self.following: LeasedDelivery | None = None
-        #: The queue as it was when this was made.
+        #: State of the queue; stale once `InFlight` has another one for the queue.
         self.work = work
 
 
@@ -75,20 +74,20 @@ class _QueueWork:
 
     def __init__(self, offset: int, suspects: Suspects) -> None:
         self.messages = self.size = 0
-        #: Offset behind what was taken, or is passed over.
+        #: Offset after the messages that were taken or filtered out.
         self.end = offset
         self.suspects = suspects
-        #: In the order of their offsets.
+        #: Ordered by offset.
         self.in_hand: dict[LeasedDelivery, None] = {}
 
     @property
     def commit_position(self) -> int:
-        # The lowest message that is not finished: they may be finished in any order, and none is ever passed over.
+        # The lowest unfinished offset: messages finish in any order, and a commit must not pass an unfinished one.
         lowest = next(iter(self.in_hand), None)
         return self.end if lowest is None else lowest.messages[0].queue_offset
 
     def is_full(self, limits: InFlightLimits) -> bool:
-        # What is taken while it is not may go beyond the limits, once.
+        # The last take before this may exceed the limits.
         span = self.end - self.commit_position
         return self.messages >= limits.messages or self.size >= limits.size or span >= limits.span
 
@@ -98,14 +97,14 @@ class _QueueWork:
 
 
 class InFlight:
-    """The leased queues of a consumer, and what is in flight of each."""
+    """Tracks the messages in flight of each leased queue, and from them the offset to commit."""
 
     def __init__(self, limits: InFlightLimits, *, one_at_a_time: bool) -> None:
         self._limits = limits
         self._one_at_a_time = one_at_a_time
         self._queues: dict[MessageQueue, _QueueWork] = {}
-        #: Those of which nothing is to be taken now. Brought up to date with each change of one: to look at all of them
-        #: for each batch takes more time than the batch.
+        #: Queues from which nothing may be taken now. Updated incrementally: a scan of all queues for each batch would
+        #: cost more than the batch.
         self.blocked: set[MessageQueue] = set()
         #: Queues that may have suspects.
         self._suspect: set[MessageQueue] = set()
@@ -113,14 +112,17 @@ class InFlight:
     # ---- queues ---------------------------------------------------------------------------------
 
     def start(self, queue: MessageQueue, offset: int, suspects: Suspects = _NONE) -> None:
-        """Begin to account for a queue that is read from an offset on."""
+        """Begin to track a queue that is read from an offset on."""
         self.drop([queue])
         self._queues[queue] = _QueueWork(offset, suspects)
         if suspects.tries:
             self._suspect.add(queue)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:
-        """Forget what is in flight of a queue that has shrunk; return where to read again, None if it has left."""
+        """Forget the messages in flight of a queue whose log was cut at `end`; return the offset to reread from.
+
+        Returns None if the queue is no longer tracked.
+        """
         work = self._queues.get(queue)
         if work is None:
             return None
@@ -129,20 +131,20 @@ class InFlight:
         return offset
 
     def drop(self, queues: Iterable[MessageQueue]) -> None:
-        """Forget queues that are read no more, with their messages."""
+        """Forget queues that are no longer read, with their messages in flight."""
         for queue in queues:
             self._queues.pop(queue, None)
             self.blocked.discard(queue)
             self._suspect.discard(queue)
 
     def leave(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Release queues; return their commit positions."""
+        """Forget queues; return their offsets to commit."""
         gone = {queue: self._queues[queue].commit_position for queue in queues if queue in self._queues}
         self.drop(gone)
         return gone
 
     def suspects(self, *, near_only: bool) -> dict[MessageQueue, Suspects]:
-        """Return the queues with suspects; if so wanted, only those with suspects that are to be delivered alone."""
+        """Return the queues with unfinished suspects; with `near_only`, only those with likely ones."""
         for queue in [*self._suspect]:
             work = self._queues[queue]
             if work.commit_position >= (work.suspects.near if near_only else work.suspects.end):
@@ -150,7 +152,7 @@ class InFlight:
         return {queue: self._queues[queue].suspects for queue in self._suspect}
 
     def offsets(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the commit positions of all queues, which are read up to these positions."""
+        """Return the offsets to commit of all queues, whose readers are at `positions`."""
         for queue, position in positions.items():
             if (work := self._queues.get(queue)) is not None:
                 work.end = max(work.end, position)
@@ -158,7 +160,7 @@ class InFlight:
         return {queue: work.commit_position for queue, work in self._queues.items()}
 
     def of_queue(self, queue: MessageQueue) -> tuple[int, int]:
-        """Return how many messages of a queue are in flight, and the bytes of their bodies."""
+        """Return the number and the body bytes of messages in flight of a queue."""
         work = self._queues.get(queue)
         return (work.messages, work.size) if work else (0, 0)
 
@@ -171,7 +173,7 @@ class InFlight:
     # ---- deliveries -----------------------------------------------------------------------------
 
     def take(self, parts: Sequence[Sequence[ReceivedMessage]]) -> list[LeasedDelivery]:
-        """Account for messages of a queue behind all earlier ones; return the deliveries, one for each part."""
+        """Track messages that follow all earlier ones of their queue; return one delivery for each part."""
         work = self._queues[parts[0][0].queue]
         deliveries = [LeasedDelivery(part, work) for part in parts]
         for delivery in deliveries:
@@ -182,11 +184,11 @@ class InFlight:
         return deliveries
 
     def is_current(self, delivery: LeasedDelivery) -> bool:
-        """Tell whether the queue of a delivery is still this consumer's, as it was when that was made."""
+        """Return whether the queue of a delivery has been tracked without a break since the delivery was made."""
         return delivery.work is self._queues.get(delivery.queue)
 
     def finish(self, delivery: LeasedDelivery) -> LeasedDelivery | None:
-        """Finish all messages of a current delivery; return the one that has waited for that."""
+        """Finish a current delivery; return the delivery that waits for it, if any."""
         del delivery.work.in_hand[delivery]
         delivery.work.count(delivery, -1)
         self._update(delivery.queue, delivery.work)
@@ -200,12 +202,12 @@ class InFlight:
         self._update(delivery.queue, delivery.work)
 
     def split(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
-        """Give each of these messages of a current delivery one of its own: it must not suffer for others.
+        """Replace a current delivery by one for each of these messages, so that a bad message fails alone.
 
-        Where a queue has one call at a time, the first is returned, and each waits for the one before it.
+        If queues have one call at a time, returns the first delivery only; each of the others follows its predecessor.
         """
         work = delivery.work
-        # Others: a thread that hangs may still have this one.
+        # New objects, since a hanging thread may still have the old delivery.
         again = [LeasedDelivery([message], work) for message in messages]
         work.count(delivery, -1)
         for one in again:

@@ -1,4 +1,4 @@
-"""The messages of leased queues: taken in the order of their offsets, and committed as far as they are finished."""
+"""The source of a push consumer that leases queues: takes messages by offset, commits up to the first unfinished."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
-#: Suspects wait so long, in seconds, until nothing else is in hand, and so long nothing else is taken while one runs.
+#: How long a suspect waits for other messages in flight to finish, and blocks others while it runs, at first.
 _SUSPECT_WAIT_S = 5.0
-#: The index of the delay of a message that another member is to try.
+#: Index of the retry delay of a message that is passed on to another member.
 _PASS_ON_LEVEL = 0
 
 
 class LeasedSource(Consumer, Source[LeasedDelivery]):
-    """Takes the messages of the queues that the group gives this member; see `Source`."""
+    """Takes the messages of the queues that this member leases; see `Source`."""
 
     calls_per_thread = 2
 
@@ -67,19 +67,19 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
         limits = InFlightLimits(options.max_in_hand_messages, options.max_in_hand_bytes, options.max_in_hand_span)
         self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
-        #: No callback begins any more.
+        #: No further callbacks: closing.
         self._is_over = False
         self._commit_at = 0.0
-        #: Until when nothing else is taken while suspects are in hand; 0 if there are none.
+        #: Until when nothing else is taken while a suspect is in flight; 0 if none is.
         self._alone_until = 0.0
-        #: Since when suspects wait until nothing else is in hand; 0 if they do not.
+        #: Since when suspects wait for other messages in flight to finish; 0 if none waits.
         self._waits_since = 0.0
-        #: Until when those are looked for that were finished by a member that died and had not committed them.
+        #: Until when all uncommitted messages of a dead member are suspects; later only the likely ones are.
         self._suspect_until = 0.0
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics that are read."""
+        """The subscribed topics and the retry topic."""
         return self._filters
 
     async def begin(self) -> None:  # noqa: D102
@@ -100,7 +100,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     def begins(self, queue: MessageQueue, lease: Grant) -> None:  # noqa: D102
         if lease.tries:
-            # Here they are finished one after the other.
+            # Suspects run one at a time here, so they take up to `threads` times as long.
             self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
         self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
 
@@ -111,11 +111,11 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return delay_ms(self._rule.delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
 
     async def _hand_over(self) -> bool:
-        """Give queues away that others wait for; return whether some still have messages in hand."""
+        """Release revoked queues; return whether some still have messages in flight."""
         if not self._fetcher.has_leaving:
             return False
         leaving = self._fetcher.leaving()
-        # Messages that wait for another try do not keep a queue: its next owner gets them.
+        # Messages that wait for a local retry do not delay the release: the next owner gets them.
         busy = {delivery.queue for delivery in self.host.in_hand}
         if offsets := self._in_flight.leave(leaving.keys() - busy):
             await self._hand_back(offsets, commit=True)
@@ -125,7 +125,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         try:
             offsets = self._in_flight.offsets(self._fetcher.positions())
             await self._record(offsets, automatic=True)
-        except TopicNotFound as error:  # it was deleted, which the member of the group says
+        except TopicNotFound as error:  # the group member reports the deletion
             log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
 
     # ---- callbacks ------------------------------------------------------------------------------
@@ -133,13 +133,13 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     def _start_over(self, resets: Sequence[OffsetReset]) -> None:
         for reset in resets:
             if reset.is_back:
-                # Other messages will come under offsets that are in hand.
+                # The log was cut: other messages will come at the offsets in flight.
                 again = self._in_flight.start_over(reset.queue, reset.offset)
                 if again is not None:
                     self._fetcher.seek(reset.queue, again)
 
     async def _call_user(self, call: Callable[[], T]) -> T:
-        """Call a function of the user, which may block, on a thread; its errors are logged."""
+        """Run a call with user callbacks, which may block, on a thread."""
         options = self._options
         if not (options.on_assigned or options.on_lost or options.on_revoked or options.on_offset_reset):
             return call()
@@ -160,25 +160,25 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             super()._offset_reset(reset)
 
     def is_callback(self) -> bool:
-        """Tell whether the caller is a callback of the user."""
+        """Return whether the caller is a user callback."""
         return self._callbacks.is_mine()
 
     # ---- taking ---------------------------------------------------------------------------------
 
     async def take(self, room: int) -> None:
-        """Commit and hand queues over when it is time; submit what is there for so many calls."""
+        """Release revoked queues, commit when due, and submit messages for about `room` calls."""
         draining = await self._hand_over()
         now = time.monotonic()
         if self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
-            await self._announce_all()  # a queue that has shrunk cannot be committed as far as it was
+            await self._announce_all()  # applies resets first: a cut queue cannot be committed at the old offset
             await self._commit()
         if await self._are_alone():
             return
         suspects = self._in_flight.suspects(near_only=now > self._suspect_until)
         if suspects and await self._take_alone(suspects):
             return
-        if await self._announce_all():  # which does not have to wait for a listener
+        if await self._announce_all():  # independent of free listener threads
             return
         if room <= 0:
             await self.host.wait_for_room(_WAIT_S)
@@ -197,9 +197,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
 
     def _account(self, handed: HandOver, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
-        """Note that messages of a hand-over are taken; return their deliveries."""
+        """Count messages of a hand-over as taken; return their deliveries."""
         if messages[0].queue.topic == self._retry_topic:
-            # One by one: what fails again shall become a dead letter, but not what was given together with it.
+            # Retried messages are delivered one by one, so that a bad message becomes a dead letter alone.
             parts: list[Sequence[ReceivedMessage]] = [[from_copy(message)] for message in messages]
         else:
             parts = [messages]
@@ -212,14 +212,14 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return deliveries
 
     def _pass_on(self, delivery: LeasedDelivery, topics_of_others: Collection[str]) -> None:
-        """Have a message wait again until a member gets it that knows its topic; that is no try."""
+        """Send a retried message back to the retry topic, for a member that knows its topic; counts no try."""
         if delivery.queue.topic == self._retry_topic and delivery.messages[0].topic in topics_of_others:
             log.info("consumer: passed on to another member group=%s topic=%s", self.group, delivery.messages[0].topic)
             delivery.messages = [passed_on(message) for message in delivery.messages]
             delivery.verdict = Verdict(range(len(delivery.messages)), _PASS_ON_LEVEL)
 
     async def _are_alone(self) -> bool:
-        """Tell whether nothing else is to be taken while suspects are in hand; commit once they are not."""
+        """Return whether a suspect in flight still forbids other takes; commit once all are finished."""
         if self._alone_until:
             if await self.host.wait_idle(_WAIT_S):
                 await self._commit()
@@ -229,9 +229,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return False
 
     async def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
-        """Deliver suspects with nothing else in hand; return False if other messages are to be taken now.
+        """Deliver suspects while nothing else is in flight; return False if other messages may be taken now.
 
-        Should they end the process, the broker knows which they were, and how often they were delivered.
+        If they kill the process, the broker knows which messages it had and how often they were delivered.
         """
         idle = self._idle(suspects)
         if not self._fetcher.has_any(idle):
@@ -239,7 +239,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             return False
         now = time.monotonic()
         self._waits_since = self._waits_since or now
-        # Calls that last must not stop other queues: these pause and go on in turns, each of which takes twice as long.
+        # Long calls must not stop all queues: taking pauses and resumes in turns, each twice as long as the one before.
         pauses = int((now - self._waits_since) / _SUSPECT_WAIT_S).bit_length() % 2 == 0
         if not await self.host.wait_idle(_WAIT_S if pauses else 0.0):
             return pauses
@@ -262,19 +262,19 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         if first < suspects.near or queue.topic == self._retry_topic:
             messages = messages[:1]
         deaths = suspects.tries_of(first)
-        is_found = suspects.is_found(first)  # else no listener may have had it
+        is_found = suspects.is_found(first)  # else perhaps no listener had it
         is_over = is_found and self._rule.is_over(self._original(messages[0]), deaths=deaths)
         if deaths and not is_over:
             end = messages[-1].queue_offset + 1
             await self._fetcher.commits.record_delivery(queue, first, deaths + 1, end)
             reader = self._fetcher.reader(queue)
             if reader is None or not reader.is_current(found.handed):
-                return  # it has left meanwhile
+                return  # the queue was lost or revoked meanwhile
         for delivery in self._account(found.handed, messages):
             self._alone_until = time.monotonic() + _SUSPECT_WAIT_S
             if is_over:
                 delivery.verdict = Verdict(range(len(delivery.messages)), reason=DIED, is_final=True)
-                deaths -= 1  # a dead letter counts one more
+                deaths -= 1  # the dead letter adds one
             if is_found:
                 delivery.messages = [tried_again(message, deaths) for message in delivery.messages]
             self.host.submit(delivery)
@@ -285,15 +285,15 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     # ---- outcomes -------------------------------------------------------------------------------
 
     def may_begin(self, delivery: LeasedDelivery) -> bool:
-        """Tell whether the queue is still this consumer's, and its lease holds. On the listener's thread."""
+        """Return whether this consumer still owns the queue and its lease holds. On the listener's thread."""
         return self._in_flight.is_current(delivery) and self._fetcher.may_use(delivery.queue)
 
     def is_current(self, delivery: LeasedDelivery) -> bool:
-        """Tell whether the queue is still this consumer's."""
+        """Return whether this consumer still owns the queue."""
         return self._in_flight.is_current(delivery)
 
     def act_on(self, delivery: LeasedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
-        """Finish messages, or have them tried again."""
+        """Finish messages, or schedule their retry."""
         if not self._in_flight.is_current(delivery):
             self._fetcher.wake()
             return None
@@ -308,7 +308,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     async def _try_again(self, delivery: LeasedDelivery, verdict: Verdict) -> None:
         if len(verdict.again) < len(delivery.messages):
             self._in_flight.narrow(delivery, [delivery.messages[index] for index in verdict.again])
-        messages = delivery.messages  # all were tried as often
+        messages = delivery.messages  # all with the same number of tries
         is_over = self._rule.is_over(messages[0], is_final=verdict.is_final)
         if self._retry_topic is not None and (is_over or not self._in_order):
             level = None if is_over else self._rule.level(messages[0], verdict.level)
@@ -343,18 +343,18 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     # ---- the end --------------------------------------------------------------------------------
 
     def stop(self, taking: asyncio.Task[None]) -> None:
-        """Let `take` return."""
+        """Make `take` return."""
         self._closed = True
         self._fetcher.wake()
 
     async def end(self, timeout_s: float) -> None:
-        """Call `on_revoked`, commit what is finished, and leave the group."""
+        """Call `on_revoked`, commit finished messages, and leave the group."""
         try:
             async with asyncio.timeout(max(timeout_s, _WAIT_S)):
                 await self._revoke_all()
         except TimeoutError:
             log.warning("consumer: closes while a callback runs group=%s", self.group)
-            self._is_over = True  # it hangs, and no other shall
+            self._is_over = True  # a callback hangs: begin no other
         try:
             await self._commit()
         except MiniMQError as error:
@@ -363,7 +363,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             await self._member.leave()
 
     def drop(self) -> None:
-        """Leave the group, and end everything at once."""
+        """Leave the group and close everything at once."""
         self._closed = self._is_over = True
         self._sender.close()
         self._callbacks.close(0.0)

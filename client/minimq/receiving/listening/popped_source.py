@@ -1,4 +1,4 @@
-"""The messages of a work queue: popped one by one, kept invisible during their calls, and settled by the verdicts."""
+"""The source of a push consumer on a work queue: pops messages, extends them during calls, settles them."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
-#: Invisible durations are extended when this part of them is over.
+#: Extend an invisible duration when this fraction of it is over.
 _EXTEND_AFTER = 1 / 3
-#: Seconds for which closing waits for brokers.
 _CLOSE_S = 5.0
-#: Seconds before dead letters that could not be sent within the timeout of a send are sent again.
 _DEAD_LETTER_RETRY_S = 2.0
 
 STOOD_STILL = (
     "consumer: this process stood still for %.0f s, so others may have got what it has in hand group=%s: if a listener "
     "holds the GIL for so long, raise invisible_s"
 )
-#: Options that are about queues of one's own, and what they are when nobody has set them.
+#: Defaults of the options that make sense only for leased queues.
 _LEASE_OPTIONS = {
     name: ConsumerOptions.__dataclass_fields__[name].default
     for name in ("model", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
@@ -45,7 +43,7 @@ _LEASE_OPTIONS = {
 
 
 class PoppedDelivery(Delivery):
-    """Messages of a work queue, which are kept invisible until they are settled."""
+    """A delivery of messages of a work queue, which are extended until they are settled."""
 
     __slots__ = ("is_extending", "is_lost", "kept", "kept_at")
 
@@ -53,30 +51,31 @@ class PoppedDelivery(Delivery):
 
     def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
         super().__init__(messages[0].queue, messages)
-        #: Others of the message group wait until these are settled.
+        #: In FIFO topics, the next messages of the group wait until these are settled.
         self.keeps_slot = messages[0].lane != 0
+        #: The messages to extend, and when that was last done.
         self.kept = messages
         self.kept_at = now
         self.is_extending = False
-        #: Others were given some of the messages.
+        #: The broker has redelivered some of the messages to others.
         self.is_lost = False
 
     @property
     def lane(self) -> tuple[MessageQueue, int]:
-        """The message group of the messages: the hash is 0 if their topic is not FIFO."""
+        """Identifies the message group: queue and hash of the group, which is 0 if the topic is not FIFO."""
         return self.queue, self.messages[0].lane
 
     def cut(self, count: int) -> Sequence[PoppedMessage]:
-        """Keep the first messages, and return the others."""
+        """Keep the first `count` messages and return the others."""
         rest, self.messages = self.messages[count:], self.messages[:count]
         self.kept = self.messages
         return rest
 
 
 def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
-    """Yield the deliveries of messages that came together, in order within each message group.
+    """Divide the messages of one pop into deliveries, in order within each message group.
 
-    A message that was tried before has a delivery of its own, so that it does not make others fail.
+    A retried message has a delivery of its own, so that it cannot make others fail.
     """
     by_lane: dict[int, list[PoppedMessage]] = {}
     for message in messages:
@@ -94,13 +93,13 @@ def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -
 
 
 class Lanes:
-    """The deliveries of each message group, of which one may be at work and the others wait."""
+    """Serializes the deliveries of each message group: one runs, the others wait."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[MessageQueue, int], deque[PoppedDelivery]] = {}
 
     def add(self, delivery: PoppedDelivery) -> bool:
-        """Add a delivery; return whether it may begin now. Otherwise `following` returns it when its turn has come."""
+        """Add a delivery; return whether it may begin now. Otherwise `following` returns it later."""
         if not delivery.keeps_slot:
             return True
         waiting = self._waiting.get(delivery.lane)
@@ -111,21 +110,21 @@ class Lanes:
         return waiting is None
 
     def withdraw(self, delivery: PoppedDelivery) -> list[PoppedDelivery]:
-        """Remove and return the deliveries that wait for one and came from the broker together with it."""
+        """Remove and return the waiting deliveries of the same group that were popped together with this one."""
         epoch, waiting = delivery.messages[0].epoch, self._waiting[delivery.lane]
         found = [each for each in waiting if each.messages[0].epoch == epoch]
         self._waiting[delivery.lane] = deque(each for each in waiting if each not in found)
         return found
 
     def withdraw_all(self) -> list[PoppedDelivery]:
-        """Remove and return all deliveries that wait."""
+        """Remove and return all waiting deliveries."""
         found = [each for waiting in self._waiting.values() for each in waiting]
         for waiting in self._waiting.values():
             waiting.clear()
         return found
 
     def following(self, delivery: PoppedDelivery) -> PoppedDelivery | None:
-        """Return the delivery whose turn has come; None if none waits."""
+        """Return the next delivery of the group of a finished one; None if none waits."""
         if waiting := self._waiting[delivery.lane]:
             return waiting.popleft()
         del self._waiting[delivery.lane]
@@ -133,9 +132,9 @@ class Lanes:
 
 
 class PoppedSource(Source[PoppedDelivery]):
-    """Takes messages for as many calls as may begin, and keeps them while these last; see `Source`."""
+    """Takes messages for as many calls as may begin, and extends them during these; see `Source`."""
 
-    #: Brokers count messages that were deleted before their turn.
+    #: Brokers count these for work queues.
     missed_messages = 0
 
     def __init__(
@@ -168,28 +167,28 @@ class PoppedSource(Source[PoppedDelivery]):
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._is_started = False
         self._lanes = Lanes()
-        #: The latest tick, and the latest after which this process had stood still.
+        #: Time of the latest tick, and of the latest one that found that the process had stood still.
         self._ticked_at = self._stood_still_at = 0.0
-        #: When everything in hand was extended after the process had stood still.
+        #: When everything in hand was last extended because the process had stood still.
         self._woke_at = 0.0
 
     @property
     def assignment(self) -> list[MessageQueue]:
-        """No queue is this consumer's alone."""
+        """Always empty: queues are shared."""
         return []
 
     @property
     def filtered_messages(self) -> int:
-        """Number of messages that came here but were filtered out."""
+        """Number of messages that arrived but were filtered out."""
         return self._reader.filtered_messages
 
     @property
     def topics(self) -> Collection[str]:
-        """The topics that messages are taken from."""
+        """The subscribed topics."""
         return self._reader.topics
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Raise `InvalidArgument`."""
+        """Raise `InvalidArgument`: there are no queues to hold."""
         raise InvalidArgument("only a consumer that has queues to itself has state to hand over")
 
     def check_open(self) -> None:
@@ -197,7 +196,7 @@ class PoppedSource(Source[PoppedDelivery]):
         self._reader.check_open()
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
-        """Take from a topic as well; before the start."""
+        """Subscribe to a topic, before the start."""
         if self._is_started:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         self._reader.subscribe(topic, expression, where)
@@ -209,7 +208,7 @@ class PoppedSource(Source[PoppedDelivery]):
     # ---- taking ------------------------------------------------------------------------------------
 
     async def take(self, room: int) -> None:
-        """Submit messages for so many calls."""
+        """Submit messages for at most `room` calls."""
         if (refused_s := self._reader.refused_s()) > 0:
             await asyncio.sleep(refused_s)
         in_hand = sum(len(delivery.messages) for delivery in self.host.in_hand)
@@ -240,7 +239,7 @@ class PoppedSource(Source[PoppedDelivery]):
         return is_late or self._stood_still_at >= since
 
     async def _still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
-        """Extend messages that may have expired on their way; return those that were not redelivered to others."""
+        """Extend messages that may have expired before they arrived; return those not redelivered to others."""
         try:
             await self._reader.settler.settle(messages, self._reader.extended(None))
         except HandleExpired as error:
@@ -249,7 +248,7 @@ class PoppedSource(Source[PoppedDelivery]):
         return messages
 
     def tick(self, now: float) -> None:
-        """Extend what is in hand when it is time."""
+        """Extend the messages in hand when it is due."""
         before = self._ticked_at
         if self._stood_still_since(now):
             self._stood_still_at = now
@@ -267,7 +266,7 @@ class PoppedSource(Source[PoppedDelivery]):
             await self._reader.settler.settle(delivery.kept, self._reader.extended(None))
             delivery.kept_at = now
         except HandleExpired as error:
-            if not delivery.is_over:  # else they are just being settled
+            if not delivery.is_over:  # otherwise the settle has overtaken it
                 self._expired(delivery, error)
         except MiniMQError as error:
             log.debug("consumer: not kept for longer, will try again group=%s error=%s", self.group, error)
@@ -288,10 +287,10 @@ class PoppedSource(Source[PoppedDelivery]):
         return self._settle_in_order(delivery, found) if delivery.keeps_slot else self._settle(delivery, found)
 
     async def _settle_in_order(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
-        """Settle messages of a FIFO topic, then submit the next ones of their message group.
+        """Settle messages of a FIFO topic, then submit the next delivery of their message group.
 
-        If one failed, or was given to others meanwhile, the next ones have to wait for it: those that came with it
-        are returned to the broker, and this delivery counts no try.
+        If a message failed or was redelivered to others, later ones of its group must wait for it: those popped
+        together with it are returned to the broker, which counts no try for them.
         """
         try:
             if verdict.again:
@@ -314,7 +313,7 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
         """Acknowledge the successful messages; release the others, or make dead letters of them."""
-        if not verdict.again:  # as in most calls
+        if not verdict.again:  # the common case
             await self._settle_with_retries(delivery, delivery.messages, DONE)
             return
         again = set(verdict.again)
@@ -367,19 +366,19 @@ class PoppedSource(Source[PoppedDelivery]):
     # ---- the end -----------------------------------------------------------------------------------
 
     def stop(self, taking: asyncio.Task[None]) -> None:
-        """Let `take` return: what it would have brought goes to others."""
+        """Cancel `take`; messages that still arrive are returned to the broker."""
         taking.cancel()
 
     async def give_back(self, withdrawn: Sequence[PoppedDelivery]) -> None:
-        """Return messages to their brokers; this delivery counts no try."""
+        """Return messages to their brokers, which count no try."""
         messages = self._withdraw([*withdrawn, *self._lanes.withdraw_all()])
         if messages:
             await self._reader.give_back(messages)
 
     async def end(self, timeout_s: float) -> None:
-        """End all streams."""
+        """Close all streams."""
         await self._reader.close(_CLOSE_S)
 
     def drop(self) -> None:
-        """End everything at once."""
+        """Close everything at once."""
         self._reader.drop()

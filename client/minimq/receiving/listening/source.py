@@ -1,4 +1,4 @@
-"""Where the messages of a listener come from, as a `ListenerRunner` uses it."""
+"""The interface between a `ListenerRunner` and the source of its messages."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:  # it has a source
 
 
 class Delivery:
-    """Messages of one queue and topic that the listener is called with together."""
+    """Messages of one queue and topic for one call of the listener."""
 
     __slots__ = ("began_at", "hangs", "has_slot", "is_over", "keeps_slot", "messages", "queue", "verdict")
 
     def __init__(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> None:
         self.queue = queue
         self.messages = messages
-        #: When the listener was called; set by its thread.
+        #: When the call began; set by the listener's thread.
         self.began_at: float | None = None
-        #: Given before the listener is asked, which then is not.
+        #: A verdict that is known in advance: the listener is not called.
         self.verdict: Verdict | None = None
         self.hangs = False
-        #: Its verdict was acted on: a later one does not matter.
+        #: The verdict was processed; later ones are ignored.
         self.is_over = False
-        #: It takes a slot of the listener until its verdict is there.
+        #: It occupies one of the concurrent calls, normally until its verdict.
         self.has_slot = False
-        #: Until its messages are settled.
+        #: It does so until its messages are settled.
         self.keeps_slot = False
 
 
@@ -41,67 +41,67 @@ D = TypeVar("D", bound=Delivery)
 
 
 class Source(ABC, Generic[D]):
-    """Where messages come from, and what becomes of them. Lives on the event loop unless a method says otherwise."""
+    """Takes messages from brokers and settles them. Lives on the event loop unless a method says otherwise."""
 
     client: ClusterClient
-    #: Calls that run or wait for each thread of the listener.
+    #: Number of running and queued calls per listener thread.
     calls_per_thread = 1
-    #: Messages of a call that hangs are tried again meanwhile.
+    #: The messages of a call that hangs are retried while it still runs.
     retries_hanging = False
     group: str
     host: ListenerRunner[D]
 
     @property
     def is_member(self) -> bool:
-        """True once a broker serves it. On any thread."""
+        """True once a broker has accepted the consumer. On any thread."""
         return True
 
     @property
     @abstractmethod
     def topics(self) -> Collection[str]:
-        """The topics that are subscribed to."""
+        """The subscribed topics."""
 
     @abstractmethod
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork. On any thread."""
 
     async def begin(self) -> None:
-        """Begin to read the topics, which were found."""
+        """Begin to read the topics, whose routes are known."""
 
     @abstractmethod
     async def take(self, room: int) -> None:
-        """Submit at most `room` deliveries to the host; return soon if there is something else to do."""
+        """Submit about `room` deliveries to the host; return early if other work is due."""
 
     def may_begin(self, delivery: D) -> bool:
-        """Tell whether the messages are still this consumer's. On the listener's thread."""
+        """Return whether this consumer still owns the messages. On the listener's thread."""
         return True
 
     @abstractmethod
     def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
-        """Settle the messages, or return what waits for brokers to do so. No verdict: the call did not begin."""
+        """Settle the messages, or return a coroutine that does; without a verdict, `may_begin` was false."""
 
     def is_current(self, delivery: D) -> bool:
-        """Tell whether a delivery that was put off is to be made."""
+        """Return whether a postponed delivery is still to be made."""
         return True
 
     def tick(self, now: float) -> None:
-        """Do what is due; called a few times a second."""
+        """Do periodic work; called a few times a second."""
 
     @abstractmethod
     def stop(self, taking: asyncio.Task[None]) -> None:
-        """Let `take` return."""
+        """Make `take` return."""
 
     async def give_back(self, withdrawn: Sequence[D]) -> None:
-        """Let others have what no listener will be called with."""
+        """Return messages that will not be delivered, so that other consumers get them."""
 
     @abstractmethod
     async def end(self, timeout_s: float) -> None:
-        """Finish with the brokers what was settled, and leave the group; a callback may take that long."""
+        """Commit or settle what is finished, and leave the group; wait up to `timeout_s` for callbacks."""
 
     def is_callback(self) -> bool:
-        """Tell whether the caller is a callback of the user, for whose end `end` waits. On any thread."""
+        """Return whether the caller is a user callback that `end` waits for. On any thread."""
         return False
 
     @abstractmethod
     def drop(self) -> None:
-        """End everything at once. On any thread but that of the loop."""
+        """Close everything at once. On any thread but that of the loop."""
