@@ -44,8 +44,8 @@ class RetryLater:
     """A result that selects the messages of the call to retry, and their delay.
 
     Attributes:
-        first: index of the first message to retry; those before it have succeeded. The number of messages means that
-            all have.
+        first: index of the first message to retry; those before it have succeeded. If it is the number of messages, all
+            have succeeded.
         level: index of the delay in `retry_delays_s`; with None, the number of tries so far selects it. In an orderly
             consumer the delay is always `suspend_s`.
         indexes: instead of `first`, the indexes of exactly the messages to retry; all others have succeeded. An orderly
@@ -65,7 +65,7 @@ class RetryLater:
                 raise InvalidArgument(f"{self!r}: give either first or indexes")
             if not isinstance(self.indexes, Iterable):
                 raise InvalidArgument(f"{self!r}: indexes must be a sequence of whole numbers from 0 on")
-            # As a tuple: the caller may change the list.
+            # A copy, since the caller may change the list.
             object.__setattr__(self, "indexes", tuple(self._whole(number) for number in self.indexes))
         object.__setattr__(self, "first", self._whole(self.first))
         if self.level is not None:
@@ -94,16 +94,16 @@ class Verdict(NamedTuple):
 
     #: Indexes of the messages to retry, sorted; all others have succeeded.
     again: Sequence[int]
-    #: Of their delay; None if the number of tries decides.
+    #: Index of their delay; None if the number of tries decides.
     level: int | None = None
-    #: Of the failure, for dead letters.
+    #: Reason of the failure, for dead letters.
     reason: str = "listener answered RETRY_LATER"
     error: BaseException | None = None
-    #: No retry will help: these messages are dead letters at once.
+    #: Retries cannot help: the messages become dead letters at once.
     is_final: bool = False
 
     def tell(self, call: ConsumerCall | None) -> None:
-        """Note it in a call, if anybody looks at that."""
+        """Record the outcome in the call of interceptors, if there are any."""
         if call is None:
             return
         call.failed, call.error = self.again, self.error
@@ -112,7 +112,7 @@ class Verdict(NamedTuple):
 
 
 class ListenerCalls(NamedTuple):
-    """The mode in which a listener is called."""
+    """How a listener is called."""
 
     threads: int
     batch_size: int
@@ -129,7 +129,7 @@ def _mistake_in_list(results: Sequence[object], messages: int) -> str:
 
 
 def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[Verdict, str]:
-    """Return the verdict of a result for a number of messages, and the mistake in it, if any: then it is no success."""
+    """Return the verdict of a result for a number of messages, and its mistake, if any; then all are retried."""
     again: Sequence[int] = ()
     mistake, level = "", None
     match answer:
@@ -161,7 +161,7 @@ def _invalid(messages: int) -> Verdict:
 
 
 def described(messages: Sequence[ReceivedMessage]) -> str:
-    """Return a description of messages for the log: the first few, each with its offset, id and keys."""
+    """Describe messages for the log: the first few, each with offset, id and keys."""
     texts = []
     for message in messages[:_NAMED]:
         queue, offset = origin_of(message)
@@ -173,10 +173,10 @@ def described(messages: Sequence[ReceivedMessage]) -> str:
 
 
 class ListenerAdapter:
-    """A listener as the consumer calls it: every call has a verdict. Thread-safe if the listener is.
+    """Calls a listener so that every call ends with a verdict. Thread-safe if the listener is.
 
     Raises:
-        InvalidArgument: it is not a plain function, or no coroutine function if it is to be awaited.
+        InvalidArgument: the listener is not a plain function, or with `awaited` not a coroutine function.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class ListenerAdapter:
         return found
 
     async def ask_async(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Await the listener. Raises what ends the task, or the program."""
+        """Await the listener. Raises only errors that end the task or the program."""
         with self._around(messages) as call:
             try:
                 found = self._verdict(await self._listener(list(messages)), messages)
@@ -249,7 +249,7 @@ class ListenerAdapter:
         return Verdict(
             range(len(messages)),
             reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}",
-            # Of several messages nobody knows which has the body; each comes back alone.
+            # Of several messages, the malformed one is unknown: each is redelivered alone.
             is_final=isinstance(error, MalformedBody) and len(messages) == 1,
             error=error,
         )

@@ -1,4 +1,4 @@
-"""Threads or tasks that call a listener: the hand-over from the event loop of the connection."""
+"""Threads or tasks that call a listener, fed from the event loop of the connection."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Delivery = TypeVar("Delivery")
 
 
 class ListenerThreads(Generic[Delivery]):
-    """A few threads that make deliveries in order.
+    """A pool of threads that take deliveries from a queue.
 
     They are daemons: a listener that never returns does not keep the process alive.
     """
 
-    #: They run until they are closed.
+    #: Threads run until `close`.
     has_ended = False
 
     def __init__(self, count: int, deliver: Callable[[Delivery], None], name: str) -> None:
@@ -36,7 +36,7 @@ class ListenerThreads(Generic[Delivery]):
         ]
 
     def start(self) -> None:
-        """Start all threads, or none. Raises `RuntimeError` if the system refuses one."""
+        """Start all threads, or none. Raises `RuntimeError` if the system cannot start one."""
         try:
             for thread in self._threads:
                 thread.start()
@@ -45,17 +45,17 @@ class ListenerThreads(Generic[Delivery]):
             raise
 
     def tick(self, now: float) -> None:
-        """Do nothing: a call ends by itself."""
+        """Do nothing: a thread reports the end of each call."""
 
     def add(self, delivery: Delivery) -> None:
         """Schedule a delivery."""
         self._to_do.put(delivery)
 
     def flush(self) -> None:
-        """Do nothing: each thread finds its work by itself."""
+        """Do nothing: `add` wakes a thread."""
 
     def withdraw(self) -> list[Delivery]:
-        """Remove and return the deliveries that no thread has begun."""
+        """Remove and return the deliveries that no thread has started."""
         found: list[Delivery] = []
         with suppress(queue.Empty):
             while (delivery := self._to_do.get_nowait()) is not None:
@@ -63,7 +63,7 @@ class ListenerThreads(Generic[Delivery]):
         return found
 
     def close(self) -> None:
-        """Let each thread end after its current delivery. Pending deliveries are not made."""
+        """End each thread after its current delivery; drop pending deliveries."""
         self.withdraw()
         for _ in self._threads:
             self._to_do.put(None)
@@ -80,12 +80,12 @@ class ListenerThreads(Generic[Delivery]):
                 log.exception("consumer: failed to make a call of the listener")
 
 
-#: A loop that ends cancels its tasks, and is closed within this many seconds.
+#: A loop that ends cancels its tasks and is closed within this time.
 _CLOSED_WITHIN_S = 1.0
 
 
 class ListenerTasks(Generic[Delivery]):
-    """Tasks on the user's event loop, as many as have work."""
+    """Tasks on the user's event loop, at most `count`, that end when there is no more work."""
 
     def __init__(
         self,
@@ -98,18 +98,18 @@ class ListenerTasks(Generic[Delivery]):
         self._count = count
         self._deliver = deliver
         self._cut_off = cut_off
-        #: That of the caller of `start`, as a task has it which is made there.
+        #: The context of the caller of `start`, as for any task created there.
         self._context = contextvars.copy_context()
         self._to_do: deque[Delivery] = deque()
-        #: The loop has been woken, and has not checked the deliveries yet.
+        #: The loop was woken and has not read the deliveries yet.
         self._is_woken = False
         self._tasks: set[asyncio.Task[None]] = set()  # belongs to the loop
-        #: Cancelled deliveries, and when: by the end of the loop, or by the user.
+        #: Deliveries that were cancelled, by the user or the end of the loop, and when.
         self._cancelled: deque[tuple[Delivery, float]] = deque()
 
     @property
     def has_ended(self) -> bool:
-        """True if the loop is closed, so that the listener can no longer be awaited."""
+        """True if the loop is closed, so that the listener can no longer run."""
         return self._loop.is_closed()
 
     def add(self, delivery: Delivery) -> None:
@@ -124,12 +124,12 @@ class ListenerTasks(Generic[Delivery]):
                 self._loop.call_soon_threadsafe(self._begin_tasks)
 
     def tick(self, now: float) -> None:
-        """Return deliveries that were cancelled although the loop still runs; call it periodically."""
+        """Report deliveries that were cancelled although the loop still runs. Call it periodically."""
         while self._cancelled and not self.has_ended and now >= self._cancelled[0][1] + _CLOSED_WITHIN_S:
             self._cut_off(self._cancelled.popleft()[0])
 
     def withdraw(self) -> list[Delivery]:
-        """Remove and return the deliveries that no task has begun."""
+        """Remove and return the deliveries that no task has started."""
         found: list[Delivery] = []
         with suppress(IndexError):  # a task may take the last one
             while True:
@@ -137,7 +137,7 @@ class ListenerTasks(Generic[Delivery]):
         return found
 
     def close(self) -> None:
-        """Let each task end after its current delivery. Pending deliveries are not made."""
+        """End each task after its current delivery; drop pending deliveries."""
         self._to_do.clear()
 
     def is_mine(self) -> bool:
@@ -157,7 +157,7 @@ class ListenerTasks(Generic[Delivery]):
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # an error that ends the program is raised by the loop, and need not be logged as well
+            task.exception()  # retrieved: the loop raises an error that ends the program, so asyncio need not log it
 
     async def _run(self) -> None:
         while True:

@@ -1,7 +1,8 @@
-"""Calls a listener with what a source takes, on the event loop of the connection.
+"""Calls a listener with the messages that a source takes.
 
-All state belongs to that loop. Deliveries go to the listener's threads or loop by `ListenerThreads` or `ListenerTasks`,
-and their results come back by `ListenerRunner.answered`: only these two are used by other threads.
+All state belongs to the event loop of the connection. Deliveries reach the listener's threads or loop through
+`ListenerThreads` or `ListenerTasks`, and results return through `ListenerRunner.answered`. Only these are used by other
+threads.
 """
 
 from __future__ import annotations
@@ -31,16 +32,15 @@ from minimq_common.words import count_of
 
 log = client_logger(__name__)
 
-#: Interval at which calls that hang are looked for, and sources do what is due.
 _TICK_S = 0.2
-#: Seconds for which `close` waits for running calls without a word.
+#: If `close` waits longer than this for running calls, it logs that.
 _QUIET_CLOSE_S = 1.0
 
 _STARTED = "the consumer was started before: start it once"
 
 
 class ListenerRunner(Generic[D]):
-    """Takes messages from a source as long as calls may begin, and has it settle them by the verdicts."""
+    """Takes messages from a source while calls may begin, and passes it the verdicts."""
 
     def __init__(self, source: Source[D], threads: int, options: ConsumerOptions) -> None:
         self._source = source
@@ -53,19 +53,21 @@ class ListenerRunner(Generic[D]):
         self._closing = Closing()
         self._is_closed = False
         self._broken: BaseException | None = None
-        #: Results of calls on their way to the loop, which has been woken and has not looked yet.
+        #: Results of calls on their way to the loop.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
+        #: The loop was woken for results and has not read them yet.
         self._is_woken = False
-        # What follows belongs to the event loop.
+        # The rest belongs to the event loop.
         self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
-        #: What was submitted and is not settled.
+        #: Deliveries that were submitted and are not settled.
         self.in_hand: dict[D, None] = {}
+        #: Number of occupied slots.
         self._running = 0
-        #: Set by each change below so many running calls.
+        #: Set when a call ends while fewer than `_notify_below` slots are occupied.
         self._changed = asyncio.Event()
         self._notify_below = self._most_calls + 1
         self.is_stopping = False
-        #: What begins, until it takes.
+        #: The task that starts the source, until it has.
         self._starting: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,13 +76,13 @@ class ListenerRunner(Generic[D]):
     @property
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
-        is_taking = self._taking is not None and not self._taking.done()  # it is, once the `Cluster` is closed
+        is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
         return is_taking and self._broken is None and not self._is_closed and self._source.is_member
 
-    # ---- the beginning -----------------------------------------------------------------------------
+    # ---- start -------------------------------------------------------------------------------------
 
     def start(self, listener: ListenerAdapter) -> None:
-        """Begin to call a listener on threads; see `PushConsumer.start`."""
+        """Start and call the listener on threads; see `PushConsumer.start`."""
         self._check_may_start()
         name = f"minimq-listener-{self._source.group}"
         calls = ListenerThreads(self._threads, partial(self._call, listener), name)
@@ -93,7 +95,7 @@ class ListenerRunner(Generic[D]):
             raise
 
     async def start_on(self, loop: asyncio.AbstractEventLoop, listener: ListenerAdapter) -> None:
-        """Do as `start`, and await the listener on an event loop, which runs this."""
+        """Start and await the listener on `loop`, which also runs this coroutine."""
         self._check_may_start()
         calls = ListenerTasks(loop, self._threads, partial(self._call_async, listener), self._cut_off)
         await self._client.result(lambda: self._begin(calls), cancels=True)
@@ -133,7 +135,7 @@ class ListenerRunner(Generic[D]):
             calls.close()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Have something done that nobody waits for."""
+        """Run a coroutine in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -142,19 +144,19 @@ class ListenerRunner(Generic[D]):
     # ---- deliveries --------------------------------------------------------------------------------
 
     def submit(self, delivery: D) -> None:
-        """Call the listener, or act on the verdict if it is known."""
+        """Schedule a call of the listener, or process the verdict if it is already known."""
         self.in_hand[delivery] = None
         if delivery.verdict is not None:
             self._act_on(delivery, delivery.verdict)
             return
-        assert self._calls is not None  # nothing is taken before
+        assert self._calls is not None  # set before anything is taken
         if not delivery.has_slot:
             delivery.has_slot = True
             self._running += 1
         self._calls.add(delivery)
 
     def put_off(self, delivery: D, delay_s: float) -> None:
-        """Submit a delivery after some seconds, if it is still to be made."""
+        """Submit a delivery again after a delay, if it is still current then."""
         asyncio.get_running_loop().call_later(delay_s, self._submit_again, delivery)
 
     def _submit_again(self, delivery: D) -> None:
@@ -172,7 +174,7 @@ class ListenerRunner(Generic[D]):
             delivery.began_at = time.monotonic()
             try:
                 verdict = listener.ask(delivery.queue, delivery.messages)
-            except BaseException as error:  # noqa: BLE001 - of an interceptor: it must not end the thread
+            except BaseException as error:  # noqa: BLE001 - from an interceptor: it must not end the thread
                 verdict = listener.failed(error, delivery.queue, delivery.messages)
             self.answered(delivery, verdict)
         else:
@@ -187,7 +189,7 @@ class ListenerRunner(Generic[D]):
             verdict = await listener.ask_async(delivery.queue, delivery.messages)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # it ends the task, if not the loop: `close` must not wait for this call
+        except BaseException as error:  # it ends the task, perhaps the loop: `close` must not wait for this call
             self.answered(delivery, listener.failed(error, delivery.queue, delivery.messages))
             raise
         self.answered(delivery, verdict)
@@ -197,14 +199,14 @@ class ListenerRunner(Generic[D]):
         self.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def answered(self, delivery: D, verdict: Verdict | None) -> None:
-        """Take the result of a call; None if it was not to begin. On any thread: one wake-up serves many."""
+        """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
         self._answers.append((delivery, verdict))
         if not self._is_woken:
             self._is_woken = True
             self._client.connection.call_soon(self._take_answers)
 
     def _take_answers(self) -> None:
-        self._is_woken = False  # first: whoever adds a result from here on wakes the loop again
+        self._is_woken = False  # first: a result added from here on wakes the loop again
         for _ in range(len(self._answers)):
             self._act_on(*self._answers.popleft())
         self._flush()
@@ -260,25 +262,25 @@ class ListenerRunner(Generic[D]):
                 text = "consumer: cannot take or commit, will try again group=%s error=%s"
                 if error.retriable:
                     self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
-                elif error is not refusal:  # a refusal is the same one until it is over
+                elif error is not refusal:  # a lasting refusal is the same object each time: log it once
                     log.error(text, self._source.group, error)
                 refusal = error
                 await asyncio.sleep(PAUSE_S)
-            except Exception:  # this serves all queues: it must outlive a fault with one
+            except Exception:  # the task serves all queues: one failure must not end it
                 log.exception("consumer: failed, will try again group=%s", self._source.group)
                 await asyncio.sleep(PAUSE_S)
             finally:
                 self._flush()
 
     async def wait_changed(self, timeout_s: float | None = None) -> None:
-        """Wait until a call is over, or was put off."""
+        """Wait until a call ends or is postponed."""
         self._changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
 
     async def wait_for_room(self, timeout_s: float) -> None:
-        """Wait until half of the calls are over: a waiter that each of them wakes takes more time than they do."""
+        """Wait until half of the slots are free: waking up for each call would cost more than the calls."""
         self._notify_below = self._most_calls // 2 + 1
         try:
             if self._running >= self._notify_below:
@@ -287,7 +289,7 @@ class ListenerRunner(Generic[D]):
             self._notify_below = self._most_calls + 1
 
     async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until all calls are over but those that hang; return whether that came in time."""
+        """Wait until all deliveries are settled, except those that hang; return whether that happened in time."""
         return await self._wait_until(timeout_s, hang_too=True)
 
     async def _wait_until(self, timeout_s: float, *, hang_too: bool = False) -> bool:
@@ -302,7 +304,7 @@ class ListenerRunner(Generic[D]):
         while True:
             await asyncio.sleep(_TICK_S)
             now = time.monotonic()
-            assert self._calls is not None  # this begins after it
+            assert self._calls is not None  # set before this task begins
             self._calls.tick(now)
             if self._calls.has_ended and not self._is_closed:
                 text = "the event loop of the listener has ended: close the consumer before its loop ends"
@@ -323,7 +325,7 @@ class ListenerRunner(Generic[D]):
             self._act_on(delivery, Verdict(range(len(delivery.messages)), reason=TIMED_OUT))
         self._changed.set()
 
-    # ---- the end -----------------------------------------------------------------------------------
+    # ---- close -------------------------------------------------------------------------------------
 
     async def _give_up(self, error: BaseException) -> None:
         log.critical("consumer: reads no more, and leaves the group=%s", self._source.group, exc_info=error)
@@ -373,13 +375,13 @@ class ListenerRunner(Generic[D]):
             await self._source.end(max(until - time.monotonic(), 0.0) + timeout_s)
 
     def check_may_close(self) -> None:
-        """Raise `InvalidArgument` in a callback and in the listener, for whose end `close` would have to wait."""
+        """Raise `InvalidArgument` in a callback or the listener, where `close` would wait for its own caller."""
         check_no_signal()
         if self._source.is_callback() or (self._calls is not None and self._calls.is_mine()):
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 
     def close(self, timeout_s: float) -> None:
-        """Let running calls end, settle their messages, leave the group; see `PushConsumer.close`."""
+        """See `PushConsumer.close`."""
         if not self._client.connection.is_forked:
             self.check_may_close()
             self._closing.run(partial(self._close, timeout_s))
@@ -388,7 +390,7 @@ class ListenerRunner(Generic[D]):
         self._is_closed = True
         try:
             self._end_within(timeout_s)
-        except BaseException:  # such as Ctrl-C: what is finished is settled all the same
+        except BaseException:  # such as Ctrl-C: still commit or settle finished messages
             self._end_within(0.0)
             raise
         finally:
@@ -401,7 +403,7 @@ class ListenerRunner(Generic[D]):
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
     def _end_within(self, timeout_s: float) -> None:
-        with suppress(Closed):  # so is the `Cluster`
+        with suppress(Closed):  # the `Cluster` was closed before
             self._client.wait(lambda: self._end(timeout_s))
 
     def _cancel_all(self) -> None:

@@ -1,4 +1,4 @@
-"""The push consumer, which calls a listener with messages, on threads of its own."""
+"""The push consumer, which calls a listener with messages on its own threads."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from minimq_common.errors import InvalidArgument, MiniMQError
 
 log = client_logger(__name__)
 
-#: The unit that is divided among the members of a group.
+#: What the members of a group share: whole queues, or single messages.
 Balance = Literal["queues", "messages"]
 
-#: Default maximum of messages in one call; delivered one by one, no message waits for another.
+#: Default of `batch_size`: in a work queue, no message should wait for others in its call.
 _BATCH_SIZE: dict[Balance, int] = {"queues": 32, "messages": 1}
 
 
 class PushFace(ConsumerFace):
-    """Everything of a push consumer but how it is started and closed, which differs on an event loop."""
+    """The part of a push consumer that is the same for threads and asyncio: all but start and close."""
 
     _reader: LeasedSource | PoppedSource
     _runner: ListenerRunner[Any]
@@ -84,7 +84,7 @@ class PushFace(ConsumerFace):
 
     @property
     def is_ready(self) -> bool:
-        """True while it reads: it was started, the group has taken it in, and it is not closed."""
+        """True while it reads: it was started, the group has accepted it, and it is not closed."""
         return self._runner.is_ready
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
@@ -154,7 +154,7 @@ class PushConsumer(PushFace):
                 raise
             log.warning("consumer: had stopped reading before group=%s", self.group)  # not the first failure
         except KeyboardInterrupt:
-            # The second Ctrl-C, of somebody who does not wait for calls of the listener: the first one goes on its way.
+            # A second Ctrl-C ends the wait for calls of the listener: the first one propagates.
             if not isinstance(error, KeyboardInterrupt):
                 raise
 
@@ -185,8 +185,7 @@ class PushConsumer(PushFace):
         Raises:
             InvalidArgument: it is called by a callback or the listener, which it would have to wait for, or the timeout
                 is not a number.
-            InternalError: its runner had ended before, and with it all reading; the consumer is closed all the
-                same.
+            InternalError: reading had stopped before, after an internal error; the consumer is closed nevertheless.
         """
         self._when_dropped.closed()
         self._runner.close(waiting_s(timeout))

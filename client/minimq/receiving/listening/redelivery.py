@@ -1,7 +1,7 @@
-"""Messages that are given to a listener again, and the copies in which they wait for that.
+"""Redelivered messages, and their copies in the retry topic and the dead letters of a group.
 
-A copy is an ordinary message in a topic of the group. Where it comes from stands in properties with the names below; a
-property of the user that has one of these names gets a `%` in front of it in the copy, and loses it again.
+A copy is an ordinary message. The properties below record its origin. If a user property has one of these names, the
+copy stores it with the prefix `%`, which is removed again at redelivery.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ ORIGIN_OFFSET = "ORIGIN_OFFSET"
 #: When it was sent, and when a broker stored it, in ms since 1970.
 ORIGIN_BORN = "ORIGIN_BORN"
 ORIGIN_STORED = "ORIGIN_STORED"
-#: Of a message of a FIFO topic alone: in other topics the property of that name is one of the user.
+#: Only for messages of FIFO topics.
 ORIGIN_MESSAGE_GROUP = "ORIGIN_MESSAGE_GROUP"
-#: Of a tombstone alone.
+#: Only for tombstones.
 ORIGIN_TOMBSTONE = "ORIGIN_TOMBSTONE"
-#: How often somebody had the message without success: its consumption attempts.
+#: Number of failed consumption attempts.
 RECONSUME_TIMES = "RECONSUME_TIMES"
-#: Of dead letters alone: the group that has given the message up, and why.
+#: Only for dead letters: the group that gave the message up, and why.
 CONSUMER_GROUP = "CONSUMER_GROUP"
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
-#: Of dead letters alone that a consumer has given up which receives messages one by one.
+#: Only for dead letters of work queues.
 WORK_QUEUE = "WORK_QUEUE"
 
 _ORIGIN = frozenset(
@@ -49,7 +49,7 @@ _ORIGIN = frozenset(
 )
 OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, WORK_QUEUE})
 _NAMES = _ORIGIN | OF_DEAD_LETTERS | {RECONSUME_TIMES}
-#: The reasons of the library itself; those of users may be any text. Dead letters are counted by them.
+#: The library's own reasons; users may give any text. Dead letters are counted by reason.
 TRIES_USED_UP = "tries used up"
 REJECTED = "rejected"
 TIMED_OUT = "listener did not return in time"
@@ -57,14 +57,14 @@ CANCELLED = "listener was cancelled"
 DIED = "consumers died while they had it"
 _MAX_REASON = 200
 _ESCAPE = "%"
-#: Of the numbers in a copy. Anybody may send to a retry topic, and longer ones no Python reads.
+#: Maximum length of a number in a copy. Any client may send to a retry topic, and `int` rejects very long text.
 _MOST_DIGITS = 18
 
 
 class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
-    """A message that a listener was given before. It looks as it did then, but for `reconsume_times`.
+    """A message that a listener had before. Only `reconsume_times` differs from the first delivery.
 
-    After a wait in the retry topic `queue`, `queue_offset` and `stored_at` are those of its copy there.
+    If it comes from the retry topic, `queue`, `queue_offset` and `stored_at` are those of its copy there.
     """
 
     times: int
@@ -72,7 +72,7 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def reconsume_times(self) -> int:
-        """Number of times that the message was given to a listener before without success."""
+        """Number of earlier deliveries of the message to a listener that failed."""
         return self.times
 
     @property
@@ -82,7 +82,7 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Properties as they were sent."""
+        """Properties of the original message."""
         found = self.batch.records.properties(self.index)
         if not self.is_copy:
             return found
@@ -100,12 +100,12 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def message_id(self) -> str:
-        """Id of the message, the one its producer got with the receipt."""
+        """Id of the message, as in the receipt of its producer."""
         return self._origin(ORIGIN_MESSAGE_ID) or self.batch.records.message_id(self.index)
 
     @property
     def born_ms(self) -> int:
-        """The same in ms since 1970."""
+        """When the original message was handed to its producer, in ms since 1970."""
         return _number(self._origin(ORIGIN_BORN), self.batch.records.born_ms(self.index))
 
     def _origin(self, name: str) -> str:
@@ -113,31 +113,31 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
 
 def from_copy(message: ReceivedMessage) -> RedeliveredMessage:
-    """Return the message of which this one, from the retry topic, is a copy."""
+    """Return the original of a copy from the retry topic."""
     times = _number(message.properties.get(RECONSUME_TIMES, ""), 0)
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
 
 
 def tried_again(message: ReceivedMessage, tries: int = 1) -> RedeliveredMessage:
-    """Return the same message, tried so many times more than before."""
+    """Return the same message with `tries` added to its number of tries."""
     is_copy = isinstance(message, RedeliveredMessage) and message.is_copy
     times = message.reconsume_times + tries
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
 
 
 def passed_on(message: ReceivedMessage) -> RedeliveredMessage:
-    """Return a message from the retry topic so that its next copy counts no more tries: nobody has tried it."""
+    """Return a message from the retry topic with one try less, so that its next copy has the same count."""
     times = message.reconsume_times - 1
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
 
 
 def copy_of(message: ReceivedMessage, topic: str) -> Message:
-    """Return the copy of a message that was not consumed, to be sent to the retry topic of the group."""
+    """Return the copy of a failed message for the retry topic of the group."""
     return _copy(message, topic, {RECONSUME_TIMES: str(message.reconsume_times + 1)})
 
 
 def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
-    """Return the copy of a message that a group has given up, to be sent to its dead letters."""
+    """Return the copy of a message for the dead letters of the group."""
     why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
     if isinstance(message, PoppedMessage):
         why[WORK_QUEUE] = "1"
@@ -145,7 +145,7 @@ def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int
 
 
 def check_reason(reason: str) -> str:
-    """Return why a message is given up, in one line. Raises `InvalidArgument` for no text, and for one too long."""
+    """Return the reason of a dead letter in one line. Raises `InvalidArgument` unless it is text of valid length."""
     if not isinstance(reason, str):
         raise InvalidArgument(f"the reason is {type(reason).__name__}: give text")
     in_one_line = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
@@ -176,7 +176,7 @@ def _copy(message: ReceivedMessage, topic: str, added: Mapping[str, str]) -> Mes
 
 
 def origin_of(message: ReceivedMessage) -> tuple[str, str]:
-    """Return the queue that a message was sent to, as text, and its offset there."""
+    """Return the queue and the offset of the original message, as text."""
     if isinstance(message, RedeliveredMessage) and message.is_copy:
         raw = message.batch.records.properties(message.index)
         return raw.get(ORIGIN_QUEUE, ""), raw.get(ORIGIN_OFFSET, "")
@@ -184,12 +184,12 @@ def origin_of(message: ReceivedMessage) -> tuple[str, str]:
 
 
 def level_of(times: int, chosen: int | None, levels: int) -> int:
-    """Return in which queue of the retry topic a message waits."""
+    """Return the id of the retry topic's queue in which a message waits: the index of its delay."""
     return min(times if chosen is None else chosen, levels - 1)
 
 
 def delay_ms(delays_s: Sequence[float], queue_id: int) -> int:
-    """Return how long messages wait in a queue of the retry topic."""
+    """Return how many ms messages wait in a queue of the retry topic."""
     return round(delays_s[min(queue_id, len(delays_s) - 1)] * 1000)
 
 
@@ -202,7 +202,7 @@ def _unescaped(name: str) -> str:
 
 
 def number_of(text: str) -> int | None:
-    """Return the number in a property, None when it is none that a copy has."""
+    """Return the number in a property of a copy; None if it is not a valid one."""
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 

@@ -1,4 +1,4 @@
-"""The messages that a listener did not consume: how often they are tried, and where they wait for that."""
+"""Retries of failed messages: how often, after what delay, and the copies that are sent for them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from minimq_common.outage_log import OutageLog
 
 log = client_logger(__name__)
 
-#: A broker that did not take a copy comes last for so long.
+#: After a failed send, a broker is tried last for this long.
 _AVOID_S = 10.0
-#: The most that any broker takes: what was received has passed the limit of its own.
+#: Above the limit of any broker: a received message has already passed its broker's limit.
 _MOST_BYTES = 32 << 20
 
 
 class RetryRule:
-    """Decides how often a message is tried, and how long it waits."""
+    """Decides how often a message is tried, and with which delays."""
 
     def __init__(self, options: ConsumerOptions, *, in_order: bool = False) -> None:
         self.delays_s = options.retry_delays_s
-        #: None: without end.
+        #: None: unlimited.
         self.max_tries = MAX_TRIES if options.max_tries is None and not in_order else options.max_tries
 
     def is_over(self, message: ReceivedMessage, *, is_final: bool = False, deaths: int = 0) -> bool:
-        """Tell whether a message has no try left after this one, or after so many deaths of consumers."""
+        """Return whether this was the last try of a message; `deaths` of consumers count as tries instead."""
         tries = message.reconsume_times + (deaths or 1)
         return is_final or (self.max_tries is not None and tries >= self.max_tries)
 
     def level(self, message: ReceivedMessage, chosen: int | None) -> int:
-        """Return the index of the delay of a message."""
+        """Return the index of the delay of a message before its next try."""
         return level_of(message.reconsume_times, chosen, len(self.delays_s))
 
 
@@ -55,10 +55,11 @@ class Failed(NamedTuple):
 
     message: ReceivedMessage
     reason: str = TRIES_USED_UP
-    #: Index of its delay before the next try; None if it is a dead letter.
+    #: Index of the delay before its next try; None for a dead letter.
     level: int | None = None
-    #: How often somebody had it, this time included unless it was not looked at.
+    #: Number of consumption attempts; None to derive it from the message.
     tries: int | None = None
+    #: The user has rejected it: not an error.
     is_wanted: bool = False
 
     @property
@@ -68,10 +69,9 @@ class Failed(NamedTuple):
 
 
 class RetrySender:
-    """Sends messages to the retry topic and the dead letters of a group, which it makes when they are first needed.
+    """Sends copies to the retry topic and the dead letters of a group, and creates these topics when first needed.
 
-    Belongs to the event loop. It sends on a thread, for which the end of the program does not wait, one round after the
-    other: what fails meanwhile goes together.
+    Belongs to the event loop. Sends on a daemon thread, in rounds: messages that fail during a round share the next.
     """
 
     def __init__(self, client: ClusterClient, group: str, levels: int, timeout_s: float) -> None:
@@ -90,7 +90,7 @@ class RetrySender:
         self._avoided: dict[str, float] = {}
 
     async def send(self, failed: Sequence[Failed]) -> list[bool]:
-        """Send copies and wait for the outcome; tell which of them are on disk."""
+        """Send copies and wait; return for each message whether its copy is on disk."""
         sent: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
         self._waiting.append((failed, sent))
         if self._round is None:
@@ -112,7 +112,7 @@ class RetrySender:
             self._round = None
 
     def close(self) -> None:
-        """End all connections; on any thread but that of the loop."""
+        """Close all connections. On any thread but that of the loop."""
         if self._producer is not None:
             try:
                 self._producer.close(0.0)
@@ -126,7 +126,7 @@ class RetrySender:
         sent = [False] * len(failed)
         try:
             self._send(failed, sent)
-        except Exception:  # the messages stay in hand, and others wait behind them
+        except Exception:  # the messages count as not sent, and later ones wait for this round
             log.exception("consumer: messages could not be sent back")
         finally:
             self._client.connection.call_soon(_tell, over, sent)
@@ -161,7 +161,7 @@ class RetrySender:
                 else:
                     message = "consumer: cannot send, will try again group=%s queue=%s error=%s"
                     self._outages[topic].failed(message, self._group, queue, error, cause=error)
-                    self._complete.discard(topic)  # somebody may have deleted it
+                    self._complete.discard(topic)  # the topic may have been deleted
                     self._avoided[queue.broker_name] = time.monotonic() + _AVOID_S
             if all(sent[index] for index in indices):
                 return
@@ -200,7 +200,7 @@ class RetrySender:
         now = time.monotonic()
         of_broker: dict[str, MessageQueue] = {}
         for queue in route.write_queues():
-            if queue.queue_id <= level:  # somebody may have made the topic with fewer queues
+            if queue.queue_id <= level:  # users may have created the topic with fewer queues
                 of_broker[queue.broker_name] = queue
         return sorted(
             of_broker.values(),
@@ -213,13 +213,13 @@ class RetrySender:
             self._complete.add(topic)
         try:
             return self._client.routes.route(topic)
-        except TopicNotFound:  # it was deleted meanwhile
+        except TopicNotFound:  # deleted since
             self._complete.discard(topic)
             raise
 
 
 def _tell(over: asyncio.Future[list[bool]], sent: list[bool]) -> None:
-    if not over.done():  # else the loop ends
+    if not over.done():  # cancelled if the loop is ending
         over.set_result(sent)
 
 
