@@ -1,1 +1,1 @@
-"""Work queues: messages are taken one by one, and settled."""
+"""Consumers of work queues, whose messages are popped and settled one by one."""

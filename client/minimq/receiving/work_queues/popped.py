@@ -1,4 +1,4 @@
-"""Messages of work queues, the batches in which they come, and the receipts by which they are settled."""
+"""Messages of work queues, their batches, and the receipts that settle them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from minimq_common.errors import InternalError, InvalidArgument, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_HAVE
 
-#: Characters of a text that an error shows.
+#: Maximum length of a handle in an error.
 _SHOWN = 40
 
 
-#: The first offset, and the one behind the last.
+#: Offsets from the first up to but not including the second.
 Span = tuple[int, int]
 
 
@@ -33,13 +33,13 @@ class _Parts(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReceiptHandle(NamedTuple):
-    """One delivery of one message.
+    """Identifies one delivery of one message.
 
     Attributes:
         group: the consumer group.
         queue: the queue of the message.
-        offset: its offset there.
-        epoch: of the delivery.
+        offset: its offset in the queue.
+        epoch: the epoch of the delivery.
     """
 
     group: str
@@ -53,7 +53,7 @@ class ReceiptHandle(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ReceiptHandle:
-        """Return the handle of a text. Raises `InvalidArgument` if the text is none."""
+        """Parse the text of a handle. Raises `InvalidArgument`."""
         try:
             parts = from_text(text, _Parts)
         except ValueError:
@@ -64,7 +64,7 @@ class ReceiptHandle(NamedTuple):
         return cls(parts.group, queue, parts.offset, parts.epoch)
 
 
-#: Bytes of the batches that are kept because further messages of them may come.
+#: Maximum size of the opened batches that are kept in case more of their messages come.
 _MOST_BYTES = 32 << 20
 
 
@@ -72,7 +72,7 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
     """A message of a work queue. Settle it: acknowledge, release or reject it.
 
     Attributes:
-        tries: number of its consumption attempts, including this one.
+        tries: number of consumption attempts, including this one.
     """
 
     tries: int
@@ -86,7 +86,7 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def handle(self) -> str:
-        """The receipt handle as text, by which any process of the group can settle the message."""
+        """The receipt handle as text, with which any process of the group can settle the message."""
         return str(self.receipt)
 
     @property
@@ -96,7 +96,7 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
 
 class OpenedBatch:
-    """An open batch, whose messages may be delivered in several parts."""
+    """A decoded batch, whose messages may be delivered in several parts."""
 
     def __init__(self, batch: ReceivedBatch, size: int) -> None:
         self.batch = batch
@@ -104,11 +104,11 @@ class OpenedBatch:
         self._bodies, self._tags = batch.bodies_and_tags(0)
 
     def is_at(self, stored: EncodedBatch) -> bool:
-        """Tell whether it holds the offsets of a batch as it came."""
+        """Return whether it holds the same offsets as an encoded batch."""
         return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
 
     def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
-        """Return the messages from `first` to before `end`, as far as the batch has them."""
+        """Return the messages of this batch from `first` to before `end`."""
         base, records = self.batch.base_offset, self.batch.records
         part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
         columns = (
@@ -126,21 +126,21 @@ class OpenedBatch:
 
 
 class OpenedBatches:
-    """The latest batches of one stream, by log position, so that each comes once however many parts are taken of it."""
+    """Caches the latest batches of one stream by log position, so that the broker sends each batch only once."""
 
     def __init__(self) -> None:
         self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
         self._size = 0
 
     def kept(self) -> dict[int, OpenedBatch]:
-        """Return the batches that are kept, by log position."""
+        """Return a copy of the cache."""
         return dict(self._opened)
 
     def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
-        """Return a batch, opened. Raises as `ReceivedBatch`."""
+        """Return the opened batch, from `kept`, the cache, or its bytes. Raises as `ReceivedBatch`."""
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is not None and not opened.is_at(stored):
-            # Compaction has put another batch there.
+            # Compaction has replaced the batch at this position.
             opened = None
             if gone := self._opened.pop(stored.position, None):
                 self._size -= gone.size
@@ -160,13 +160,13 @@ class OpenedBatches:
 
 
 def gaps(first: int, end: int, messages: Sequence[PoppedMessage]) -> list[tuple[int, int]]:
-    """Return the spans of offsets from `first` to before `end` that compaction has left without a message."""
+    """Return the spans between `first` and `end` whose messages compaction has removed."""
     offsets = [first - 1, *[message.queue_offset for message in messages], end]
     return [(before + 1, after) for before, after in pairwise(offsets) if before + 1 < after]
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return spans in order, merged where they touch or overlap."""
+    """Return sorted spans, merged where they touch or overlap."""
     found: list[Span] = []
     for first, end in sorted(spans):
         if found and first <= found[-1][1]:
@@ -176,7 +176,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return found
 
 
-#: A message that was received, or its handle as text; or some of them.
+#: A received message, or its handle as text, or an iterable of those.
 Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
 
 #: Spans of offsets by queue and epoch.
@@ -184,7 +184,7 @@ Receipts = dict[tuple[MessageQueue, int], list[Span]]
 
 
 def receipts_of(what: Receivables, group: str) -> Receipts:
-    """Return the receipts of messages. Raises `InvalidArgument` if a value is no message or handle of the group."""
+    """Return the receipts of messages and handles. Raises `InvalidArgument` for any other value or another group."""
     found: Receipts = {}
     for receipt, count in _runs(each_of(what)):
         if receipt.group != group:
@@ -196,12 +196,12 @@ def receipts_of(what: Receivables, group: str) -> Receipts:
 
 
 def each_of(what: object) -> Iterable[Any]:
-    """Return the values of an iterable, or the value if it is none, in an iterable."""
+    """Return an iterable as it is, and any other value, or text, in a list."""
     return what if isinstance(what, Iterable) and not isinstance(what, str | bytes) else [what]
 
 
 def united(parts: Iterable[Receipts]) -> Receipts:
-    """Return the receipts of all parts together."""
+    """Merge receipts."""
     found: Receipts = {}
     for part in parts:
         for key, spans in part.items():

@@ -1,4 +1,4 @@
-"""The simple consumer, which receives and settles messages one by one."""
+"""The simple consumer, which receives and settles single messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from minimq_common.security.credentials import CredentialsArgument
 
 
 class SimpleFace:
-    """Everything of a simple consumer that does not wait, which differs on an event loop."""
+    """The part of a simple consumer that is the same for threads and asyncio: all that does not wait."""
 
     def __init__(  # noqa: PLR0913 - by name
         self,

@@ -1,4 +1,4 @@
-"""A consumer that receives messages one by one, on the loop of its connection; both simple consumers are its faces."""
+"""The implementation of simple consumers and of `PoppedSource`, on the event loop of the connection."""
 
 from __future__ import annotations
 
@@ -36,13 +36,11 @@ log = client_logger(__name__)
 
 T = TypeVar("T")
 
-#: Bytes of batches that one take brings, about.
+#: Approximate maximum size of the batches in one response.
 _MAX_BYTES = 4 << 20
-#: How long a broker holds a take while there is nothing, in seconds.
+#: Maximum time for which a broker holds a take while there are no messages.
 _LONGEST_WAIT_S = 20.0
-#: Seconds that `close` waits for brokers.
 _CLOSE_S = 5.0
-#: More than any number of deliveries.
 _UNLIMITED_TRIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 _CLOSED = "the consumer is closed"
@@ -51,12 +49,12 @@ _CLOSED = "the consumer is closed"
 class Reception(list[PoppedMessage]):
     """The messages of one `receive`, on their way to its caller."""
 
-    #: The caller was interrupted: whatever comes goes to others. Belongs to the event loop.
+    #: The caller was interrupted: return messages that still arrive to the broker. Belongs to the event loop.
     is_abandoned = False
 
 
 class SimpleReader:
-    """Takes messages and settles them. Coroutines run on the event loop of `client.connection`."""
+    """Pops messages and settles them. Coroutines run on the event loop of `client.connection`."""
 
     def __init__(
         self,
@@ -76,10 +74,10 @@ class SimpleReader:
         self.client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self.client.connection.process
         self._filters: dict[str, MessageFilter] = {}
-        #: Errors that the next calls raise.
+        #: Errors that the next calls raise, one each.
         self._errors: list[MiniMQError] = []
         self.dead_letters = RetrySender(self.client, group, 1, options.request_timeout_s)
-        #: What goes on although nobody waits for it.
+        #: Background tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
         self._is_closed = False
@@ -91,20 +89,20 @@ class SimpleReader:
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
-        """Take from a topic as well."""
+        """Subscribe to a topic."""
         self.check_open()
         filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
         self._filters = check_subscriptions(filters)
 
     def check_open(self) -> None:
-        """Raise `Closed` after `close`, after that of the `Cluster`, and in a fork."""
+        """Raise `Closed` after `close`, also of the `Cluster`, and in a fork."""
         self.client.check_open()
         if self._is_closed:
             raise Closed(_CLOSED)
 
     @property
     def topics(self) -> list[str]:
-        """The topics that are subscribed to."""
+        """The subscribed topics."""
         return [*self._filters]
 
     def check(self) -> None:
@@ -124,7 +122,7 @@ class SimpleReader:
     # ---- receiving ---------------------------------------------------------------------------------
 
     async def receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
-        """Receive messages, those of one queue; see `SimpleConsumer.receive`."""
+        """Append received messages to `into`; see `SimpleConsumer.receive`."""
         await self._receive(max_messages, invisible_s, timeout_s, into)
         if into.is_abandoned:
             self._give_back_soon(into)
@@ -143,7 +141,7 @@ class SimpleReader:
                 raise self._errors.pop(0)
             if duration_ms == self._invisible_ms and await self._prefetch.wait(most, until, into):
                 return
-            # Ahead of the take: should its message kill the process, those that were acknowledged are not redelivered.
+            # Before the take: if its message kills the process, earlier acknowledged messages are not redelivered.
             await self.settler.send_acks_first()
             await self.settler.in_hand.turn(until)
             taken, failure = await self._takes.first(self._wanted(), TakeRequest(most, duration_ms), until)
@@ -159,11 +157,11 @@ class SimpleReader:
                 await asyncio.sleep(min(PAUSE_S, max(0.0, until - loop.time())))
 
     def refused_s(self) -> float:
-        """Return for how many seconds all topics are not to be asked for; at most 0 if one may be."""
+        """Return for how many seconds all topics are still refused; at most 0 if one may be asked for."""
         return min(map(self._takes.places.refused_s, self._filters))
 
     def _wanted(self) -> list[str]:
-        """Return the topics to ask for: a listener, which sees no errors, goes on without refused ones."""
+        # A listener (`_before_take` is set) sees no errors, so its consumer goes on without refused topics.
         refused_s = self._takes.places.refused_s
         open_ones = [topic for topic in self._filters if self._before_take is None or refused_s(topic) <= 0]
         return open_ones or [*self._filters]
@@ -171,7 +169,7 @@ class SimpleReader:
     def receive_prefetched(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception
     ) -> bool:
-        """Receive what was prefetched, on any thread; return False if `receive` has to be asked."""
+        """Append prefetched messages to `into`, on any thread; return False if `receive` has to be called."""
         self.check_open()
         check_count("max_messages", max_messages)
         waiting_s(timeout_s)
@@ -186,7 +184,7 @@ class SimpleReader:
         return (await self._takes.first(self._wanted(), TakeRequest(count, duration_ms, ahead=True), now))[0]
 
     def abandon(self, messages: Reception) -> None:
-        """Return the messages of an interrupted `receive`, also those that come later. On any thread."""
+        """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
         self.client.connection.call_soon(self._abandon, messages)
 
     def _abandon(self, messages: Reception) -> None:
@@ -194,7 +192,7 @@ class SimpleReader:
         self._give_back_soon([*messages])
 
     def let_go(self, messages: list[PoppedMessage]) -> None:
-        """Return messages that nobody has looked at. On any thread."""
+        """Return unprocessed messages to their brokers, without waiting. On any thread."""
         self.client.connection.call_soon(self._give_back_soon, messages)
 
     def _give_back_soon(self, messages: Sequence[PoppedMessage]) -> None:
@@ -202,7 +200,7 @@ class SimpleReader:
             self._run(self.give_back(messages))
 
     async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
-        """Return messages that nobody has looked at: others get them at once, and this delivery counts no try."""
+        """Return unprocessed messages to their brokers: others get them at once, and no try is counted."""
         await self._settle_if_possible(receipts_of(messages, self.group), RETURNED)
 
     async def _settle_if_possible(self, receipts: Receipts, how: Settlement) -> None:
@@ -265,7 +263,7 @@ class SimpleReader:
         if not self._joins(messages, count, popped.invisible_ms / 1000, suspect=lost > 0):
             stream.give_back(place.topic, popped)
             return TakeResult([])
-        # One that was lost along with others is tried alone at least once.
+        # A message that was lost together with others is tried alone at least once.
         most = _UNLIMITED_TRIES if lost == 1 else self._options.max_tries
         found = [message for message in matching if message.tries <= most]
         if len(found) < len(messages) or damaged or removed:
@@ -279,7 +277,7 @@ class SimpleReader:
             except BaseException:
                 self._give_back_soon(found)
                 raise
-            if found and found[0].lane and (damaged or not is_aside):  # older ones may be in their way
+            if found and found[0].lane and (damaged or not is_aside):  # FIFO: unsettled older messages go first
                 self._give_back_soon(found)
                 return TakeResult([])
         return TakeResult(found, count, popped.has_more)
@@ -319,9 +317,9 @@ class SimpleReader:
         return messages, damaged, removed
 
     def _joins(self, messages: Sequence[PoppedMessage], count: int, invisible_s: float, *, suspect: bool) -> bool:
-        if not messages or not self._options.free_on_close:  # whoever has them may be elsewhere
+        if not messages or not self._options.free_on_close:  # another process may settle them
             return True
-        first = messages[0]  # those that are damaged or removed count, too: they are settled like the others
+        first = messages[0]  # the count includes damaged and removed messages, which are settled, too
         return self.settler.in_hand.add(first.queue, first.epoch, count, invisible_s, suspect=suspect)
 
     async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage], most: int) -> bool:
@@ -332,7 +330,7 @@ class SimpleReader:
             await self._settle_if_possible(receipts_of(unwanted, self.group), DONE)
         if used_up := [message for message in wanted if message.tries > most]:
             try:
-                # Nobody has looked at them this time.
+                # This delivery was not processed, so it is no attempt.
                 failed = [Failed(message, TRIES_USED_UP, tries=message.tries - 1) for message in used_up]
                 await self._bury(used_up, failed)
             except MiniMQError as error:
@@ -343,11 +341,11 @@ class SimpleReader:
     # ---- settling ----------------------------------------------------------------------------------
 
     def freed(self, delay_s: float) -> Settlement:
-        """Return how failed messages are released; see `SimpleConsumer.release`."""
+        """Return the settlement of `SimpleConsumer.release`."""
         return Settlement(broker_pb2.POP_OUTCOME_FREE, invisible_ms(delay_s, "delay_s", 0))
 
     def extended(self, invisible_s: float | None) -> Settlement:
-        """Return how the invisible duration of messages is restarted; see `SimpleConsumer.extend`."""
+        """Return the settlement of `SimpleConsumer.extend`."""
         return Settlement(broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
 
     # ---- dead letters ------------------------------------------------------------------------------
@@ -363,12 +361,12 @@ class SimpleReader:
                     "a dead letter is a copy of its message: reject the message itself, not its handle"
                 )
         receipts_of(chosen, self.group)
-        # Messages that somebody else has got since are none of ours.
+        # Fails if others have received the messages since.
         await self.settler.settle(chosen, self.extended(None))
         await self._bury(chosen, [Failed(message, why, is_wanted=True) for message in chosen])
 
     async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
-        # Who is interrupted does not interrupt it halfway: the copies would be sent again.
+        # Shielded: after a cancellation between send and settle, the copies would be sent again.
         await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
 
     async def _bury_wholly(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
@@ -383,7 +381,7 @@ class SimpleReader:
             )
 
     async def close(self, timeout_s: float) -> None:
-        """Let others have what nobody has received, and end all streams: brokers have heard that the consumer goes."""
+        """Return prefetched messages, tell the brokers that the consumer leaves, and close all streams."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.settler.wait_all()
@@ -393,20 +391,20 @@ class SimpleReader:
         await self.settler.close(timeout_s)
 
     def end(self) -> None:
-        """Close it from any thread but that of the loop, and wait until it is closed; see `SimpleConsumer.close`."""
+        """Close and wait, on any thread but that of the loop; see `SimpleConsumer.close`."""
         if not self._process.is_forked:
             self._closing.run(self._end)
 
     def _end(self) -> None:
         try:
             self.client.wait(lambda: self.close(_CLOSE_S))
-        except Closed:  # so is the `Cluster`
+        except Closed:  # the `Cluster` was closed before
             pass
         finally:
             self.drop()
 
     def drop(self) -> None:
-        """End everything at once; on any thread but that of the loop."""
+        """Close everything at once. On any thread but that of the loop."""
         self._is_closed = True
         self.dead_letters.close()
         self.settler.drop()
