@@ -1,4 +1,4 @@
-"""The stream to one broker by which a consumer takes messages and settles them."""
+"""The stream to one broker on which a consumer takes and settles messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 class SettleKey(NamedTuple):
-    """Messages of one delivery with the same outcome, which can be settled together."""
+    """The delivery and the outcome of a settle; settles with the same key can be merged."""
 
     topic: str
     queue_id: int
@@ -27,22 +27,20 @@ class SettleKey(NamedTuple):
     duration_ms: int
 
 
-#: Called with the messages that were redelivered since, or an error.
+#: Called with the spans whose handles have expired, or an error.
 Answered = Callable[[Sequence[Span], MiniMQError | None], object]
 
 
 class _Waiter(NamedTuple):
-    """A caller that settles messages."""
-
     spans: Sequence[Span]
     answered: Answered
 
 
 class PopStream:
-    """Takes and settles at one broker, for one group. Lives on the event loop of the connection.
+    """Takes and settles messages at one broker, for one group. Lives on the event loop of the connection.
 
-    Settles are sent with the next take, or by themselves while no other settle is under way; those that come meanwhile
-    go together.
+    Settles are sent with the next take, or at once if no other settle is in flight. Those that come while one is in
+    flight are merged.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class PopStream:
         self._takes: dict[int, asyncio.Future[broker_pb2.PoppedMessages]] = {}
         self._topics: dict[int, str] = {}
         self._waiting: dict[SettleKey, list[_Waiter]] = {}
-        #: Halves of those whose settle was refused: it may be the fault of one.
+        #: Halves of merged settles that the broker refused: repeated halving isolates the faulty one.
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
         self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
         self._error: MiniMQError | None = None
@@ -71,11 +69,11 @@ class PopStream:
 
     @property
     def ended(self) -> bool:
-        """True if the stream is over, so that a new one is needed."""
+        """True if the stream has ended, so that a new one is needed."""
         return self._error is not None
 
     async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
-        """Return messages. If this is cancelled, those that come nevertheless go to others."""
+        """Take messages. After a cancellation, messages that still arrive are returned to the broker."""
         self._check()
         self.is_known = True
         take.id = next(self._ids)
@@ -93,27 +91,27 @@ class PopStream:
             raise
 
     def hello(self) -> None:
-        """Tell the broker that the consumer is there, without a take or a settle."""
+        """Announce the consumer to the broker, without a take or a settle."""
         self.is_known = True
         self._cancel_take(next(self._ids))
 
     def settle(self, key: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
-        """Settle messages, and call back once that is on disk. The stream has not ended."""
+        """Settle messages; call back once that is on disk. The stream must not have ended."""
         self._waiting.setdefault(key, []).append(_Waiter(spans, answered))
         if not self._settling:
             self._flush()
 
     def give_back(self, topic: str, popped: broker_pb2.PoppedMessages) -> None:
-        """Return messages for which nobody here waits any more. Does not wait."""
+        """Return messages without a receiver to the broker. Does not wait."""
         if popped.runs and not self.ended:
             key = SettleKey(topic, popped.queue_id, popped.epoch, broker_pb2.POP_OUTCOME_RETURN, 0)
             self.settle(key, [(run.first, run.first + run.count) for run in popped.runs], _ignore)
 
     async def close(self, timeout_s: float) -> None:
-        """Say that the consumer goes, and wait until the broker has heard it.
+        """Announce that the consumer leaves, and wait until the broker has processed that.
 
-        The stream stays until all takes are answered: messages that come meanwhile go back. As something that the
-        consumer had they would be freed by the broker, and this would be a try.
+        The stream stays open until all takes are answered, to return messages that still arrive. Otherwise the broker
+        would count a try for them.
         """
         if self.ended:
             return
@@ -134,7 +132,7 @@ class PopStream:
             self._stream.cancel()
 
     def cancel(self) -> None:
-        """End at once."""
+        """Close at once."""
         self._stream.cancel()
 
     # ---- requests ------------------------------------------------------------------------------------
@@ -200,7 +198,7 @@ class PopStream:
 
     def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
         answer, topic = self._takes.pop(result.id), self._topics.pop(result.id)
-        if answer.done():  # it was cancelled
+        if answer.done():  # the take was cancelled
             self.give_back(topic, result.popped)
         elif failure is not None:
             answer.set_exception(failure)
@@ -233,14 +231,14 @@ class PopStream:
         for answer in takes:
             if not answer.done():
                 answer.set_exception(self._error)
-                answer.exception()  # seen, if nobody waits
+                answer.exception()  # retrieved, in case no caller waits
         for waiter in waiters:
             waiter.answered((), self._error)
         self._on_end(self)
 
 
 def _ignore(expired: Sequence[Span], error: MiniMQError | None) -> None:
-    """Leave messages that could not be returned to their invisible duration."""
+    """Ignore the outcome: messages that could not be returned are redelivered after their invisible duration."""
 
 
 def _common(spans: Sequence[Span], others: Sequence[Span]) -> list[Span]:

@@ -1,4 +1,4 @@
-"""Taking messages before the application asks for them, so that few requests bring many."""
+"""Prefetches messages of work queues, so that few requests bring many."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from minimq.receiving.work_queues.takes_in_turn import TakeResult
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 
-#: Messages are taken ahead for so many seconds of work: a broker is asked that often, and others get the rest.
+#: Prefetch what the application receives in this time: long enough for few requests, and others get the rest.
 _AHEAD_S = 0.1
 
 
 class _PrefetchedTake(NamedTuple):
-    """Messages of one queue, and until when they may be received, on the monotonic clock."""
+    """Messages of one queue, which may be received until a time of the monotonic clock."""
 
     messages: Iterator[PoppedMessage]
     until: float
 
 
 class Prefetched:
-    """Messages that wait to be received, the oldest first. One thread adds them, any receives: moves are atomic."""
+    """Prefetched messages, oldest first. One thread adds them, any thread takes them: each move is atomic."""
 
     def __init__(self) -> None:
         self._parts: deque[_PrefetchedTake] = deque()
 
     def __len__(self) -> int:
-        return sum(length_hint(part.messages) for part in [*self._parts])  # which others may change meanwhile
+        return sum(length_hint(part.messages) for part in [*self._parts])  # a copy: other threads may change it
 
     def add(self, messages: Sequence[PoppedMessage], until: float) -> None:
-        """Add messages of one queue, which may be received until some time."""
+        """Add messages of one queue, which may be received before `until`."""
         self._parts.append(_PrefetchedTake(iter(messages), until))
 
     def take(self, most: int, now: float, into: list[PoppedMessage]) -> bool:
         """Move messages of one queue into an empty list; return whether there were any.
 
-        Ctrl-C comes before or after they are moved, so that none is in neither place, or in both.
+        The move is atomic: Ctrl-C can neither lose nor duplicate a message.
         """
         parts = self._parts
         for part in [*parts]:
@@ -59,7 +59,7 @@ class Prefetched:
         return False
 
     def late(self, now: float) -> list[PoppedMessage]:
-        """Remove the messages whose time is over, and return them."""
+        """Remove and return the messages whose time is over."""
         found: list[PoppedMessage] = []
         for part in [*self._parts]:
             if part.until > now:
@@ -71,7 +71,7 @@ class Prefetched:
 
 
 class Pace:
-    """The pace at which an application receives messages: about, as threads may count at the same time."""
+    """Estimates how many messages the application receives in `_AHEAD_S`; approximate, as threads count unlocked."""
 
     def __init__(self) -> None:
         self.ahead = 0
@@ -79,7 +79,7 @@ class Pace:
         self._since = 0.0
 
     def received(self, count: int, now: float) -> None:
-        """Note that messages were received."""
+        """Count received messages."""
         elapsed = now - self._since
         if elapsed >= _AHEAD_S:
             self.ahead = int(self._count * _AHEAD_S / elapsed)
@@ -89,18 +89,18 @@ class Pace:
 
 log = client_logger(__name__)
 
-#: Prefetched messages that nobody has received after so many seconds go to others. Brokers keep them for that long in
-#: addition, so that each is received with its whole invisible duration.
+#: Prefetched messages that are not received in this time are returned to the broker. Their invisible duration is longer
+#: by this time, so that each message is received with its whole duration.
 PREFETCH_HOLD_S = 0.5
-#: Nothing is taken ahead for who makes fewer calls in the time for which that would last.
+#: Prefetch only if the application receives the messages of at least this many calls in `_AHEAD_S`.
 _FEWEST_CALLS = 2
 
 
 class Prefetch:
-    """Takes messages ahead while an application receives many in little time, and brokers have more.
+    """Prefetches messages while the application receives at a high rate and brokers have more.
 
-    No more are taken than it receives in a moment, and they wait only a moment. Those that failed before are never
-    taken ahead: a process that ends takes no try from them. Thread-safe.
+    Takes no more than the application receives in `_AHEAD_S`, and holds them for `PREFETCH_HOLD_S` only. Messages that
+    failed before are never prefetched, so that a process that dies costs them no try. Thread-safe.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class Prefetch:
         self._give_back = give_back
         self._messages = Prefetched()
         self._pace = Pace()
-        #: Until when messages are waited for that were asked for.
+        #: A prefetch was requested; until this time no other is.
         self._asked_until = 0.0
-        # What follows is changed on the event loop alone.
+        # The rest is changed on the event loop only.
         self._has_more = False
         self._is_closed = False
         self._running: asyncio.Task[None] | None = None
@@ -135,13 +135,13 @@ class Prefetch:
         ahead = min(self._pace.ahead, self._limit)
         is_low = self._has_more and now >= self._asked_until and ahead >= _FEWEST_CALLS * most
         if is_low and 2 * len(self._messages) <= ahead and not self._is_closed:
-            self._asked_until = now + PREFETCH_HOLD_S  # not forever: Ctrl-C may come before the next line
+            self._asked_until = now + PREFETCH_HOLD_S  # finite, since Ctrl-C may come before the next line
             self._connection.call_soon(self._begin, min(ahead, max(most, self._fitting)))
 
     # ---- on the event loop -------------------------------------------------------------------------
 
     def received(self, taken: TakeResult, most: int) -> None:
-        """Note what a take has brought that somebody waited for."""
+        """Record the result of a take that a `receive` has waited for."""
         now = time.monotonic()
         self._pace.received(len(taken.messages), now)
         self._has_more = taken.has_more and all(message.tries == 1 for message in taken.messages)
@@ -156,15 +156,15 @@ class Prefetch:
         taken, until = TakeResult([]), time.monotonic() + PREFETCH_HOLD_S
         try:
             taken = await self._take(count)
-        except MiniMQError as error:  # whoever waits for messages is told
+        except MiniMQError as error:  # a `receive` that takes for itself raises it
             log.debug("consumer: took nothing ahead reason=%s", error)
         except Exception:
             log.exception("consumer: took nothing ahead")
         finally:
             self._running = None
-            # If this takes so long that messages are late, whoever waits asks for some itself.
+            # A take so slow that its messages are late: stop, so that each `receive` takes for itself.
             self._has_more = taken.has_more and time.monotonic() < until
-            # A broker hands out what its answers have room for, whatever was asked for.
+            # Responses have a limited size: ask only for what fits.
             self._fitting = taken.count if taken.count < count else min(2 * self._fitting, self._limit)
             if taken.messages:
                 self._messages.add(taken.messages, until)
@@ -176,7 +176,7 @@ class Prefetch:
         self._give_back(self._messages.late(time.monotonic()))
 
     async def wait(self, most: int, until: float, into: list[PoppedMessage]) -> bool:
-        """Do as `receive`, and wait for messages that are being taken ahead."""
+        """Do as `receive`, but wait for a prefetch in progress."""
         loop = asyncio.get_running_loop()
         while not self.receive(most, into):
             left_s = until - loop.time()
@@ -189,7 +189,7 @@ class Prefetch:
         return True
 
     async def close(self, timeout_s: float) -> list[PoppedMessage]:
-        """Take nothing ahead any more; return what nobody has received."""
+        """Stop prefetching; return the messages that were not received."""
         self._is_closed = True
         if self._running is not None:
             await asyncio.wait([self._running], timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""Settles messages by their receipts, at the masters of their queues; acknowledgements of many calls go together."""
+"""Settles messages by their receipts at the masters of their queues; merges acknowledgements of many calls."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, Invali
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
-#: A stream that has lasted this long has reached its broker, in seconds.
+#: A stream that has lasted this long had reached its broker.
 _LASTING_S = 1.0
-#: How long it tries to reconnect to a broker, in seconds: longer than any grace.
+#: How long to try to reconnect to a broker: longer than any grace of the broker.
 _COME_BACK_S = 30.0
-#: Handles that an error shows.
+#: Maximum number of handles in an error.
 _SHOWN = 3
-#: So many acknowledgements do not wait for others, nor does any for longer than this, in seconds.
+#: Acknowledgements wait for others until there are this many, or for at most `_GATHER_S`.
 _MAX_WAITING_ACKS = 16
 _GATHER_S = 0.02
 
-#: Called with the outcome of a settle.
+#: Called with the error of a settle, or None.
 Told = Callable[[BaseException | None], object]
 
 
 class Settlement(NamedTuple):
-    """The outcome of messages, and a duration in ms."""
+    """The new state of messages, and its duration in ms."""
 
     outcome: broker_pb2.PopOutcome.ValueType
     duration_ms: int = 0
@@ -46,12 +46,12 @@ class Settlement(NamedTuple):
 
 #: See `SimpleConsumer.ack`.
 DONE = Settlement(broker_pb2.POP_OUTCOME_DONE)
-#: Not looked at: others get them at once, and this delivery counts no try.
+#: Not processed: others get the messages at once, and no try is counted.
 RETURNED = Settlement(broker_pb2.POP_OUTCOME_RETURN)
 
 
 class _AckFuture(Future[None]):
-    """Calls back on a thread of its own: the event loop that completes it must not run the code of users."""
+    """Runs callbacks of users on a thread: the event loop that completes it must not run user code."""
 
     def __init__(self, callbacks: CallbackThread) -> None:
         super().__init__()
@@ -68,29 +68,29 @@ class _Ack(NamedTuple):
 
 @dataclass(slots=True)
 class _Delivered:
-    """Unsettled messages of one delivery by the broker, until a time of the loop."""
+    """The number of unsettled messages of one delivery, invisible until a time of the loop."""
 
     count: int
     until: float
 
 
 class InHand:
-    """Counts what was received and not settled. Lives on the event loop of the connection.
+    """Counts received, unsettled messages, and keeps suspects alone. Lives on the event loop of the connection.
 
-    A suspect is a message that was lost with a consumer. If it ends this one, too, nothing else shall be lost with it.
+    A suspect is a message whose consumer died. If it kills this consumer, too, no other message should be lost with it.
     """
 
     def __init__(self) -> None:
-        #: About in the order in which their time ends.
+        #: Roughly ordered by `until`.
         self._delivered: OrderedDict[tuple[MessageQueue, int], _Delivered] = OrderedDict()
-        #: The delivery that has a suspect.
+        #: The delivery of a suspect.
         self._suspect: tuple[MessageQueue, int] | None = None
-        #: A suspect was refused: what is in hand is to be settled first.
+        #: A suspect waits: receive nothing until all messages in hand are settled.
         self._makes_room = False
         self._changed = asyncio.Event()
 
     def add(self, queue: MessageQueue, epoch: int, count: int, invisible_s: float, *, suspect: bool) -> bool:
-        """Add a delivery; return False if it has to be returned: a suspect and other messages may not meet."""
+        """Add a delivery; return False if it must be returned, to keep a suspect alone."""
         now = asyncio.get_running_loop().time()
         if suspect or self._is_busy:
             self._makes_room |= suspect
@@ -104,11 +104,11 @@ class InHand:
         return True
 
     def make_room(self) -> None:
-        """Let nothing join what is in hand: a suspect waits."""
+        """Receive nothing until the messages in hand are settled: a suspect waits."""
         self._makes_room = True
 
     def settled(self, receipts: Receipts) -> None:
-        """Record that messages were settled, or now belong to another consumer."""
+        """Record that messages were settled or redelivered to another consumer."""
         for (queue, epoch), spans in receipts.items():
             if (found := self._delivered.get((queue, epoch))) is not None:
                 for first, end in spans:
@@ -118,7 +118,7 @@ class InHand:
                     self._changed.set()
 
     def extended(self, receipts: Receipts, invisible_s: float) -> None:
-        """Note that messages stay in hand."""
+        """Record that the invisible duration of messages begins anew."""
         until = asyncio.get_running_loop().time() + invisible_s
         for key in receipts:
             if (found := self._delivered.get(key)) is not None:
@@ -126,7 +126,7 @@ class InHand:
                 self._delivered.move_to_end(key)
 
     async def turn(self, until: float) -> None:
-        """Return when more may be received, or at a time of the loop."""
+        """Wait until more may be received, or until a time of the loop."""
         loop = asyncio.get_running_loop()
         while self._is_busy and self._has_any(now := loop.time()) and now < until:
             self._changed.clear()
@@ -146,7 +146,7 @@ class InHand:
 
 
 class Settler:
-    """The streams of a consumer to its brokers, and its settles on them. Lives on the loop of the connection."""
+    """Settles the messages of a consumer over its streams to brokers. Lives on the event loop of the connection."""
 
     def __init__(
         self, client: ClusterClient, group: str, client_id: str, timeout_s: float, check_open: Callable[[], None]
@@ -157,15 +157,15 @@ class Settler:
         self.timeout_s = timeout_s
         self._check_open = check_open
         self._callbacks = CallbackThread("minimq-ack-callbacks")
-        #: Acknowledgements on their way to the loop, which looks for them once those under way are answered.
+        #: Acknowledgements on their way to the loop, which sends them once those in flight are answered.
         self._acks: deque[_Ack] = deque()
         self._has_acks_under_way = False
-        # What follows belongs to the event loop.
+        # The rest belongs to the event loop.
         self.in_hand = InHand()
         self._streams: dict[str, PopStream] = {}
-        #: When the latest lasting stream to each broker ended.
+        #: By broker address, when its latest lasting stream ended.
         self._lost_at: dict[str, float] = {}
-        #: What other threads wait for.
+        #: Settles that other threads wait for.
         self._unsettled: set[asyncio.Task[None]] = set()
         self._all_settled = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -179,7 +179,7 @@ class Settler:
         self._settling(messages, how).wait()
 
     async def settle_elsewhere(self, messages: Receivables, how: Settlement) -> None:
-        """Do as `settle_and_wait` in a task of another event loop."""
+        """Do as `settle_and_wait`, in a task of another event loop."""
         await self._settling(messages, how).result()
 
     def _settling(self, messages: Receivables, how: Settlement) -> LoopRequest[None]:
@@ -188,10 +188,10 @@ class Settler:
         return LoopRequest(self._client, lambda take: self._begin(receipts, how, partial(take, None)))
 
     def ack_soon(self, messages: Receivables) -> Future[None]:
-        """Acknowledge messages, along with others; return a future that is done when it is on disk.
+        """Acknowledge messages together with those of other calls; return a future that is done when it is on disk.
 
-        The first go at once. Others follow once these are answered, or with the next take, or if they are many: to wake
-        the loop for each takes more time than the rest.
+        The first acknowledgement is sent at once. Later ones are sent when it is answered, with the next take, after
+        `_GATHER_S`, or when there are many: waking the loop for each would cost more than everything else.
         """
         self._check_open()
         acknowledged = _AckFuture(self._callbacks)
@@ -207,19 +207,19 @@ class Settler:
         return acknowledged
 
     def drop(self) -> None:
-        """Tell all who wait that nobody answers any more."""
-        if self._connection.call_soon(self._end):  # else it is called at the end
+        """Fail all pending settles with `Closed`."""
+        if self._connection.call_soon(self._end):  # otherwise the connection calls it when it ends
             self._connection.not_at_end(self._end)
         self._callbacks.close(0)
 
     # ---- settles -----------------------------------------------------------------------------------
 
     async def settle(self, messages: Receivables, how: Settlement) -> None:
-        """Settle messages, and wait until that is on disk."""
+        """Settle messages and wait until that is on disk."""
         await self.settle_receipts(receipts_of(messages, self.group), how)
 
     async def settle_receipts(self, receipts: Receipts, how: Settlement) -> None:
-        """Do as `settle`."""
+        """Do as `settle`, by receipts."""
         self._check_open()
         await self._settle(receipts, how)
 
@@ -231,10 +231,10 @@ class Settler:
             parts.append(tried(once, self.timeout_s))
         expired: list[str] = []
         try:
-            # One by itself needs no task.
+            # A single part needs no task.
             outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
         except asyncio.CancelledError:
-            if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:  # they are no longer held, and nobody waits for the answer
+            if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:  # the caller is done with them, whatever the outcome
                 self.in_hand.settled(receipts)
             raise
         for outcome in outcomes:
@@ -254,7 +254,7 @@ class Settler:
             )
 
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
-        """Settle messages of one delivery by a broker; return the handles that do not count any more."""
+        """Settle messages of one delivery in one attempt; return the handles that have expired."""
         until = true_time() + left_s
         try:
             stream = await self.stream_of(queue, left_s)
@@ -277,15 +277,15 @@ class Settler:
         raise error.with_message(text) from None
 
     async def send_acks_first(self) -> None:
-        """Send the acknowledgements that wait for others ahead of what the caller sends next."""
+        """Send waiting acknowledgements before the request that the caller sends next."""
         if self._acks:
             self.send_acks()
-            for _ in range(2):  # rounds of the loop: a settle begins in the next one, its parts, if several, after it
+            for _ in range(2):  # loop iterations: a settle starts in the next one; if it has several parts, they follow
                 await asyncio.sleep(0)
 
     def send_acks(self) -> None:
-        """Send the acknowledgements that wait for others."""
-        # Those of each broker by themselves: nobody waits for a broker that is away and has none of his messages.
+        """Send waiting acknowledgements."""
+        # Separately per broker, so that a broker that is away delays only acknowledgements of its own messages.
         by_broker: dict[frozenset[str], list[_Ack]] = {}
         for _ in range(len(self._acks)):
             ack = self._acks.popleft()
@@ -297,7 +297,7 @@ class Settler:
 
     def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
         if len(acks) > 1 and isinstance(error, MiniMQError) and error.answered:
-            for receipts, acknowledged in acks:  # to one of them, perhaps: each hears what is true of its own
+            for receipts, acknowledged in acks:  # repeat one by one: the error may concern only some of them
                 self._begin(receipts, DONE, partial(resolve, acknowledged, None))
         else:
             for _, acknowledged in acks:
@@ -306,7 +306,7 @@ class Settler:
     def _schedule_acks(self) -> None:
         if not self._unsettled:
             self._all_settled.set()
-            self._has_acks_under_way = False  # first: whoever adds one from here on wakes the loop
+            self._has_acks_under_way = False  # first: an acknowledgement added from here on wakes the loop
             if self._acks:
                 self.send_acks()
         elif self._timer is None and self._has_acks_under_way and not self._has_ended:
@@ -327,14 +327,14 @@ class Settler:
     async def _settle_and_tell(self, receipts: Receipts, how: Settlement, told: Told) -> None:
         try:
             await self._settle(receipts, how)
-        except Exception as error:  # noqa: BLE001 - whatever it is, somebody waits for it
+        except Exception as error:  # noqa: BLE001 - a caller waits for the outcome
             told(error.with_traceback(None))
         else:
             told(None)
 
     def _over(self, told: Told, task: asyncio.Task[None]) -> None:
         self._unsettled.discard(task)
-        if task.cancelled():  # perhaps before its first step
+        if task.cancelled():  # perhaps before it has run at all
             told(Closed(CLOSED))
         self._schedule_acks()
 
@@ -345,14 +345,14 @@ class Settler:
             task.cancel()
 
     async def wait_all(self) -> None:
-        """Wait until everything is settled that other threads wait for."""
+        """Wait for all settles of other threads."""
         self.send_acks()
         while self._unsettled:
             self._all_settled.clear()
             await self._all_settled.wait()
 
     async def close(self, timeout_s: float) -> None:
-        """End all streams: brokers have heard then that the consumer goes."""
+        """Close all streams, after brokers were told that the consumer leaves."""
         streams, self._streams = list(self._streams.values()), {}
         await asyncio.gather(*(stream.close(timeout_s) for stream in streams))
 
@@ -367,7 +367,7 @@ class Settler:
                 self._connection, address, self.group, self._client_id, self._stream_ended
             )
             if former is not None and former.is_known:
-                stream.hello()  # first of all: whatever follows, the broker does not take it for gone
+                stream.hello()  # at once, so that the broker does not count the consumer as gone
         return stream
 
     def _stream_ended(self, stream: PopStream) -> None:
@@ -381,7 +381,7 @@ class Settler:
             asyncio.get_running_loop().call_later(max(PAUSE_S, away_s / 2), self._come_back, stream)
 
     def _come_back(self, stream: PopStream) -> None:
-        if self._streams.get(stream.address) is stream:  # else somebody was faster, or it is closed
+        if self._streams.get(stream.address) is stream:  # neither replaced nor closed since
             with suppress(Closed):
                 self.stream(stream.address)
 

@@ -1,4 +1,4 @@
-"""Takes from the brokers of some topics: one after the other, or all at once while there are no messages."""
+"""Takes messages from the brokers of some topics: from one after the other, or from all at once while none has any."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import TopicRoute
 
-#: A broker that was slow comes last for so long, in seconds; and it is waited for that long at most.
+#: A slow broker is asked last for this long; also the maximum time to wait for one broker alone.
 _SLOW_S = 2.0
-#: For so long one broker is asked alone at first, in seconds, while others may have messages.
+#: Initial time to wait for one broker alone, while others may have messages.
 QUICK_S = 0.25
 
 
@@ -28,23 +28,23 @@ class PopPlace(NamedTuple):
 
 
 class BrokerRotation:
-    """The places of a consumer, in turn. Lives on the event loop of the connection."""
+    """Decides the order in which brokers are asked, and how long for each. Lives on the connection's event loop."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
-        #: The latest route, and the masters of its queues.
+        #: Cache: the latest route, and the masters of its queues.
         self._route: TopicRoute | None = None
         self._of_route: list[tuple[str, str | None]] = []
-        #: Until when a broker comes last, by the event loop.
+        #: By broker address, until when it is asked last, in time of the event loop.
         self._slow_until: dict[str, float] = {}
-        #: For how long a broker that was slow is asked alone.
+        #: By address of a broker that was slow, how long to wait for it alone.
         self._patience_s: dict[str, float] = {}
-        #: Until when a topic is refused, by the event loop.
+        #: By topic, until when it is refused, in time of the event loop.
         self._refused_until: dict[str, float] = {}
 
     def in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
-        """Return places in the order in which they are asked: each time another one first, and slow brokers last."""
+        """Return places in the order to ask them: round-robin, slow brokers last."""
         self._turn += 1
         turn = self._turn % max(1, len(places))
         now = asyncio.get_running_loop().time()
@@ -53,33 +53,33 @@ class BrokerRotation:
         )
 
     def patience_s(self, place: PopPlace) -> float:
-        """Return for how many seconds a broker is asked alone."""
+        """Return for how many seconds to wait for a broker alone."""
         return self._patience_s.get(place.address, QUICK_S)
 
     def comes_last(self, place: PopPlace) -> None:
-        """Let a broker come last for a while, since it has kept others waiting, and be waited for longer.
+        """After a timeout, ask a broker last for a while, and wait longer for it next time.
 
-        What comes too late goes back, which is more work for a broker that has too much. Without more patience
-        consumers could keep it busy with that alone, and never get a message.
+        Late messages are returned, which adds load to an overloaded broker. With a fixed timeout, consumers could keep
+        it busy with returns alone and never get a message.
         """
         self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
         self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)
 
     def answered(self, place: PopPlace, took_s: float) -> None:
-        """Note that a broker has answered after so many seconds."""
+        """Record that a broker has answered after `took_s` seconds."""
         if took_s < QUICK_S:
             self._patience_s.pop(place.address, None)
 
     def refused(self, topic: str, error: MiniMQError) -> None:
-        """Note that a server refuses a topic: it wants to be asked no sooner than it says."""
+        """Record that a server refuses a topic, until the `retry_after_s` of its error is over."""
         self._refused_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
 
     def refused_s(self, topic: str) -> float:
-        """Return for how many seconds a topic is not to be asked for; at most 0 if it may be."""
+        """Return for how many seconds a topic is still refused; at most 0 if it may be asked for."""
         return self._refused_until.get(topic, 0.0) - asyncio.get_running_loop().time()
 
     async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
-        """Return topics at their brokers, and why some may be missing. Raises `TopicNotFound`."""
+        """Return the places of topics, and the error if some may be missing. Raises permanent errors."""
         found, failure = list[PopPlace](), None
         routes = self._client.connection.routes
         for topic in topics:
@@ -94,7 +94,7 @@ class BrokerRotation:
                         raise
                     failure = error
                     continue
-                self._client.routes.known(topic)  # which has it watched
+                self._client.routes.known(topic)  # starts watching it
             if route is not self._route:
                 names = dict.fromkeys(queue.broker_name for queue in route.read_queues())
                 self._route, self._of_route = route, [(name, route.master_of(name)) for name in names]
@@ -108,14 +108,14 @@ class BrokerRotation:
         return found, failure
 
 
-#: A topic is looked up for at least so long, however short the wait is, in seconds: the first look opens connections.
+#: Minimum timeout of a route lookup, even in a shorter `receive`: the first one opens connections.
 _LOOK_UP_S = 2.0
-#: How long it is waited for others while a broker is away, in seconds.
+#: While a broker is away, maximum time of one wait at the other brokers.
 _LOOK_S = 2.0
 
 
 class TakeRequest(NamedTuple):
-    """The request of a take."""
+    """The parameters of a take."""
 
     most: int
     invisible_ms: int
@@ -128,7 +128,7 @@ class TakeResult:
 
     messages: list[PoppedMessage]
     count: int = 0
-    #: The broker has more that may be taken now.
+    #: The broker has more messages that may be taken now.
     has_more: bool = False
 
 
@@ -149,7 +149,7 @@ class TakesInTurn:
     async def first(
         self, topics: Collection[str], wanted: TakeRequest, until: float
     ) -> tuple[TakeResult, MiniMQError | None]:
-        """Return messages from the first broker that has some, and why there may be none."""
+        """Return messages from the first broker that has some, and the error that may be why there are none."""
         places, failure = await self.places.find(topics, until)
         loop = asyncio.get_running_loop()
         if len(places) == 1:
@@ -159,7 +159,7 @@ class TakesInTurn:
                 return TakeResult([]), self._tolerated(places[0], error)
         taken = TakeResult([])
         answered = False
-        silent = set[str]()  # a broker with many topics keeps others waiting once
+        silent = set[str]()  # a slow broker with many topics delays the others only once
         for place in self.places.in_turn(places):
             began = loop.time()
             try:
@@ -169,7 +169,7 @@ class TakesInTurn:
                 self.places.answered(place, loop.time() - began)
             except MiniMQError as error:
                 failure = self._tolerated(place, error)
-            except TimeoutError:  # all are asked at once below
+            except TimeoutError:  # below, all brokers are asked at once
                 if place.address not in silent:
                     self.places.comes_last(place)
                 silent.add(place.address)
@@ -184,10 +184,10 @@ class TakesInTurn:
     async def _first_of_all(
         self, places: Sequence[PopPlace], wanted: TakeRequest, until: float
     ) -> tuple[TakeResult, MiniMQError | None]:
-        """Wait at all brokers at once; what comes from a second one goes back. One that hangs is not waited for.
+        """Wait at all brokers at once, for the first messages; those of a second broker are returned to it.
 
-        A broker whose messages were all put aside, or that has more for who asks again, waits for nothing: so this ends
-        then, and all are asked again.
+        Does not wait for a hanging broker once another has answered. Also ends when a broker has delivered messages
+        that were all filtered out, or has more messages to take: then the caller asks all brokers again.
         """
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
@@ -209,7 +209,7 @@ class TakesInTurn:
                     elif not found.messages:
                         found, answered = task.result(), True
                         has_come = has_come or found.count > 0 or found.has_more
-        except BaseException:  # another broker refuses for good, and nobody is told of these
+        except BaseException:  # such as a permanent error of another broker: the caller will not get these messages
             self._give_back(found.messages)
             raise
         finally:
