@@ -1,4 +1,4 @@
-"""Broadcasting: a consumer reads all queues by itself, and keeps its offsets in a file on its own machine."""
+"""Broadcasting: each consumer reads all queues, and keeps its offsets in a local file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _VERSION = 1
 
 
 class SavedOffset(NamedTuple):
-    """An offset, as it was saved."""
+    """A saved offset, and the topic and log that it belongs to."""
 
     offset: int
-    #: Of the topic that was read; 0 when it is not known.
+    #: 0 if unknown.
     topic_id: int = 0
-    #: The latest one in the log that was read; 0 when it is not known.
+    #: Latest term of the log that was read; 0 if unknown.
     term: int = 0
 
 
@@ -62,12 +62,11 @@ class _File(_Versioned):
 
 
 class LocalOffsets:
-    """One file for each group and client id: DIRECTORY/GROUP/CLIENT_ID.json. Thread-safe.
+    """Stores offsets in one file per group and client id: DIRECTORY/GROUP/CLIENT_ID.json. Thread-safe.
 
-    Offsets are saved with the id of their topic, so that they do not count in one that was made anew under its name,
-    and with the term of the log, so that brokers can tell what a later master has taken back.
-    The file is replaced as a whole, and synced, so that it is the old or the new one whatever happens. One consumer at
-    a time has it.
+    Each offset has the id of its topic, so that it does not apply to a topic recreated under the same name, and the
+    term of its log, so that a broker can detect that the log was cut. The file is written anew, synced and renamed, so
+    that after a crash it is either the old or the new one. A lock file keeps other consumers away.
     """
 
     def __init__(self, directory: str | os.PathLike[str], group: str, client_id: str) -> None:
@@ -75,7 +74,7 @@ class LocalOffsets:
         self.path = folder / f"{quote(client_id, safe='')}.json"
         self._group = group
         self._client_id = client_id
-        self._lock = threading.Lock()  # held while they are written; what was saved is replaced as a whole
+        self._lock = threading.Lock()  # held during a write; `_saved` is replaced as a whole
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._guard = self.path.with_suffix(".lock").open("wb")
@@ -97,16 +96,16 @@ class LocalOffsets:
             raise
 
     def get(self, queue: MessageQueue, topic_id: int) -> SavedOffset | None:
-        """Return what was saved last in a topic; whatever was saved when no id is known."""
+        """Return the saved offset of a queue if it belongs to this topic, or its topic id is unknown."""
         saved = self._saved.get(queue)
         return saved if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
 
     def knows(self, topic: str) -> bool:
-        """Tell whether an offset of any queue of a topic of that name was saved."""
+        """Return whether an offset is saved for any queue of a topic of this name."""
         return any(queue.topic == topic for queue in self._saved)
 
     def knows_former(self, queue: MessageQueue, topic_id: int) -> bool:
-        """Tell whether all that was saved of a topic at the broker of a queue is of an earlier one of that name."""
+        """Return whether all offsets saved for this topic and broker belong to an earlier topic of the same name."""
         ids = {
             saved.topic_id
             for other, saved in self._saved.items()
@@ -115,11 +114,11 @@ class LocalOffsets:
         return bool(ids) and not ids & {0, topic_id}
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record offsets, on another thread than that of the event loop; see `OffsetStore.save`."""
+        """Write offsets on a thread; see `OffsetStore.save`."""
         return await asyncio.to_thread(self.write, commits)
 
     def write(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Record offsets, and wait until they are on disk."""
+        """Write offsets and wait until they are on disk."""
         if not commits:
             return {}
         with self._lock:
@@ -135,13 +134,13 @@ class LocalOffsets:
         return {}
 
     def close(self) -> None:
-        """Let others have the file. Idempotent."""
+        """Release the lock file. Idempotent."""
         self._guard.close()
 
     def _read(self) -> dict[MessageQueue, SavedOffset]:
         try:
             content = self.path.read_bytes()
-            version = msgspec.json.decode(content, type=_Versioned).version  # first: another one may differ in all else
+            version = msgspec.json.decode(content, type=_Versioned).version  # alone: other versions differ in the rest
             items = msgspec.json.decode(content, type=_File).offsets if version == _VERSION else []
         except FileNotFoundError:
             return {}
@@ -174,15 +173,15 @@ class LocalOffsets:
         fresh.replace(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the new name as well
+            os.fsync(folder)  # makes the rename durable
         finally:
             os.close(folder)
 
 
 class BroadcastReader:
-    """Takes the place of a `GroupMember`: gives its consumer every queue there is. Lives on the event loop."""
+    """Replaces `GroupMember`: gives its consumer all queues. Lives on the event loop."""
 
-    #: There is no group, and so no other members that subscribe to other topics.
+    #: There are no other members.
     topics_of_others: frozenset[str] = frozenset()
     was_taken = True
 
@@ -205,32 +204,32 @@ class BroadcastReader:
         self._is_leaving = False
         self._changed = asyncio.Event()
         self._look_at = 0.0
-        #: What is read, and of which topic: one that was made anew has another id.
+        #: The queues that are read, each with its topic id: a recreated topic has another one.
         self._read: dict[MessageQueue, int] = {}
-        #: Queues of topics of which nothing was saved when this consumer began; the start rule holds for them.
+        #: Queues of topics without saved offsets when this consumer began; they begin at `start`.
         self._new: frozenset[MessageQueue] | None = None
         self._outage = OutageLog(log)
 
     def start(self) -> None:
-        """Begin."""
+        """Start reading."""
         self._routes.on_change(lambda route: self._look())
         self._running = asyncio.create_task(self._run())
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
-        """Take note that queues are read no more. Begin again what has returned meanwhile."""
+        """Record that queues are no longer read; those that exist again are restarted."""
         for queue in epochs:
             self._read.pop(queue, None)
         self._look()
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
-        """Nobody waits for it."""
+        """Do nothing: no other member waits for it."""
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
-        """Let the user hear that a topic was deleted: there are no leases."""
+        """Report to the user that a topic was deleted; there are no leases."""
         self._fetcher.failed(error)
 
     async def leave(self) -> None:
-        """End. Idempotent."""
+        """Stop. Idempotent."""
         self._is_leaving = True
         self._changed.set()
         if self._running is not None:
@@ -271,9 +270,9 @@ class BroadcastReader:
         for queue in sorted(there - read.keys()):
             try:
                 begun.append(await self._first(queue))
-            except MiniMQError as error:  # the other brokers shall not wait for this one
+            except MiniMQError as error:  # must not delay the queues of other brokers
                 failure = error
-        # The rule holds once: from now on "latest" is what it was today.
+        # `start` applies only once: save its result, so that "latest" is not evaluated again later.
         for unsaved in (await self._offsets.save(begun)).values() if begun else ():
             raise unsaved
         for first in begun:
@@ -285,7 +284,7 @@ class BroadcastReader:
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
         try:
             return (await self._routes.find(topic)).read_queues()
-        except TopicNotFound:  # it was deleted, and may be made anew
+        except TopicNotFound:  # deleted, and may be recreated
             return []
 
     async def _made_anew(self, read: Mapping[MessageQueue, int]) -> set[MessageQueue]:
@@ -305,8 +304,8 @@ class BroadcastReader:
         topic_id = bounds.topic_id.number
         saved = self._offsets.get(queue, topic_id)
         is_new = self._new is None or queue in self._new or self._offsets.knows_former(queue, topic_id)
-        if saved is not None:  # if it is not stored any more, `on_offset_reset` says so
+        if saved is not None:  # if its message was deleted, `on_offset_reset` reports that
             return Commit(queue, saved.offset, topic_id=topic_id, term=saved.term)
-        # A queue that came after the others is read from its beginning.
+        # Queues added to a known topic are read from their first message.
         offset = await self._starts.by_rule(queue, bounds) if is_new else bounds.first
         return Commit(queue, offset, topic_id=topic_id, term=bounds.term)

@@ -1,4 +1,4 @@
-"""The errors of a group that its user hears: brokers that refuse a member, and topics that were deleted."""
+"""Decides when the user gets an error of the group: refusals by brokers, and deleted topics."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from minimq_common.outage_log import OutageLog
 
 log = client_logger(__name__)
 
-#: Name servers hear of a deletion within this time, in seconds; later the answer of a broker counts no more.
+#: If name servers do not confirm a deletion within this time, other brokers still have the topic.
 _SUSPICION_S = 10.0
-#: Errors that users mend.
+#: Errors that only the user can fix.
 _REPORTED_AT_ONCE = (GroupConflict, AccessDenied, NotAuthenticated)
-#: A topic that is made anew so quickly, in seconds, is gone on with silently.
+#: No error for a topic that is recreated within this time.
 _RECREATION_GRACE_S = 0.5
 
 
 class Refusals:
-    """Why brokers do not have a member in its group. Used by the member's task alone.
+    """Decides which refusal of a member the user gets. Used by the member's task alone.
 
-    The user hears at once of what users mend. He hears of a broker without room when the time for the start is over and
-    no broker has taken the member.
+    Errors that only the user can fix are reported at once. `SystemBusy` is reported when `start_timeout_s` is over and
+    no broker has accepted the member.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class Refusals:
         self._tell = tell
         self._start_timeout_s = start_timeout_s
         self._start_ends_at = now + start_timeout_s
-        #: By broker, why it does not have the member in the group.
+        #: By broker, why it refuses the member.
         self._reasons: dict[str, MiniMQError] = {}
-        #: Brokers that have the member in their list.
+        #: Brokers that have accepted the member.
         self._taken_by: set[str] = set()
-        #: True once any broker had. Read by other threads.
+        #: True once any broker has accepted the member. Read by other threads.
         self.was_taken = False
         self._reported: MiniMQError | None = None
         self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
 
     def refused(self, name: str, error: MiniMQError, now: float) -> None:
-        """A broker does not take the member, or what it asks for."""
+        """A broker has refused the member or a request of it."""
         if isinstance(error, _REPORTED_AT_ONCE) or name not in self._taken_by:
             self._reasons[name] = error
         if not isinstance(error, _REPORTED_AT_ONCE):
@@ -59,7 +59,7 @@ class Refusals:
         self.look(now)
 
     def accepted(self, name: str, now: float) -> None:
-        """A broker has the member in its list."""
+        """A broker has accepted the member."""
         self.was_taken = True
         self._taken_by.add(name)
         if self._reasons.pop(name, None) is not None:
@@ -67,7 +67,7 @@ class Refusals:
         self.look(now)
 
     def served(self, name: str) -> None:
-        """A broker gives what it is asked for."""
+        """A broker has granted a request."""
         if name in self._outages:
             self._outages[name].worked("group: not refused any more group=%s broker=%s", self._group, name)
 
@@ -76,7 +76,7 @@ class Refusals:
         self._taken_by.discard(name)
 
     def look(self, now: float) -> None:
-        """Report the error for the user if it is another one than before."""
+        """Report the present error, or its end, if that has changed."""
         error, reported = self._to_report(now), self._reported
         if error is reported or (
             error and reported and (error.code, error.message) == (reported.code, reported.message)
@@ -97,32 +97,32 @@ class Refusals:
 
 
 class DeletedTopics:
-    """Finds out which topics were deleted, and tells the user once. Belongs to one thread.
+    """Finds out which topics were deleted, and reports each once. Belongs to one thread.
 
-    A broker that does not have a topic any more may be one of several that carried it. The topic was deleted if name
-    servers know no other one, not even one that is away.
+    If a broker no longer has a topic, other brokers may still have it. The topic counts as deleted when name servers
+    know no broker with it, not even one that is away.
     """
 
     def __init__(self, routes: RouteCache, reader: str, tell: Callable[[MiniMQError], None]) -> None:
         self._routes = routes
         self._reader = reader
         self._tell = tell
-        #: When a broker said so, by topic.
+        #: By topic, when a broker last reported that it does not have it.
         self._suspected_at: dict[str, float] = {}
-        #: Since when name servers say so, by topic; infinite once the user's error was raised.
+        #: By topic, since when name servers know no broker with it; infinite once the user has the error.
         self._deleted_since: dict[str, float] = {}
 
     def suspect(self, topic: str, now: float) -> None:
-        """Note that a broker does not have a topic any more. The retry topic is the group's own affair."""
+        """Record that a broker no longer has a topic; ignored for retry topics, which are internal."""
         if not topic.startswith(RETRY_PREFIX):
             self._suspected_at[topic] = now
 
     def may_be(self, topic: str) -> bool:
-        """Return whether a topic was deleted, or a broker has lately said that it does not have it."""
+        """Return whether a topic was deleted, or a broker has recently reported that it does not have it."""
         return topic in self._suspected_at or self._routes.is_deleted(topic)
 
     def look(self, now: float) -> None:
-        """Tell of topics that were deleted."""
+        """Report deleted topics. Call it a few times a second."""
         for topic, suspected_at in list(self._suspected_at.items()):
             if self._routes.is_deleted(topic):
                 if now - self._deleted_since.setdefault(topic, now) >= _RECREATION_GRACE_S:

@@ -1,4 +1,4 @@
-"""Interceptors of consumers, which stand around each call that gives messages to your code or settles them."""
+"""Interceptors of consumers, which wrap each call that gives messages to your code or settles them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ log = client_logger(__name__)
 
 T = TypeVar("T")
 
-#: What is done with messages; the last four settle those of a work queue.
+#: What a call does with messages; the last four settle those of a work queue.
 Operation = Literal["receive", "process", "ack", "release", "extend", "reject"]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class ConsumerCall:
-    """A call that gives messages to your code, or settles them. Its outcome is known once it is over.
+    """A call that gives messages to your code, or settles them. Its outcome is set when it ends.
 
     Attributes:
-        operation: what it does.
+        operation: what the call does.
         group: the consumer group; empty if the consumer has none.
-        client_id: name of the consumer among all clients.
-        messages: the messages, of one queue in "receive" and "process"; "receive" knows them when it is over. Empty for
-            those that are settled by their handles alone.
-        count: number of messages, also of those that are settled by their handles.
-        failed: of "process": indexes of the messages that are retried.
-        reason: why these are retried; empty otherwise.
-        error: what the listener or the call has raised.
+        client_id: unique name of the consumer among all clients.
+        messages: the messages; in "receive" and "process" of one queue, and in "receive" set when the call ends.
+            Without those that are settled by their handles.
+        count: number of messages, including those that are settled by their handles.
+        failed: in "process", the indexes of messages to retry.
+        reason: why they are retried; empty otherwise.
+        error: the exception of the listener or the call.
     """
 
     operation: Operation
@@ -48,30 +48,30 @@ class ConsumerCall:
     error: BaseException | None = None
 
     def found(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Note the messages of a "receive"."""
+        """Set the messages of a "receive"."""
         self.messages, self.count = messages, len(messages)
 
 
 class ReceiveInterceptor:
     """The base class of interceptors of consumers; its context managers do nothing.
 
-    Override a method by a generator with `contextlib.contextmanager`, see docs/consuming.md. What follows its one
-    `yield` is always run: it sees errors in `call.error`, and never as exceptions. Each is run by
-    the thread, or in the task, of what it stands around: context variables that are set before the `yield` hold in
-    the listener. Several calls may run at once: an interceptor must be thread-safe and quick. An exception of an
-    interceptor is logged, and changes nothing else.
+    Override a method by a generator with `contextlib.contextmanager`, see docs/consuming.md. The code after its one
+    `yield` always runs: errors are in `call.error`, and are never raised into it. It runs on the thread, or in the
+    task, of the call that it wraps: context variables set before the `yield` hold in the listener. Several calls may
+    run at once, so an interceptor must be thread-safe, and quick. Exceptions of an interceptor are logged and otherwise
+    ignored.
     """
 
     def receive(self, call: ConsumerCall) -> AbstractContextManager[object]:
-        """Stand around a `poll` or `receive`, and each look of a loop for further messages."""
+        """Wrap a `poll` or `receive`, and each poll of a `for` loop."""
         return _NOTHING
 
     def process(self, call: ConsumerCall) -> AbstractContextManager[object]:
-        """Stand around a call of the listener."""
+        """Wrap a call of the listener."""
         return _NOTHING
 
     def settle(self, call: ConsumerCall) -> AbstractContextManager[object]:
-        """Stand around a call of a `SimpleConsumer` that settles messages; that of `ack_async` lasts until its end."""
+        """Wrap a call of a `SimpleConsumer` that settles messages; `ack_async` ends when its future is done."""
         return _NOTHING
 
 
@@ -83,7 +83,7 @@ _of_all: list[ReceiveInterceptor] = []
 
 
 def intercept_all(interceptor: ReceiveInterceptor) -> Callable[[], None]:
-    """Add an interceptor to all consumers that are made from now on, behind their own; return what ends that."""
+    """Add an interceptor, after their own, to all consumers created from now on; return a function that ends that."""
     if not isinstance(interceptor, ReceiveInterceptor):
         raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of ReceiveInterceptor")
     _of_all.append(interceptor)
@@ -91,7 +91,7 @@ def intercept_all(interceptor: ReceiveInterceptor) -> Callable[[], None]:
 
 
 class ReceiveInterceptors:
-    """The interceptors of one consumer, in their order, and those of all consumers. False if there are none."""
+    """The interceptors of one consumer, then those of all consumers; false if there are none."""
 
     __slots__ = ("_client_id", "_group", "_interceptors")
 
@@ -106,22 +106,22 @@ class ReceiveInterceptors:
         return bool(self._interceptors)
 
     def receive(self) -> AbstractContextManager[ConsumerCall]:
-        """Return what stands around a call that returns messages, which are to be noted in it."""
+        """Wrap a call that returns messages; the caller sets them with `ConsumerCall.found`."""
         return self._around("receive", ConsumerCall("receive", self._group, self._client_id))
 
     def process(self, messages: Sequence[ReceivedMessage]) -> AbstractContextManager[ConsumerCall]:
-        """Return what stands around a call of the listener, whose outcome is to be noted in it."""
+        """Wrap a call of the listener; the caller sets its outcome."""
         return self._around("process", ConsumerCall("process", self._group, self._client_id, messages, len(messages)))
 
     def settle(self, operation: Operation, given: Sequence[object]) -> AbstractContextManager[ConsumerCall]:
-        """Return what stands around a call that settles messages, some of which may be handles."""
+        """Wrap a call that settles messages or handles."""
         known = [each for each in given if isinstance(each, ReceivedMessage)]
         return self._around("settle", ConsumerCall(operation, self._group, self._client_id, known, len(given)))
 
     def settle_later(
         self, operation: Operation, given: list[T], settle: Callable[[list[T]], Future[None]]
     ) -> Future[None]:
-        """Settle messages by a call that does not wait; the call is over when its future is."""
+        """Wrap a call that settles messages without waiting; it ends when its future is done."""
         block = self.settle(operation, given)
         call = block.__enter__()
         try:

@@ -1,4 +1,4 @@
-"""The queues of topics and the offsets stored in them: for jobs that plan what they read."""
+"""Finds queues and their offsets, for jobs that plan their reads in advance."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ Key = TypeVar("Key", bound=Hashable)
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
-#: A topic at one broker, by both names.
+#: The name of a topic and of a broker that carries it.
 Carrier = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """A queue as its broker describes it."""
+    """The description of a queue by its broker."""
 
     first: int
     end: int
     topic_id: TopicId
     is_shown: bool
     is_readable: bool
-    #: Its end may be an earlier one.
+    #: Described by a slave, whose `end` may lag behind.
     from_slave: bool
     term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The answer to a search for queues."""
+    """The result of `QueueFinder.find`."""
 
     queues: Mapping[MessageQueue, FoundQueue]
-    #: Brokers that say that they do not have the topic.
+    #: Brokers that do not have the topic.
     absent: frozenset[Carrier]
     failures: Mapping[Carrier, MiniMQError]
     away: Mapping[Carrier, AwayBroker] = field(default_factory=dict)
 
 
 class QueueFinder:
-    """Finds queues, their bounds and their offsets by time. Thread-safe; a process that forks makes it afterwards.
+    """Finds queues, their bounds, and offsets by time. Thread-safe. Create it after a fork, not before.
 
     While a master does not answer, its slaves are asked.
     """
@@ -77,9 +77,9 @@ class QueueFinder:
         return self._client.wait(lambda: self._client.nameservers.topic_names(self._client.timeout_s))
 
     def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
-        """Describe all queues of topics. A topic that nobody carries has none.
+        """Describe all queues of topics; a topic without brokers has none.
 
-        Where no route leads to a `known` carrier any more, that broker itself is asked whether the topic was deleted.
+        A `known` carrier that is missing in the routes is asked directly whether the topic was deleted.
         """
         away: dict[Carrier, AwayBroker] = {}
         requests: dict[Carrier, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
@@ -104,7 +104,7 @@ class QueueFinder:
             answers, failures = {**answers, **found}, {**failures, **silent}
         absent = {carrier for carrier, error in failures.items() if isinstance(error, TopicNotFound)}
         for topic in {topic for topic, _ in absent}:
-            self._routes.forget(topic)  # it is asked for anew next time
+            self._routes.forget(topic)  # looked up again next time
         queues = {queue: found for carrier, answer in answers.items() for queue, found in _queues_of(carrier, answer)}
         return Findings(
             dict(sorted(queues.items())),
@@ -114,7 +114,7 @@ class QueueFinder:
         )
 
     def known_routes(self, topics: Iterable[str]) -> list[TopicRoute]:
-        """Return the routes of topics that are known, without asking anybody; see `RangeReader.learn`."""
+        """Return the cached routes of topics, for `RangeReader.learn`. Does no I/O."""
         return [route for topic in topics if (route := self._routes.known(topic)) is not None]
 
     def _ask_masters(
@@ -137,7 +137,7 @@ class QueueFinder:
         return answers, {**unknown, **failures}
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: Time) -> dict[MessageQueue, int]:
-        """Return for each queue the first offset stored at or after a moment, or its end when there is none."""
+        """Return for each queue the first offset stored at or after a time, or its end if there is none."""
         timestamp = timestamp_ms(when, time.time(), "when")
         requests = {
             queue: (
@@ -162,7 +162,7 @@ class QueueFinder:
         store = BrokerOffsets(brokers, addresses.__getitem__, check_group(group), "", timeout_s, published=True)
         for queue in offsets:
             try:
-                self._routes.route(queue.topic)  # without which places are not known
+                self._routes.route(queue.topic)  # fetches the route that `places` needs
                 addresses[queue] = self._places.of(queue).address
             except MiniMQError as error:
                 failures[queue] = error
@@ -170,7 +170,7 @@ class QueueFinder:
         return failures | dict(self._client.wait(lambda: store.save(commits)))
 
     def close(self) -> None:
-        """End all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         self._when_dropped.closed()
         self._client.close()
 

@@ -1,6 +1,6 @@
-"""Reading a range of one queue from its first offset to its last: for jobs that know in advance what they read.
+"""Reads ranges of queues, for jobs that plan their reads in advance.
 
-No consumer group takes part: nothing is committed, and any number of readers may read the same range.
+No consumer group is involved: nothing is committed, and any number of readers may read the same range.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.rpc import keep_freed_memory
 
-#: Bytes bound what is fetched ahead; the end of the range bounds the messages.
+#: No limit: the buffer is limited in bytes, and a pull by the end of the range.
 _MOST_MESSAGES = 1 << 40
-#: The part of these bytes that is handed over at once.
+#: At most about 1/4 of the buffer is handed to the reading thread at once.
 _PART = 4
 
 
@@ -40,11 +40,11 @@ _PART = 4
 class RangeOptions:
     """Options of reading ranges."""
 
-    #: Of one range, fetched ahead; the last batch may overshoot them.
+    #: Prefetch limit of one range; the last batch may exceed it.
     buffer_bytes: int = 8 << 20
-    #: Seconds of silence after which a broker that owes an answer is asked anew.
+    #: A pull without an answer for this long is restarted.
     answer_timeout_s: float = 10.0
-    #: Seconds without any progress after which a read fails.
+    #: A read without progress for this long fails.
     patience_s: float = 30.0
     read_from_slaves: bool = True
     credentials: CredentialsArgument | None = None
@@ -54,17 +54,16 @@ class RangeOptions:
 
 
 class RangeReader:
-    """Reads ranges of queues. Thread-safe; a process that forks makes its readers afterwards."""
+    """Reads ranges of queues. Thread-safe. Create it after a fork, not before."""
 
     def __init__(
         self, nameserver: str | Sequence[str] | Cluster | None = None, options: RangeOptions | None = None
     ) -> None:
-        #: How ranges are read.
         self.options = options or RangeOptions()
-        keep_freed_memory()  # a process that reads ranges passes on as many frames as it can
+        keep_freed_memory()  # large frames come one after the other
         self._client = ClusterClient(nameserver, credentials=self.options.credentials)
         self._routes = self._client.routes
-        #: Where the queues of a broker are read.
+        #: Which server of a broker set the queues are read from.
         self.places = ReadPlaces(self._client, slaves=self.options.read_from_slaves)
         self._fetch_options = FetchOptions(_MOST_MESSAGES, self.options.buffer_bytes)
         self._lock = threading.Lock()  # protects the two below
@@ -83,14 +82,14 @@ class RangeReader:
     ) -> Generator[ReceivedBatch, None, None]:
         """Yield the batches that hold the offsets from `start` up to but not including `end`, in order.
 
-        With tags, batches are left out that are known to hold none of them; the others may hold further messages.
+        With `tags`, batches known to hold none of them are left out; the others may hold further messages.
 
-        Batches are not cut: the first may begin before `start` and the last may go beyond `end`. When a connection
-        breaks, reading goes on at the next offset. Closing the generator ends the pull at the broker.
+        Batches are not cut: the first may begin before `start`, the last may end after `end`. After a broken
+        connection, reading continues at the next offset. Closing the generator cancels the pull at the broker.
 
-        The next master of an asynchronous one may have other messages at the same offsets; they are not mixed.
+        After an unclean failover the new master may have other messages at the same offsets; they are never mixed.
         """
-        lease = Grant(0, start, 0, term=term)  # none, as its epoch says
+        lease = Grant(0, start, 0, term=term)  # epoch 0: no lease
         fetched = QueueReader(queue, lease, self._fetch_options, end=end, topic_id=topic_id)
         reading = _Reading(self, self._client, fetched, end, tags)
         with self._lock:
@@ -105,29 +104,29 @@ class RangeReader:
                 self._readings.discard(reading)
 
     def bounds(self, queue: MessageQueue, topic_id: TopicId | None = None) -> tuple[int, int]:
-        """Return the first stored offset of a queue and the one that its next message will get."""
+        """Return the first stored offset of a queue, and the offset of its next message."""
         found = self._client.wait(lambda: queue_bounds(self.places, queue, self.options.answer_timeout_s))
         if topic_id not in (None, found.topic_id):
             raise TopicRecreated.of(queue.topic)
         return found.first, found.end
 
     def is_compacted(self, topic: str) -> bool:
-        """Tell whether messages of a topic may be missing between two offsets. Raises as `look_up`."""
+        """Return whether a topic is compacted, so that offsets may be missing. Raises as `look_up`."""
         self.look_up(topic)
         route = self._routes.known(topic)
         return route is not None and bool(route.key_queues)
 
     def look_up(self, topic: str) -> None:
-        """Find out where a topic is. Raises what `RouteCache.find_within` does."""
+        """Look up the route of a topic. Raises as `RouteCache.find_within`."""
         self._client.wait(lambda: self._routes.find_within(topic, self.options.patience_s))
 
     def learn(self, routes: Iterable[TopicRoute]) -> None:
-        """Take routes that another process has found, so that no name server need be there to read their topics."""
+        """Add routes that another process has found, so that their topics can be read without a name server."""
         for route in routes:
             self._routes.learn(route)
 
     def close(self) -> None:
-        """End all connections; reads under way fail with `Closed`. Idempotent."""
+        """Close all connections; running reads fail with `Closed`. Idempotent."""
         self._when_dropped.closed()
         with self._lock:
             self._closed = True
@@ -142,9 +141,9 @@ def _closed() -> Closed:
 
 
 class _Reading:
-    """One range on its way: carries out what its `QueueReader` decides, on the event loop of the connection.
+    """The read of one range: executes the decisions of its `QueueReader` on the event loop of the connection.
 
-    `batches` runs on the thread that reads; any thread may end it.
+    `batches` runs on the reading thread; any thread may end it.
     """
 
     def __init__(
@@ -154,18 +153,18 @@ class _Reading:
         self._client = client
         self._options = owner.options
         self._queue = reader.queue
-        self._next = reader.position  # offset that is handed out next
+        self._next = reader.position  # the next offset to yield
         self._end = end
         self._tags = tags
         self._has_ended = False
-        # What follows belongs to the event loop.
+        # The rest belongs to the event loop.
         self._reader = reader
         self._changed = asyncio.Event()
         hashes = {self._queue.topic: sorted(set(map(tag_hash, tags)))}
         self._pulls = Pulls(lambda _: self._changed.set(), owner.places, client, hashes)
 
     def batches(self) -> Iterator[ReceivedBatch]:
-        """Yield the batches."""
+        """Yield the batches of the range."""
         if self._next < self._end:
             self._look_up_topic()
         while found := self._wait():
@@ -185,7 +184,7 @@ class _Reading:
             raise _closed() from None
 
     def end_soon(self) -> None:
-        """End the pull that is under way, and the streams; a wait for batches ends with `Closed`."""
+        """Cancel the pull and close the streams, without waiting; a thread that waits for batches gets `Closed`."""
         self._has_ended = True
         self._client.connection.call_soon(self._close)
 
@@ -201,9 +200,9 @@ class _Reading:
             raise _closed() if self._has_ended else self._unreadable(error) from None
 
     async def _take(self) -> list[tuple[EncodedBatch, int]]:
-        """Return the next batches as `ReadAhead.take_batch` does, none after the last; wait as long as allowed.
+        """Wait for the next batches and return them as `ReadAhead.take_batch` does; none at the end of the range.
 
-        The next pull begins before, so that the batches after these are on their way.
+        Begins the next pull before it returns.
         """
         asked_at = time.monotonic()
         give_up_at = asked_at + self._options.patience_s
@@ -227,7 +226,7 @@ class _Reading:
                     self._pulls.give_up(self._reader, DeadlineExceeded(silence), time.monotonic())
                 asked_at = time.monotonic()
             elif failure is not None and failure.refresh_route:
-                with suppress(MiniMQError):  # without an answer the route that is known stands
+                with suppress(MiniMQError):  # without an answer, keep the known route
                     await self._client.connection.routes.refresh(self._queue.topic, self._client.timeout_s)
             known = failure
 

@@ -1,4 +1,4 @@
-"""The inputs of transactions: the messages of one poll, or of one receive."""
+"""The inputs of transactions: the messages of one `poll` or `receive`, which the transaction commits or settles."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class PullInput:
         self._starts = starts
         self.receive = poll
         self.queue: MessageQueue | None = None
-        #: Of the queue, and how often it had moved.
+        #: The reader of the queue and its `moves` at the poll: the input is stale if either has changed.
         self._reader: QueueReader | None = None
         self._moves = 0
         self._begin = self._end = self._term = 0
         self._commit: Commit | None = None
 
     def took(self, messages: Sequence[ReceivedMessage]) -> list[ReceivedMessage]:
-        """Note messages that were polled; return them."""
+        """Record polled messages as the input; return them."""
         if messages:
             self.queue = messages[0].queue
             self._begin = messages[0].queue_offset
@@ -58,7 +58,7 @@ class PullInput:
         return [*messages]
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        """Return the commit of the offset behind the messages, under the lease that holds now. Raises `Fenced`."""
+        """Return the commit of the offset after the messages, under the current lease. Raises `Fenced`."""
         assert self.queue is not None
         reader = self._current()
         commit = self._commit = (
@@ -82,23 +82,23 @@ class PullInput:
         return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
 
     def answered(self, error: MiniMQError | None) -> None:
-        """Note the outcome of a try."""
+        """Record the outcome of one attempt to end the transaction."""
         reader = self._current()
         if reader is not None and self._commit is not None:
             reader.commit_answered(self._commit, time.monotonic(), error)
 
     def may_pass(self) -> bool:
-        """Tell whether the lease is renewed, or waits for that."""
+        """Return whether a fenced commit may succeed later; see `QueueReader.may_be_recorded`."""
         reader = self._current()
         return reader is not None and self._commit is not None and reader.may_be_recorded(self._commit.epoch)
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Have the consumer read on where its group is."""
+        """Move the consumer back: to the first message of the input, or to the commit of the group if that is later."""
         assert self.queue is not None
         offset = self._begin
         was_sought = self._commit is not None and self._commit.sought
         if not rolled_back and not was_sought:
-            with suppress(MiniMQError):  # what is consumed by now is refused by the broker, which then tells
+            with suppress(MiniMQError):  # a wrong offset does no harm: the broker refuses messages consumed before
                 offset = max(offset, await self._starts.committed(self._group, self.queue) or 0)
         if self._current() is not None:
             self._fetcher.go_back(self.queue, offset)
@@ -129,7 +129,7 @@ class PoppedInput:
         self._messages: list[PoppedMessage] = []
 
     def took(self, messages: Sequence[PoppedMessage]) -> list[PoppedMessage]:
-        """Note messages that were received; return those of one broker, and let others have the rest."""
+        """Record received messages of one broker as the input and return them; return the rest to their brokers."""
         if messages:
             self.queue = messages[0].queue
             broker_name = self.queue.broker_name
@@ -147,19 +147,19 @@ class PoppedInput:
         return broker_pb2.AtomicProgress(group=self._group, settles=settles)
 
     def answered(self, error: MiniMQError | None) -> None:
-        """Note that the messages are settled; a settle has its outcome at the broker alone."""
+        """Record that the messages are settled, unless there is an error."""
         if error is None:
             self._settler.in_hand.settled(receipts_of(self._messages, self._group))
 
     def may_pass(self) -> bool:
-        """Return False: a handle that has expired stays so."""
+        """Return False: an expired handle stays expired."""
         return False
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Let others, or this consumer, have the messages again; if the transaction was rolled back, they have failed.
+        """Release the messages for redelivery; a rollback counts as a failed try.
 
-        If it is stored, it settled them, and nothing changes.
+        If the transaction is stored after all, it has settled them, and nothing changes.
         """
         how = Settlement(broker_pb2.POP_OUTCOME_FREE) if rolled_back else RETURNED
-        with suppress(MiniMQError):  # they are redelivered after their invisible duration
+        with suppress(MiniMQError):  # otherwise redelivered after their invisible duration
             await self._settler.settle(self._messages, how)

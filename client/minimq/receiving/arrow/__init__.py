@@ -1,3 +1,3 @@
-"""Stored batches as Arrow record batches; see `minimq.sending.arrow` for the other way, and for pyarrow."""
+"""Converts stored batches to Arrow record batches; `minimq.sending.arrow` converts in the other direction."""
 
-import minimq.sending.arrow  # noqa: F401 - looks whether pyarrow is there
+import minimq.sending.arrow  # noqa: F401 - checks that pyarrow is installed

@@ -1,8 +1,8 @@
-"""From batches as they are stored to Arrow record batches. Bodies, keys and properties are not copied.
+"""Converts stored batches to Arrow record batches without copying bodies, keys and properties.
 
-A stored batch has Arrow's own layout for everything of variable length: 32-bit offsets, and the bytes one after the
-other. So a column takes a few calls for a whole batch, whatever its size. What is in the buffers comes from some
-producer and is checked before a reader gets it: a false offset would let it read outside of the batch.
+A stored batch uses Arrow's layout for variable-length values: 32-bit offsets and the concatenated bytes. So a column
+takes a few calls per batch, whatever its size. The buffers come from producers, so they are validated before a reader
+gets them: a wrong offset would let it read outside the batch.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from minimq_common.batch.records import RecordBatch, message_id
 from minimq_common.errors import CorruptBatch
 from minimq_common.model import MessageQueue
 
-#: Batches with fewer records than this are put together: on its own, each would cost as much as one of hundreds.
+#: Batches with fewer records are merged: converting one alone costs as much as one of hundreds of records.
 SMALL_BATCH: Final = 32
-#: Rows in an Arrow batch that is made without a stored one, or of a part of one, whose records may take far less room.
+#: Maximum rows of an Arrow batch; a stored batch of many tiny records is split.
 MOST_ROWS: Final = 1 << 16
 
 _ID_LENGTH: Final = 40
-_INDEX_DIGITS: Final = 4  # of the index in a part, at the end of a message id
+_INDEX_DIGITS: Final = 4  # hex digits at the end of a message id that count the `MOST_ROWS` records of a part
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
-#: What decoding raises when the sections of a batch contradict each other.
+#: Exceptions of decoding if the sections of a batch contradict each other.
 _MALFORMED: Final = (CorruptBatch, pa.ArrowException, ValueError, LookupError, struct.error)
 
 
 class _Part(NamedTuple):
-    """Records of a batch, not more than `MOST_ROWS` from a multiple of that on: of nearly all batches the whole."""
+    """Up to `MOST_ROWS` records of a batch, beginning at a multiple of that: nearly always the whole batch."""
 
     batch: ReceivedBatch
     first: int
@@ -57,19 +57,19 @@ class _Part(NamedTuple):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The numbers of its records."""
+        """The indexes of its records in the batch; compaction may have left gaps."""
         return self.records.numbers()[self.rows]
 
 
-#: Takes a part of a batch and the type of the column, which may differ in what is nullable inside of it.
+#: Makes a column of a part; the given type may differ from `MESSAGE_SCHEMA` in the nullability of nested fields.
 _Column = Callable[[_Part, pa.DataType], pa.Array]
 
 
 class ArrowColumns:
-    """Makes Arrow record batches with chosen columns, of records with some tags. One object serves many batches."""
+    """Makes Arrow record batches with the chosen columns of records with the chosen tags. Reusable."""
 
     def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None) -> None:
-        #: Names and types as in `MESSAGE_SCHEMA`; texts and lists may differ in what is nullable.
+        #: Names and types as in `MESSAGE_SCHEMA`; the nullability of texts and lists may differ.
         self.schema = schema
         names = [name.lower() for name in self.schema.names]
         self._columns = [(_COLUMNS[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
@@ -77,11 +77,11 @@ class ArrowColumns:
         self._rows = [(_ROW_VALUES[name], kind) for name, kind in zip(names, self.schema.types, strict=True)]
         self._tags = tags
         self._tag_set = None if tags is None else pa.array(sorted(tags), pa.string())
-        #: The place of a record says all that is wanted of it, so that no batch is needed.
+        #: Queue and offset determine all chosen columns, so that no batch needs to be read.
         self.are_known = tags is None and _PLACE.issuperset(names)
 
     def count(self, queue: MessageQueue, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield a row for each offset of a range, for columns that are known without a batch."""
+        """Yield a row for each offset of a range, without reading batches; requires `are_known`."""
         for first in range(start, end, MOST_ROWS):
             offsets = range(first, min(first + MOST_ROWS, end))
             values = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
@@ -98,11 +98,11 @@ class ArrowColumns:
         return self.gathered(self.pieces(batches, start, end))
 
     def gathered(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield all rows of Arrow batches in their order, those of small ones together."""
+        """Yield all rows of Arrow batches in order, with small batches merged."""
         return gathered(pieces, self.schema)
 
     def pieces(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Do as `convert`, batch by batch. Raises `CorruptBatch`."""
+        """Do as `convert`, without merging Arrow batches. Raises `CorruptBatch`."""
         small: list[ReceivedMessage] = []
         size = 0
         for batch in batches:
@@ -129,7 +129,7 @@ class ArrowColumns:
             raise _corrupt(part.batch, error) from None
 
     def from_messages(self, messages: list[ReceivedMessage]) -> pa.RecordBatch:
-        """Return messages that are decoded one by one, which is cheaper if a batch has few. Raises `CorruptBatch`."""
+        """Convert messages one by one, which is cheaper for a few of a batch. Raises `CorruptBatch`."""
         try:
             arrays = [pa.array(list(map(value, messages)), kind) for value, kind in self._rows]
             return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -137,7 +137,7 @@ class ArrowColumns:
             raise _corrupt(messages[0].batch, error) from None
 
     def of_messages(self, messages: Sequence[ReceivedMessage]) -> Iterator[pa.RecordBatch]:
-        """Yield messages of one queue, in order; some of a batch may be left out. Raises `CorruptBatch`."""
+        """Convert messages of one queue, in order; those of a batch may have gaps. Raises `CorruptBatch`."""
         at = 0
         while at < len(messages):
             batch = messages[at].batch.whole
@@ -177,7 +177,7 @@ class ArrowColumns:
             wanted = pc.is_in(_tag(part, pa.string()), self._tag_set).slice(first, count)
         except _MALFORMED as error:
             raise _corrupt(part.batch, error) from None
-        if pc.any(wanted).as_py():  # otherwise no column need be made
+        if pc.any(wanted).as_py():  # otherwise no column is needed
             rows = self._from_part(part).slice(first, count)
             yield rows if pc.all(wanted).as_py() else rows.filter(wanted)
 
@@ -192,7 +192,7 @@ def _corrupt(batch: ReceivedBatch, error: Exception) -> CorruptBatch:
     return CorruptBatch(f"the batch at offset {batch.base_offset} of queue {batch.queue} is malformed: {reason}")
 
 
-# ---- Record by record ----------------------------------------------------------------------------
+# ---- values of single messages -------------------------------------------------------------------
 
 
 _ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
@@ -210,7 +210,7 @@ _ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
 }
 
 
-# ---- Column by column ----------------------------------------------------------------------------
+# ---- columns of batches --------------------------------------------------------------------------
 
 
 def _topic(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -252,14 +252,14 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
     if not records.has(Section.KEY_OFFSETS):
         return _empty(kind, _capacity(part))[:count]
     joined = variable_array(records, pa.string(), records.remaining, Section.KEY_OFFSETS, Section.KEYS)[part.rows]
-    joined.validate(full=True)  # the functions below trust what they are given
+    joined.validate(full=True)  # the functions below trust their input
     longest = pc.max(pc.binary_length(joined)).as_py()
-    if longest > MAX_METADATA_BYTES:  # the parts would take far more than the text
+    if longest > MAX_METADATA_BYTES:  # the split parts would take far more memory than the text
         raise ValueError(f"a record has {longest} bytes of keys")
     present = pc.not_equal(pc.binary_length(joined), pa.scalar(0, pa.int32()))
     if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
         return pa.ListArray.from_arrays(_counting(_capacity(part) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
-    split = pc.split_pattern(joined, SEPARATOR)  # a record without keys gets one part here, the empty text
+    split = pc.split_pattern(joined, SEPARATOR)  # makes one empty part of a record without keys
     lengths = pc.if_else(present, pc.list_value_length(split), pa.scalar(0, pa.int32()))
     parts = pc.list_flatten(split).filter(present.take(pc.list_parent_indices(split)))
     ends = pc.cumulative_sum(lengths)
@@ -293,7 +293,7 @@ def _store_timestamp(part: _Part, kind: pa.DataType) -> pa.Array:
 
 
 def _int64(value: int) -> pa.Scalar:
-    """Return a number for Arrow, which tries to import dateutil each time that it gets one without a type."""
+    # For a number without a type, Arrow tries to import dateutil each time.
     return pa.scalar(value, pa.int64())
 
 
@@ -307,7 +307,7 @@ def _message_id(part: _Part, kind: pa.DataType) -> pa.Array:
             for number in records
         ]
         return pa.array(ids, kind)
-    # All ids of a part begin alike, and all parts have the same ends.
+    # All ids of a part have the same beginning, and all parts have the same endings.
     begin = part.records.message_id(part.first)[:-_INDEX_DIGITS].encode()
     ids = _blank_ids(_capacity(part))[: part.size]
     return pc.binary_replace_slice(ids, 0, len(begin), begin).cast(kind)
@@ -338,9 +338,9 @@ _COLUMNS: dict[str, _Column] = {
 }
 
 
-#: Columns whose buffers are those of a producer. The values of the others are made here.
+#: Columns whose buffers come from a producer, so that they must be validated.
 _FOREIGN: Final = frozenset({"body", "keys", "properties"})
-#: What is the same for a whole queue, or counts on.
+#: Columns that are constant in a queue, or count up.
 _PLACE: Final = frozenset({"topic", "broker_name", "queue_id", "offset"})
 
 
@@ -354,8 +354,8 @@ def _numbers(part: _Part, section: Section) -> pa.Array | None:
     return fixed_array(records, _UNSIGNED[width], records.remaining, section)[part.rows]
 
 
-# ---- What is the same in many batches --------------------------------------------------------------
-# Made for the next power of two, of which batches take as much as they need.
+# ---- cached arrays ---------------------------------------------------------------------------------
+# Made for the next power of two rows; batches slice what they need.
 
 
 def _capacity(part: _Part) -> int:
@@ -386,11 +386,11 @@ def _blank_ids(count: int) -> pa.Array:
 
 
 class PolledColumns:
-    """Makes tables of what polls return."""
+    """Makes Arrow tables of polled messages."""
 
     def __init__(self, columns: Iterable[str] | None) -> None:
         self._columns = ArrowColumns(chosen_columns(columns))
 
     def table(self, messages: Sequence[ReceivedMessage]) -> pa.Table:
-        """Return messages of one queue, in their order. Bodies stay in the batches that they came in."""
+        """Convert messages of one queue, in order. Bodies are not copied."""
         return pa.Table.from_batches(self._columns.of_messages(messages), self._columns.schema)

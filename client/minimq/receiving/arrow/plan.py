@@ -1,4 +1,4 @@
-"""The ranges of queues that a table is read from, and the newest message of each key."""
+"""Plans the queue ranges that a table is read from, and selects the newest message of each key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_OFFSET: Final = (1 << 63) - 1
 
 
 class QueueRange(NamedTuple):
-    """Offsets of one queue, from `start` up to but not including `end`, seen in a term of its log and in a topic."""
+    """Offsets of one queue from `start` up to but not including `end`, valid in one term and one topic."""
 
     queue: MessageQueue
     start: int
@@ -44,7 +44,7 @@ def planned(
     queues: Collection[MessageQueue] | None,
     options: RangeOptions,
 ) -> list[QueueRange]:
-    """Ask brokers, and return what is to be read, sorted by queue; ranges without messages are left out."""
+    """Look up the ranges to read, sorted by queue, without empty ones. Asks brokers, and blocks."""
     check_topic(topic)
     finder = QueueFinder(nameserver, timeout_s=options.answer_timeout_s, credentials=options.credentials)
     with closing(finder):
@@ -110,14 +110,14 @@ def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[Mess
             raise InvalidArgument(f"{name} has the offset {offset!r} for {queue}: it must be a number from 0 on")
 
 
-#: Rows that have come since the last look at which are the newest; memory is that of so many, or of twice the table.
+#: Deduplicate after this many new rows, or as many as the table has if that is more: bounds memory by twice the table.
 _FEWEST_ROWS: Final = 1 << 20
-#: With a type: for a number without one Arrow looks for dateutil, each time if it is not there, and a Ctrl-C is lost.
+#: Typed, because for an untyped number Arrow tries to import dateutil, each time if it is missing, and loses a Ctrl-C.
 _NOTHING: Final = pa.scalar(0, pa.int32())
 
 
 def newest_of_each_key(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    """Return the last row of each key, in order; none if it is a tombstone. Rows of one key come as they were sent."""
+    """Return the last row of each key, in order, without tombstones. Rows of one key must come in the order sent."""
     table, waiting, rows = pa.Table.from_batches([], schema), list[pa.RecordBatch](), 0
     for batch in batches:
         waiting.append(batch)
@@ -133,7 +133,7 @@ def _newest(table: pa.Table) -> pa.Table:
     if table.num_rows == 0:
         return table
     keyed = pc.greater(pc.list_value_length(table["keys"]), _NOTHING)
-    if not pc.all(keyed).as_py():  # a message that was sent before the topic was compacted
+    if not pc.all(keyed).as_py():  # messages without a key, sent before the topic was compacted
         table = table.filter(keyed)
     keys, rows = pc.list_element(table["keys"], _NOTHING), pa.array(range(table.num_rows), pa.int64())
     numbered = pa.table({"key": keys, "row": rows})

@@ -1,4 +1,4 @@
-"""The columns of messages in Arrow, and tables of small batches put together."""
+"""The Arrow columns of messages, and the merging of small Arrow batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minimq_common.errors import InvalidArgument
 
 _MOMENT: Final = pa.timestamp("us", tz="UTC")
 
-#: Every message has all of these but the tag. A message without keys or properties has an empty list or map, not null.
+#: Only the tag may be null. A message without keys or properties has an empty list or map.
 MESSAGE_SCHEMA: Final = pa.schema(
     [
         ("topic", pa.string()),
@@ -46,16 +46,16 @@ def chosen_columns(columns: Iterable[str] | None) -> pa.Schema:
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
 
 
-#: How many records, and how many bytes, are put together at most.
+#: Limits of a merged batch.
 MERGED_RECORDS: Final = 4096
 MERGED_BYTES: Final = 1 << 20
-#: Arrow batches with fewer rows and fewer bytes than this are put together: it costs as much to copy so many bytes.
+#: Arrow batches below both limits are merged; above them, copying costs as much as it saves.
 ENOUGH_ROWS: Final = 1024
 ENOUGH_BYTES: Final = 256 << 10
 
 
 def gathered(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of Arrow batches in their order, those of small ones together."""
+    """Yield all rows of Arrow batches in order, with small batches merged."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in pieces:

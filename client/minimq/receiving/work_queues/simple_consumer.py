@@ -101,7 +101,7 @@ class SimpleConsumer(SimpleFace):
             little time and there are more; 0 turns it off.
         credentials: path of the credentials file of a user, or `Credentials`; by default the file named by the variable
             MINIMQ_CREDENTIALS.
-        interceptors: stand around calls that receive or settle messages, in their order.
+        interceptors: wrap calls that receive or settle messages, in their order.
 
     Raises:
         InvalidArgument: a name, an address or an option is wrong.
