@@ -214,7 +214,7 @@ class BrokerSessions:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """What a member reports when it joins its group."""
+    """The properties of a member that it reports when it joins its group."""
 
     group: str
     client_id: str

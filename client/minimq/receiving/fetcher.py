@@ -106,7 +106,7 @@ class QueueEvents:
 
 
 class _Wish(NamedTuple):
-    """What a waiting poll asks for: up to `most` messages of any queue not in `but`."""
+    """A waiting poll: it wants up to `most` messages of any queue not in `but`."""
 
     most: int
     but: Collection[MessageQueue]

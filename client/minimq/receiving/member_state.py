@@ -40,7 +40,7 @@ STOOD_STILL_S = 5.0
 
 
 class Trust:
-    """How long the leases of one session are trusted. Changed by `MemberState`; any thread may read it."""
+    """Time until which the leases of one session are trusted. Changed by `MemberState`; any thread may read it."""
 
     __slots__ = ("is_broken", "until")
 

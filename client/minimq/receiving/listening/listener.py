@@ -112,7 +112,7 @@ class Verdict(NamedTuple):
 
 
 class ListenerCalls(NamedTuple):
-    """How a listener is called."""
+    """The concurrency, batch size and order of calls of a listener."""
 
     threads: int
     batch_size: int
