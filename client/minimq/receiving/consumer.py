@@ -35,7 +35,7 @@ from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
-if TYPE_CHECKING:  # they build on this
+if TYPE_CHECKING:  # circular: they import this module
     from minimq.receiving.listening.popped_source import PoppedSource
     from minimq.receiving.pull_reader import PullReader
 
@@ -60,7 +60,7 @@ def check_text(name: str, value: object) -> str:
         raise InvalidArgument(f"{name} is {value!r}: it must be text")
     try:
         value.encode()
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         raise InvalidArgument(f"{name} is {value!r}: it must be text that UTF-8 can hold") from None
     return value
 

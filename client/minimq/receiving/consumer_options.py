@@ -75,7 +75,7 @@ class ConsumerChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Options of reading, for consumers.
+    """Options of consumers.
 
     Attributes:
         prefetch_messages: maximum number of prefetched messages of one queue; with `balance="messages"`, of the
@@ -120,7 +120,7 @@ class ConsumerOptions:
         on_assigned: called with newly assigned queues, before their first message is delivered.
         on_revoked: called with queues that are revoked, or at close: after their last message is finished and before
             their last commit. Return `False` if their state is not saved yet.
-        on_lost: called with queues that were lost without that; the group continues from their last commit.
+        on_lost: called with queues that were lost without `on_revoked`; the group continues from their last commit.
         credentials: path of the credentials file of a user, or `Credentials`; by default the file named by the variable
             MINIMQ_CREDENTIALS. A `Cluster` has its own.
     """

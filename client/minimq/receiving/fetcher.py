@@ -31,7 +31,7 @@ from minimq_common.wire.rpc import keep_freed_memory
 
 log = client_logger(__name__)
 
-if TYPE_CHECKING:  # it has a fetcher
+if TYPE_CHECKING:  # circular: it imports this module
     from minimq.receiving.consumer import Consumer
 
 
@@ -114,7 +114,7 @@ class _Wish(NamedTuple):
 
 
 class Fetcher:
-    """The queues that one consumer reads."""
+    """Owns the queue readers of one consumer and provides their messages to polls."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ class PullFace(ConsumerFace):
         return self._reader.at_end()
 
     def transaction_input(self) -> PullInput:
-        """Return what one transaction takes from this consumer, for `Producer.transaction`.
+        """Return the input of one transaction, for `Producer.transaction`.
 
         Raises:
             InvalidArgument: it commits automatically, or has no group.

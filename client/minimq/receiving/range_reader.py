@@ -38,7 +38,7 @@ _PART = 4
 
 @dataclass(frozen=True, slots=True)
 class RangeOptions:
-    """Options of reading ranges."""
+    """Options of a `RangeReader`."""
 
     #: Prefetch limit of one range; the last batch may exceed it.
     buffer_bytes: int = 8 << 20
@@ -164,7 +164,6 @@ class _Reading:
         self._pulls = Pulls(lambda _: self._changed.set(), owner.places, client, hashes)
 
     def batches(self) -> Iterator[ReceivedBatch]:
-        """Yield the batches of the range."""
         if self._next < self._end:
             self._look_up_topic()
         while found := self._wait():

@@ -251,7 +251,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def reconsume_times(self) -> int:
-        """Number of times that the message was given to a listener before without success."""
+        """Number of earlier deliveries of the message to a listener that failed."""
         return 0
 
     def __eq__(self, other: object) -> bool:

@@ -47,12 +47,10 @@ class _Part(NamedTuple):
 
     @property
     def records(self) -> RecordBatch:
-        """The records of the whole batch."""
         return self.batch.records
 
     @property
     def rows(self) -> slice:
-        """The rows of this part in a column of the whole batch."""
         return slice(self.first, self.first + self.size)
 
     @property

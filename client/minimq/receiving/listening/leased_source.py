@@ -197,7 +197,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
 
     def _account(self, handed: HandOver, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
-        """Count messages of a hand-over as taken; return their deliveries."""
         if messages[0].queue.topic == self._retry_topic:
             # Retried messages are delivered one by one, so that a bad message becomes a dead letter alone.
             parts: list[Sequence[ReceivedMessage]] = [[from_copy(message)] for message in messages]

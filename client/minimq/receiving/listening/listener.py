@@ -24,7 +24,7 @@ from minimq_common.model import MessageQueue
 
 log = client_logger(__name__)
 
-#: Messages, and keys of each, that the log names, and the maximum length of a key.
+#: Maximum number of messages in a log line, and of keys of each.
 _NAMED = 5
 #: Maximum length of the name of an error in the reason of a dead letter.
 _SHOWN_NAME = 100
@@ -210,7 +210,7 @@ class ListenerAdapter:
         with self._around(messages) as call:
             try:
                 found = self._verdict(self._listener(list(messages)), messages)
-            except BaseException as error:  # noqa: BLE001 - whatever it raises, even to end its thread, is the user's: "later"
+            except BaseException as error:  # noqa: BLE001 - any error of the listener counts as RETRY_LATER
                 found = self.failed(error, queue, messages)
             found.tell(call)
         return found
@@ -227,7 +227,7 @@ class ListenerAdapter:
                 found = self.failed(error, queue, messages)
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as error:  # noqa: BLE001 - whatever else it raises is the user's: "later"
+            except BaseException as error:  # noqa: BLE001 - any other error of the listener counts as RETRY_LATER
                 found = self.failed(error, queue, messages)
             found.tell(call)
         return found

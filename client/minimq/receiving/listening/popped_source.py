@@ -312,7 +312,6 @@ class PoppedSource(Source[PoppedDelivery]):
         return [message for delivery in withdrawn for message in delivery.messages]
 
     async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
-        """Acknowledge the successful messages; release the others, or make dead letters of them."""
         if not verdict.again:  # the common case
             await self._settle_with_retries(delivery, delivery.messages, DONE)
             return

@@ -170,7 +170,7 @@ class PushConsumer(PushFace):
             InvalidArgument: there is no subscription, it was started before, or the listener is not a plain function.
             TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
-            RuntimeError: the system refuses another thread.
+            RuntimeError: the system cannot start another thread.
         """
         self._runner.start(self._adapter(listener, awaited=False))
         self._when_dropped.closed()  # it keeps running without references to this object

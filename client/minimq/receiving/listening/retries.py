@@ -83,7 +83,7 @@ class RetrySender:
         self._waiting: list[tuple[Sequence[Failed], asyncio.Future[list[bool]]]] = []
         self._round: asyncio.Task[None] | None = None
         self._thread = CallbackThread(f"minimq-retries-{group}")
-        # What follows belongs to the thread.
+        # The rest belongs to the thread.
         self._producer: Producer | None = None
         self._outages = {topic: OutageLog(log) for topic in self._queues}
         self._complete: set[str] = set()

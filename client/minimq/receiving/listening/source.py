@@ -12,7 +12,7 @@ from minimq.receiving.listening.listener import Verdict
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
-if TYPE_CHECKING:  # it has a source
+if TYPE_CHECKING:  # circular: it imports this module
     from minimq.receiving.listening.listener_runner import ListenerRunner
 
 

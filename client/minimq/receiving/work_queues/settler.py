@@ -254,7 +254,6 @@ class Settler:
             )
 
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
-        """Settle messages of one delivery in one attempt; return the handles that have expired."""
         until = true_time() + left_s
         try:
             stream = await self.stream_of(queue, left_s)

@@ -126,7 +126,7 @@ class SimpleConsumer(SimpleFace):
         Raises:
             GroupConflict: members of the group divide its queues, or its consumers use another filter.
             TopicNotFound: a topic does not exist.
-            Unavailable, TopicUnavailable, DeadlineExceeded: no broker has answered for the whole time.
+            Unavailable, TopicUnavailable, DeadlineExceeded: no broker answered in time.
             CorruptBatch, CorruptEntry: a batch is damaged. Its messages are set aside for an hour; the next call
                 returns others.
             InvalidArgument: there is no subscription, or a number is invalid.
@@ -187,11 +187,11 @@ class SimpleConsumer(SimpleFace):
         """Release failed messages, which are then redelivered.
 
         Args:
-            messages: as of `ack`.
+            messages: see `ack`.
             delay_s: seconds before the redelivery, up to 43200, which is 12 hours.
 
         Raises:
-            MiniMQError: as of `ack`.
+            MiniMQError: see `ack`.
         """
         self._settle("release", messages, self._reader.freed(delay_s))
 
@@ -199,12 +199,12 @@ class SimpleConsumer(SimpleFace):
         """Restart the invisible duration of messages.
 
         Args:
-            messages: as of `ack`.
+            messages: see `ack`.
             invisible_s: seconds from now on; by default the invisible duration of the consumer.
 
         Raises:
             HandleExpired: some of them were redelivered or settled.
-            MiniMQError: as of `ack`.
+            MiniMQError: see `ack`.
         """
         self._settle("extend", messages, self._reader.extended(invisible_s))
 
@@ -218,7 +218,7 @@ class SimpleConsumer(SimpleFace):
         Raises:
             HandleExpired: some of them were redelivered or settled; none is sent.
             Unavailable: some were not sent; they are redelivered after their invisible duration.
-            MiniMQError: as of `ack`.
+            MiniMQError: see `ack`.
         """
         given = [*each_of(messages)]
         with self._interceptors.settle("reject", given):
@@ -233,7 +233,7 @@ class SimpleConsumer(SimpleFace):
             self._reader.settler.settle_and_wait(given, how)
 
     def transaction_input(self) -> PoppedInput:
-        """Return what one transaction takes from this consumer, for `Producer.transaction`."""
+        """Return the input of one transaction, for `Producer.transaction`."""
         self._reader.check_open()
 
         def receive(timeout: float, max_messages: int) -> list[PoppedMessage]:

@@ -133,7 +133,7 @@ class TakeResult:
 
 
 class TakesInTurn:
-    """Takes from the first broker that has messages. Lives on the event loop of the connection."""
+    """Takes messages from the first broker that has some. Lives on the event loop of the connection."""
 
     def __init__(
         self,
