@@ -188,7 +188,7 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
     asyncio.run(end_while_it_listens())
     producer.send_many(Message(topic, b"later") for _ in range(100))
     wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
-    assert caplog.text.count(f"reads no more, and leaves the group={group}") == 1
+    assert caplog.text.count(f"reading has stopped, leaving the group={group}") == 1
     assert "the listener failed" not in caplog.text
     assert sum(admin.committed_offsets(group, topic).values()) == 0
     with pytest.raises(InternalError, match=r"had stopped reading before: .* event loop of the listener has ended"):

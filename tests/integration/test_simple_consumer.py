@@ -186,7 +186,7 @@ def test_what_is_released_comes_again_and_says_how_often(
     assert consumer.receive(timeout=0) == []
     [late] = consumer.receive(timeout=30)
     assert late.tries == 3
-    with pytest.raises(HandleExpired, match="1 of the messages were handed out again") as raised:
+    with pytest.raises(HandleExpired, match="1 of the messages were redelivered") as raised:
         consumer.ack([message, late])
     assert raised.value.handles == (message.handle,)
     assert consumer.receive(timeout=0) == []  # the other one is acknowledged

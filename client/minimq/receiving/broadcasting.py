@@ -146,13 +146,13 @@ class LocalOffsets:
             return {}
         except (OSError, ValueError, RecursionError) as error:
             raise StoreError(
-                f"{self.path} is no file of offsets ({error!r}): put a copy of it back. Without the file the consumer "
-                "begins where `start` says: with 'earliest' it reads again what it has read, with 'latest' it passes "
-                "over what was sent since"
+                f"{self.path} is not a valid file of offsets ({error!r}): restore it from a copy. Without it, the "
+                "consumer begins at its `start`: with 'earliest' it reads all messages again, with 'latest' it skips "
+                "those sent since it last ran"
             ) from None
         if version != _VERSION:
             raise StoreError(
-                f"{self.path} has version {version}, this minimq writes {_VERSION}: read on with the release that "
+                f"{self.path} has version {version}, this minimq reads version {_VERSION}: use the release that "
                 "wrote it"
             )
         return {
@@ -295,7 +295,7 @@ class BroadcastReader:
                 try:
                     now[place] = (await self._starts.bounds(queue)).topic_id.number
                 except MiniMQError as error:
-                    log.info("broadcasting: not known whether a topic was made anew queue=%s reason=%s", queue, error)
+                    log.info("broadcasting: cannot check for a recreated topic queue=%s reason=%s", queue, error)
                     now[place] = read[queue]
         return {queue for queue, topic_id in read.items() if now[queue.topic, queue.broker_name] != topic_id}
 

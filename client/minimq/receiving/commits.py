@@ -282,9 +282,9 @@ class Commits:
                 due = reader.commit_due(offset, progress.terms.get(queue, 0), now, automatic=automatic)
                 commits += [(due, reader)] if due is not None else []
             elif queue in self._deleted:
-                failures[queue] = TopicNotFound(f"topic {queue.topic} was deleted; offset {offset} is not kept")
+                failures[queue] = TopicNotFound(f"topic {queue.topic} was deleted: offset {offset} is not committed")
             elif self.leased:
-                text = f"queue {queue} is not this consumer's any more; offset {offset} is not kept"
+                text = f"queue {queue} no longer belongs to this consumer: offset {offset} is not committed"
                 failures[queue] = Fenced(text)
             else:
                 commits.append((Commit(queue, offset), None))

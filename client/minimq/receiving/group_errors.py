@@ -128,7 +128,7 @@ class DeletedTopics:
                 if now - self._deleted_since.setdefault(topic, now) >= _RECREATION_GRACE_S:
                     self._deleted_since[topic] = math.inf
                     reason = f"topic {topic} was deleted while {self._reader} read it"
-                    remedy = f"reading goes on when the topic is made anew: `minimq topic create {topic}`"
+                    remedy = f"reading goes on when the topic is created again: `minimq topic create {topic}`"
                     self._tell(TopicNotFound(f"{reason}; {remedy}"))
             elif topic in self._deleted_since or now - suspected_at > _SUSPICION_S:
                 self._deleted_since.pop(topic, None)

@@ -51,8 +51,8 @@ _MIN_REBALANCE_GAP_S = 0.05
 #: Minimum seconds between two `Holding` requests, which are not urgent.
 _MIN_HOLDING_GAP_S = 0.2
 STOOD_STILL = (
-    "group: this process stood still for %.0f s, so others may have got its queues group=%s: if a listener holds the "
-    "GIL for so long, raise lease_trust_s, and --session-timeout of the brokers above that"
+    "group: this process stood still for %.0f s, so other members may own its queues now group=%s: if a listener holds "
+    "the GIL that long, raise lease_trust_s, and --session-timeout of the brokers above it"
 )
 #: If members and queues together exceed this, the allocation is computed on a thread, not on the event loop.
 _LARGE_GROUP = 1_000

@@ -54,13 +54,13 @@ class OffsetReset:
         """Describe the reset in one sentence."""
         where = f"offset {self.wanted} of queue {self.queue}"
         if self.is_back and self.sought:
-            return f"{where} was sought, but the queue ends at {self.max_offset}: going on at {self.offset}"
+            return f"{where} was sought, but the queue ends at {self.max_offset}: continuing at {self.offset}"
         if self.is_back:
-            return f"{where} was taken back, since the queue lost its last messages: going on at {self.offset}"
+            return f"{where} no longer exists, since the queue has lost its last messages: continuing at {self.offset}"
         rest = self.missed - self.deleted
-        others = f" and {rest} passed over" if rest else ""
-        gone = f"{count_of(self.deleted, 'message')} {'is' if self.deleted == 1 else 'are'} gone"
-        return f"{where} is not stored any more: {gone}{others}, going on at {self.offset}"
+        others = f" and {rest} skipped" if rest else ""
+        gone = f"{count_of(self.deleted, 'message')} {'was' if self.deleted == 1 else 'were'} deleted"
+        return f"{where} is no longer stored: {gone}{others}, continuing at {self.offset}"
 
 
 @dataclass(frozen=True, slots=True)

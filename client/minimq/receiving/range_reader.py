@@ -265,7 +265,7 @@ class _Reading:
         offsets = f"offset {self._next}" if is_one else f"offsets {self._next} to {self._end - 1}"
         wanted = f"{offsets} of queue {self._queue} cannot be read"
         if self._reader.taken_back:
-            return OffsetOutOfRange(f"{wanted}: a new master does not have all that there was: {reason}")
+            return OffsetOutOfRange(f"{wanted}: a new master does not have all messages of the former one: {reason}")
         with suppress(MiniMQError):
             found = await queue_bounds(self._owner.places, self._queue, self._options.answer_timeout_s)
             reason = f"it holds {found.first} to {found.end - 1}" if found.first < found.end else "the queue is empty"

@@ -66,8 +66,8 @@ class PullInput:
         )
         if commit is None:
             raise Fenced(
-                f"queue {self.queue} is not this consumer's any more, or it is read elsewhere: nothing of the "
-                "transaction is stored"
+                f"queue {self.queue} no longer belongs to this consumer, or was moved to another offset since the "
+                "poll: nothing of the transaction is stored"
             )
         offset = broker_pb2.QueueOffset(
             topic=self.queue.topic,

@@ -19,20 +19,21 @@ QUEUE = MessageQueue("t", "broker-a", 0)
     [
         (
             OffsetReset(QUEUE, 3, 8, 8, 20),
-            "offset 3 of queue t/broker-a/0 is not stored any more: 5 messages are gone, going on at 8",
+            "offset 3 of queue t/broker-a/0 is no longer stored: 5 messages were deleted, continuing at 8",
         ),
         (
             OffsetReset(QUEUE, 3, 20, 8, 20),
-            "offset 3 of queue t/broker-a/0 is not stored any more: 5 messages are gone and 12 passed over, going on "
+            "offset 3 of queue t/broker-a/0 is no longer stored: 5 messages were deleted and 12 skipped, continuing "
             "at 20",
         ),
         (
             OffsetReset(QUEUE, 30, 20, 8, 20),
-            "offset 30 of queue t/broker-a/0 was taken back, since the queue lost its last messages: going on at 20",
+            "offset 30 of queue t/broker-a/0 no longer exists, since the queue has lost its last messages: continuing "
+            "at 20",
         ),
         (
             OffsetReset(QUEUE, 30, 20, 8, 20, sought=True),
-            "offset 30 of queue t/broker-a/0 was sought, but the queue ends at 20: going on at 20",
+            "offset 30 of queue t/broker-a/0 was sought, but the queue ends at 20: continuing at 20",
         ),
     ],
 )

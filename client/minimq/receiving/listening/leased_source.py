@@ -94,7 +94,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             try:
                 await self._routes.find(self._retry_topic)
             except (TopicNotFound, TopicUnavailable):
-                log.debug("consumer: no message was tried again yet group=%s", self.group)
+                log.debug("consumer: no retry topic yet group=%s", self.group)
             self._filters[self._retry_topic] = MessageFilter()
         await super()._join()
 
@@ -315,9 +315,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             messages = [message for message, is_sent in zip(messages, sent, strict=True) if not is_sent]
         elif is_over:
             tries, queue, text = 1 + messages[0].reconsume_times, delivery.queue, described(messages)
-            log.error(
-                "consumer: passed over after %s tries group=%s queue=%s messages=%s", tries, self.group, queue, text
-            )
+            log.error("consumer: skipped after %s tries group=%s queue=%s messages=%s", tries, self.group, queue, text)
             messages = []
         if not self._in_flight.is_current(delivery):
             self._fetcher.wake()

@@ -328,7 +328,7 @@ class ListenerRunner(Generic[D]):
     # ---- close -------------------------------------------------------------------------------------
 
     async def _give_up(self, error: BaseException) -> None:
-        log.critical("consumer: reads no more, and leaves the group=%s", self._source.group, exc_info=error)
+        log.critical("consumer: reading has stopped, leaving the group=%s", self._source.group, exc_info=error)
         self._broken = error
         await self._stop_taking(_QUIET_CLOSE_S)
         await self._source.end(0.0)
@@ -361,7 +361,7 @@ class ListenerRunner(Generic[D]):
         results = len(self.in_hand) - calls
         parts = [f"{count_of(calls, 'call')} of the listener"] if calls else []
         if results:
-            parts.append(f"{count_of(results, 'result')} that brokers have not taken yet")
+            parts.append(f"{count_of(results, 'result')} not yet settled at the brokers")
         return " and ".join(parts)
 
     async def _end(self, timeout_s: float) -> None:

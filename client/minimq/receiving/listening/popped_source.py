@@ -32,8 +32,8 @@ _CLOSE_S = 5.0
 _DEAD_LETTER_RETRY_S = 2.0
 
 STOOD_STILL = (
-    "consumer: this process stood still for %.0f s, so others may have got what it has in hand group=%s: if a listener "
-    "holds the GIL for so long, raise invisible_s"
+    "consumer: this process stood still for %.0f s, so its messages may have been redelivered to others group=%s: if a "
+    "listener holds the GIL that long, raise invisible_s"
 )
 #: Defaults of the options that make sense only for leased queues.
 _LEASE_OPTIONS = {
@@ -149,7 +149,7 @@ class PoppedSource(Source[PoppedDelivery]):
     ) -> None:
         for name, default in _LEASE_OPTIONS.items():
             if getattr(options, name) != default:
-                raise InvalidArgument(f"{name} is for consumers that have queues to themselves: leave it out here")
+                raise InvalidArgument(f"{name} is only for consumers that lease queues: leave it out here")
         self._rule = RetryRule(options)
         simple = SimpleOptions(
             options.invisible_s,
@@ -269,13 +269,13 @@ class PoppedSource(Source[PoppedDelivery]):
             if not delivery.is_over:  # otherwise the settle has overtaken it
                 self._expired(delivery, error)
         except MiniMQError as error:
-            log.debug("consumer: not kept for longer, will try again group=%s error=%s", self.group, error)
+            log.debug("consumer: cannot extend messages, will try again group=%s error=%s", self.group, error)
         finally:
             delivery.is_extending = False
 
     def _expired(self, delivery: PoppedDelivery, error: HandleExpired) -> None:
         if not delivery.is_lost:
-            text = "consumer: others were given messages that a listener has here group=%s queue=%s error=%s"
+            text = "consumer: messages in hand were redelivered to others group=%s queue=%s error=%s"
             log.warning(text, self.group, delivery.queue, error)
         delivery.is_lost = True
 

@@ -127,7 +127,7 @@ class RetrySender:
         try:
             self._send(failed, sent)
         except Exception:  # the messages count as not sent, and later ones wait for this round
-            log.exception("consumer: messages could not be sent back")
+            log.exception("consumer: cannot send retries or dead letters, will try again")
         finally:
             self._client.connection.call_soon(_tell, over, sent)
 

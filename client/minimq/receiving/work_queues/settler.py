@@ -248,8 +248,8 @@ class Settler:
         if expired:
             shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
             raise HandleExpired(
-                f"{len(expired)} of the messages were handed out again after their invisible duration, or settled "
-                f"otherwise, and are not settled by these handles: {shown}",
+                f"{len(expired)} of the messages were redelivered after their invisible duration, or settled before, "
+                f"so these handles have expired: {shown}",
                 expired,
             )
 
