@@ -370,7 +370,7 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
         ({"orderly": True}, "have no order"),
         ({"allocation": "sticky"}, "no queues to divide"),
         ({"model": "broadcasting", "client_id": "c"}, "model is only for consumers that lease queues"),
-        ({"on_assigned": print}, "on_assigned is for consumers that have queues"),
+        ({"on_assigned": print}, "on_assigned is only for consumers that lease queues"),
         ({"invisible_s": 0.5}, "invisible_s is 0.5: it must be from 1 to 43200 seconds"),
         ({"retry_delays_s": (50_000,)}, "a wait of retry_delays_s is 50000: it must be from 0 to 43200 seconds"),
         ({"batch_size": 0}, "batch_size is 0"),

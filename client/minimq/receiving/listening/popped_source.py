@@ -189,7 +189,7 @@ class PoppedSource(Source[PoppedDelivery]):
 
     def state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Raise `InvalidArgument`: there are no queues to hold."""
-        raise InvalidArgument("only a consumer that has queues to itself has state to hand over")
+        raise InvalidArgument("only a consumer that leases queues has state to hand over")
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
