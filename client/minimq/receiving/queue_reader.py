@@ -61,7 +61,7 @@ class QueueReader:
         self.state: ReaderState = _IDLE
         #: The permanent error that stopped fetching, until a seek or a new lease.
         self.error: MiniMQError | None = None
-        #: The error of the latest pull while its retry is pending.
+        #: The retriable error of the latest pull, until a frame arrives.
         self.failure: MiniMQError | None = None
         #: Broker id of the slave to read from; 0 for the master.
         self.slave = 0
@@ -90,7 +90,7 @@ class QueueReader:
         self._pause_s = 0.0
         self._no_advice_until = 0.0
         self._commits = CommitState(options.recommit_s, lease.offset)
-        #: Since the latest seek, no frame has arrived.
+        #: True from a seek until the first frame.
         self._is_fresh_seek = False
 
     # ---- state ----------------------------------------------------------------------------------
