@@ -182,7 +182,7 @@ class Commits:
         self.leased = False
         self._readers = readers
         #: Positions of queues that were lost with uncommitted progress, until `record_all` reports them.
-        self._left_behind: dict[MessageQueue, int] = {}
+        self._lost_uncommitted: dict[MessageQueue, int] = {}
         #: Queues that were lost because their topic was deleted.
         self._deleted: set[MessageQueue] = set()
         #: Held during a request, so that an older offset never arrives after a newer one.
@@ -191,7 +191,7 @@ class Commits:
     @property
     def has_any(self) -> bool:
         """True if queues are read, or were lost with uncommitted progress."""
-        return bool(self._readers or self._left_behind)
+        return bool(self._readers or self._lost_uncommitted)
 
     def progress(self, offsets: Mapping[MessageQueue, int]) -> Progress:
         """Return offsets with the present terms of their readers, for a later `record`."""
@@ -213,7 +213,7 @@ class Commits:
         failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s
         while failures and time.monotonic() + PAUSE_S < give_up:
-            again = [queue for queue, failure in failures.items() if self._may_pass(queue, failure)]
+            again = [queue for queue, failure in failures.items() if self._may_succeed(queue, failure)]
             if not again:
                 break
             await asyncio.sleep(PAUSE_S)
@@ -226,9 +226,9 @@ class Commits:
             raise errors[0]
 
     async def record_delivery(self, queue: MessageQueue, first: int, tries: int, end: int) -> None:
-        """Commit `first`, with the note that the messages from there to before `end` are now delivered alone.
+        """Commit `first`, and report that the messages from there to before `end` are now delivered alone.
 
-        If the process dies, the broker so knows which messages it had. Raises as `record`.
+        Thus the broker knows which messages the process had if it dies. Raises as `record`.
         """
         if (reader := self._readers.get(queue)) is not None:
             reader.delivers_alone(first, tries, end)
@@ -242,7 +242,7 @@ class Commits:
         except TopicNotFound:
             if not self.leased:
                 raise
-        lost, self._left_behind = self._left_behind, {}
+        lost, self._lost_uncommitted = self._lost_uncommitted, {}
         if lost:
             names = ", ".join(f"{queue} up to {offset}" for queue, offset in sorted(lost.items()))
             raise Fenced(
@@ -260,9 +260,9 @@ class Commits:
     def leaves(self, reader: QueueReader) -> None:
         """Record that reading of a queue has ended."""
         if reader.is_uncommitted and reader.queue not in self._deleted:
-            self._left_behind[reader.queue] = reader.position
+            self._lost_uncommitted[reader.queue] = reader.position
 
-    def _may_pass(self, queue: MessageQueue, failure: _Failure) -> bool:
+    def _may_succeed(self, queue: MessageQueue, failure: _Failure) -> bool:
         reader = self._readers.get(queue)
         if isinstance(failure.error, Fenced):
             return reader is not None and reader.may_be_recorded(failure.epoch)

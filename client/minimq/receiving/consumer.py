@@ -46,12 +46,12 @@ AWAY_LOG = client_logger("minimq.receiving.away")
 T = TypeVar("T")
 
 #: Maximum length of the host name in a client id.
-_MOST_OF_HOST = 200
+_MAX_HOST_LENGTH = 200
 
 
 def new_client_id() -> str:
     """Return a unique client id: host, process and 32 random bits."""
-    return f"{socket.gethostname()[:_MOST_OF_HOST]}-{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{socket.gethostname()[:_MAX_HOST_LENGTH]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def check_text(name: str, value: object) -> str:
@@ -130,8 +130,8 @@ class Found(NamedTuple):
 class Consumer:
     """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
 
-    `_announce_all` calls the user's `on_assigned` and `on_lost`; `_hand_back` and `_revoke_all` call `on_revoked`. They
-    run where messages are taken: for polls on the user's thread, except for their `LoopStep`s.
+    `_announce_all` calls the user's `on_assigned` and `on_lost`, `_revoke_and_release` and `_revoke_all` call
+    `on_revoked`. They run where messages are taken: for polls on the user's thread, except for their `LoopStep`s.
     """
 
     def __init__(
@@ -264,11 +264,11 @@ class Consumer:
         if not self._fetcher.events.are_there:
             return False
         events = self._fetcher.events
-        self._start_over(await self._on_loop(as_coroutine(events.take)))
+        self._apply_resets(await self._on_loop(as_coroutine(events.take)))
         await self._call_user(partial(events.announce, self._announce, self._offset_reset))
         return True
 
-    def _start_over(self, resets: Sequence[OffsetReset]) -> None:
+    def _apply_resets(self, resets: Sequence[OffsetReset]) -> None:
         """Adapt to offset resets, before the user's callbacks."""
 
     async def _call_user(self, call: Callable[[], T]) -> T:
@@ -305,7 +305,7 @@ class Consumer:
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
 
-    async def _hand_back(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
+    async def _revoke_and_release(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
         """Call `on_revoked` for revoked queues, commit them if `commit` is set, and release them.
 
         Call it where messages are taken, when none of the queues has messages in flight.

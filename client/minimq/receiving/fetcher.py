@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # circular: it imports this module
 
 
 class QueueEvents:
-    """Queue changes that await their user callbacks, in order. Lives on the event loop of the connection.
+    """Queue changes whose user callbacks are still to be called, in order. Lives on the connection's event loop.
 
     `take` moves them aside for the polling thread, which calls the callbacks in `announce`. If a callback is
     interrupted, the next `announce` continues with the rest.

@@ -42,7 +42,7 @@ class Refusals:
         #: By broker, why it refuses the member.
         self._reasons: dict[str, MiniMQError] = {}
         #: Brokers that have accepted the member.
-        self._taken_by: set[str] = set()
+        self._accepted_by: set[str] = set()
         #: True once any broker has accepted the member. Read by other threads.
         self.was_taken = False
         self._reported: MiniMQError | None = None
@@ -50,7 +50,7 @@ class Refusals:
 
     def refused(self, name: str, error: MiniMQError, now: float) -> None:
         """A broker has refused the member or a request of it."""
-        if isinstance(error, _REPORTED_AT_ONCE) or name not in self._taken_by:
+        if isinstance(error, _REPORTED_AT_ONCE) or name not in self._accepted_by:
             self._reasons[name] = error
         if not isinstance(error, _REPORTED_AT_ONCE):
             level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
@@ -61,7 +61,7 @@ class Refusals:
     def accepted(self, name: str, now: float) -> None:
         """A broker has accepted the member."""
         self.was_taken = True
-        self._taken_by.add(name)
+        self._accepted_by.add(name)
         if self._reasons.pop(name, None) is not None:
             self.served(name)
         self.look(now)
@@ -73,7 +73,7 @@ class Refusals:
 
     def parted(self, name: str) -> None:
         """The session with a broker has ended."""
-        self._taken_by.discard(name)
+        self._accepted_by.discard(name)
 
     def look(self, now: float) -> None:
         """Report the present error, or its end, if that has changed."""

@@ -103,7 +103,7 @@ class GroupMember:
         self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = OutageLog(log)
-        self._kept_at = now
+        self._ticked_at = now
         self._sent_changes = 0
         self._send_holding_at = now
 
@@ -190,9 +190,9 @@ class GroupMember:
 
     async def _keep_time(self) -> None:
         now = time.monotonic()
-        if now - self._kept_at > self._options.lease_trust_s:
-            log.warning(STOOD_STILL, now - self._kept_at, self._about.group)
-        self._kept_at = now
+        if now - self._ticked_at > self._options.lease_trust_s:
+            log.warning(STOOD_STILL, now - self._ticked_at, self._about.group)
+        self._ticked_at = now
         self._deleted.look(now)
         # First: a process that slept must not claim queues whose leases may have expired.
         self._do(self._state.tick(now))

@@ -22,7 +22,7 @@ long, for example while a listener held the GIL, has its leases confirmed in the
 
 Silence alone does not make a lease unconfirmed. If a connection is cut unnoticed by both sides, the broker keeps the
 session for 60 s (`--session-timeout`), while the member trusts the lease for 30 s. If only the broker notices, the next
-heartbeat fails and the member learns it.
+heartbeat fails, and so the member notices.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ class PullReader(Consumer):
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
     def release(self) -> None:
-        """Leave the group without a commit or a callback, after the user has dropped the consumer unclosed."""
+        """Leave the group without a commit or a callback: the user's object was dropped without `close`."""
         self._fetcher.halt()
         if not self._closed:
             self._closed = True
@@ -237,12 +237,12 @@ class PullReader(Consumer):
 
     async def _between_polls(self) -> None:
         self._check_commit()
-        if self._assigned.may_be_anew:
+        if self._assigned.may_be_recreated:
             await self._on_loop(self._assigned.begin_anew)
         now = time.monotonic()
         if self._fetcher.has_leaving:
             offsets = await self._on_loop(as_coroutine(self._fetcher.leaving))
-            await self._hand_back(offsets, commit=self._auto_commit)
+            await self._revoke_and_release(offsets, commit=self._auto_commit)
         elif self._auto_commit and self._options.commit_interval_s and now >= self._commit_at:
             self._commit_at = now + self._options.commit_interval_s
             await self._on_loop(as_coroutine(self._begin_commit))  # before further messages are delivered
@@ -302,7 +302,7 @@ class AssignedQueues:
         self._deleted = DeletedTopics(client.routes, "this consumer", fetcher.failed)
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
-        self.may_be_anew = False
+        self.may_be_recreated = False
         #: Since when brokers lack a queue of a topic that others have; infinite once the user has had the error.
         self._absent_since: dict[MessageQueue, float] = {}
 
@@ -325,7 +325,7 @@ class AssignedQueues:
 
     async def begin_anew(self) -> None:
         """Start queues whose topics were deleted and recreated. Raises `MiniMQError`."""
-        self.may_be_anew = False
+        self.may_be_recreated = False
         for queue in self._fetcher.deleted():
             try:
                 offset = await self._start_offset(queue)
@@ -350,7 +350,7 @@ class AssignedQueues:
                 if tick % _TICKS_PER_RECREATION_CHECK == 0 and any(
                     not self._routes.is_deleted(queue.topic) for queue in self._fetcher.deleted()
                 ):
-                    self.may_be_anew = True
+                    self.may_be_recreated = True
                     self._fetcher.wake()
             except Exception:
                 log.exception("consumer: failed, will try again")

@@ -102,7 +102,7 @@ _NEXT: Mapping[str, Mapping[ReaderState, ReaderState]] = {
 
 
 class Frame(NamedTuple):
-    """One answer of a broker to a pull."""
+    """A frame of the response to a pull."""
 
     batches: Sequence[EncodedBatch] = ()
     #: Offset at which the pull continues, or may continue after damage; 0: after the last batch.

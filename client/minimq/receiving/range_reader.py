@@ -211,7 +211,7 @@ class _Reading:
                 raise _closed()
             self._changed.clear()
             now = time.monotonic()
-            found = self._batches_here()
+            found = self._buffered_batches()
             self._pulls.tick(self._reader, now)
             if found or self._reader.position >= self._end:
                 return found
@@ -220,7 +220,7 @@ class _Reading:
             if failure is known:
                 pauses = wake_at < math.inf
                 until = wake_at if pauses else asked_at + self._options.answer_timeout_s
-                if not await self._is_heard(until - now) and not pauses:
+                if not await self._changed_within(until - now) and not pauses:
                     silence = f"no answer from its broker within {self._options.answer_timeout_s} s"
                     self._pulls.give_up(self._reader, DeadlineExceeded(silence), time.monotonic())
                 asked_at = time.monotonic()
@@ -229,7 +229,7 @@ class _Reading:
                     await self._client.connection.routes.refresh(self._queue.topic, self._client.timeout_s)
             known = failure
 
-    def _batches_here(self) -> list[tuple[EncodedBatch, int]]:
+    def _buffered_batches(self) -> list[tuple[EncodedBatch, int]]:
         found: list[tuple[EncodedBatch, int]] = []
         size, most = 0, max(self._options.buffer_bytes // _PART, 1)
         while size < most and (item := self._reader.take_batch()) is not None:
@@ -237,7 +237,7 @@ class _Reading:
             size += len(item[0].data)
         return found
 
-    async def _is_heard(self, timeout_s: float) -> bool:
+    async def _changed_within(self, timeout_s: float) -> bool:
         try:
             async with asyncio.timeout(max(timeout_s, 0.0)):
                 await self._changed.wait()
@@ -248,7 +248,7 @@ class _Reading:
     async def _raise_failure(self, give_up_at: float) -> None:
         reader = self._reader
         if isinstance(reader.error, OffsetOutOfRange):
-            raise await self._not_readable(reader.error.message)
+            raise await self._out_of_range(reader.error.message)
         if reader.error is not None:
             raise self._unreadable(reader.error)
         if reader.failure is not None and give_up_at <= reader.wake_at < math.inf:
@@ -258,9 +258,9 @@ class _Reading:
         return error.with_message(f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}")
 
     def _not_stored(self, reason: str) -> OffsetOutOfRange:
-        return self._client.wait(lambda: self._not_readable(reason))
+        return self._client.wait(lambda: self._out_of_range(reason))
 
-    async def _not_readable(self, reason: str) -> OffsetOutOfRange:
+    async def _out_of_range(self, reason: str) -> OffsetOutOfRange:
         is_one = self._end - self._next == 1
         offsets = f"offset {self._next}" if is_one else f"offsets {self._next} to {self._end - 1}"
         wanted = f"{offsets} of queue {self._queue} cannot be read"

@@ -20,7 +20,7 @@ class _Waiting(NamedTuple):
     stored: EncodedBatch
     #: When it may be delivered.
     due: float
-    #: Number of messages before it that the broker filtered out.
+    #: Number of messages before it that the broker skipped.
     passed_over: int
 
 
@@ -148,7 +148,7 @@ class ReadAhead:
         self._delay_ms = delay_ms
         self._check_texts = check_texts
         self._batches: deque[_Waiting] = deque()
-        #: Number of messages after the last batch that the broker filtered out.
+        #: Number of messages after the last batch that the broker skipped.
         self._gap = 0
 
     def is_due(self, now: float) -> bool:
@@ -184,7 +184,7 @@ class ReadAhead:
         return HandOver(self._queue, batches, first, moves, check_texts=self._check_texts)
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
-        """Remove the next batch; return it with the number of messages before it that the broker filtered out.
+        """Remove the next batch; return it with the number of messages before it that the broker skipped.
 
         Returns None if the buffer is empty. Do not mix with `hand_over`.
         """

@@ -100,7 +100,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     def begins(self, queue: MessageQueue, lease: Grant) -> None:  # noqa: D102
         if lease.tries:
-            # Suspects run one at a time here, so they take up to `threads` times as long.
+            # One at a time, the messages of a commit interval take up to `threads` times as long.
             self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
         self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
 
@@ -118,7 +118,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         # Messages that wait for a local retry do not delay the release: the next owner gets them.
         busy = {delivery.queue for delivery in self.host.in_hand}
         if offsets := self._in_flight.leave(leaving.keys() - busy):
-            await self._hand_back(offsets, commit=True)
+            await self._revoke_and_release(offsets, commit=True)
         return len(offsets) < len(leaving)
 
     async def _commit(self) -> None:
@@ -130,7 +130,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     # ---- callbacks ------------------------------------------------------------------------------
 
-    def _start_over(self, resets: Sequence[OffsetReset]) -> None:
+    def _apply_resets(self, resets: Sequence[OffsetReset]) -> None:
         for reset in resets:
             if reset.is_back:
                 # The log was cut: other messages will come at the offsets in flight.
@@ -320,11 +320,11 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         if not self._in_flight.is_current(delivery):
             self._fetcher.wake()
         elif messages:
-            self._try_here(delivery, messages)
+            self._retry_locally(delivery, messages)
         else:
             self._finish(delivery)
 
-    def _try_here(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
+    def _retry_locally(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
         again = [tried_again(message) for message in messages] if delivery.verdict is None else messages
         for one in self._in_flight.split(delivery, again):
             one.verdict = delivery.verdict

@@ -97,7 +97,7 @@ class ListenerTasks(Generic[Delivery]):
         self._loop = loop
         self._count = count
         self._deliver = deliver
-        self._cut_off = cut_off
+        self._on_cancelled = cut_off
         #: The context of the caller of `start`, as for any task created there.
         self._context = contextvars.copy_context()
         self._to_do: deque[Delivery] = deque()
@@ -126,7 +126,7 @@ class ListenerTasks(Generic[Delivery]):
     def tick(self, now: float) -> None:
         """Report deliveries that were cancelled although the loop still runs. Call it periodically."""
         while self._cancelled and not self.has_ended and now >= self._cancelled[0][1] + _CLOSED_WITHIN_S:
-            self._cut_off(self._cancelled.popleft()[0])
+            self._on_cancelled(self._cancelled.popleft()[0])
 
     def withdraw(self) -> list[Delivery]:
         """Remove and return the deliveries that no task has started."""

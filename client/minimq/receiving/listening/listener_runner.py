@@ -97,7 +97,7 @@ class ListenerRunner(Generic[D]):
     async def start_on(self, loop: asyncio.AbstractEventLoop, listener: ListenerAdapter) -> None:
         """Start and await the listener on `loop`, which also runs this coroutine."""
         self._check_may_start()
-        calls = ListenerTasks(loop, self._threads, partial(self._call_async, listener), self._cut_off)
+        calls = ListenerTasks(loop, self._threads, partial(self._call_async, listener), self._on_cancelled)
         await self._client.result(lambda: self._begin(calls), cancels=True)
 
     def _check_may_start(self) -> None:
@@ -194,7 +194,7 @@ class ListenerRunner(Generic[D]):
             raise
         self.answered(delivery, verdict)
 
-    def _cut_off(self, delivery: D) -> None:
+    def _on_cancelled(self, delivery: D) -> None:
         log.error("consumer: the listener was cancelled group=%s queue=%s", self._source.group, delivery.queue)
         self.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 

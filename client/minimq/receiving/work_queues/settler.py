@@ -86,17 +86,17 @@ class InHand:
         #: The delivery of a suspect.
         self._suspect: tuple[MessageQueue, int] | None = None
         #: A suspect waits: receive nothing until all messages in hand are settled.
-        self._makes_room = False
+        self._suspect_waits = False
         self._changed = asyncio.Event()
 
     def add(self, queue: MessageQueue, epoch: int, count: int, invisible_s: float, *, suspect: bool) -> bool:
         """Add a delivery; return False if it must be returned, to keep a suspect alone."""
         now = asyncio.get_running_loop().time()
         if suspect or self._is_busy:
-            self._makes_room |= suspect
+            self._suspect_waits |= suspect
             if self._has_any(now):
                 return False
-        self._makes_room = False
+        self._suspect_waits = False
         self._suspect = (queue, epoch) if suspect else None
         while self._delivered and next(iter(self._delivered.values())).until <= now:
             self._delivered.popitem(last=False)
@@ -105,7 +105,7 @@ class InHand:
 
     def make_room(self) -> None:
         """Receive nothing until the messages in hand are settled: a suspect waits."""
-        self._makes_room = True
+        self._suspect_waits = True
 
     def settled(self, receipts: Receipts) -> None:
         """Record that messages were settled or redelivered to another consumer."""
@@ -137,7 +137,7 @@ class InHand:
 
     @property
     def _is_busy(self) -> bool:
-        return self._makes_room or self._suspect in self._delivered
+        return self._suspect_waits or self._suspect in self._delivered
 
     def _has_any(self, now: float) -> bool:
         for key in [key for key, each in self._delivered.items() if each.until <= now]:
@@ -377,9 +377,9 @@ class Settler:
             self._lost_at[stream.address] = now
         away_s = now - self._lost_at.setdefault(stream.address, now)
         if away_s < _COME_BACK_S:
-            asyncio.get_running_loop().call_later(max(PAUSE_S, away_s / 2), self._come_back, stream)
+            asyncio.get_running_loop().call_later(max(PAUSE_S, away_s / 2), self._reconnect, stream)
 
-    def _come_back(self, stream: PopStream) -> None:
+    def _reconnect(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is stream:  # neither replaced nor closed since
             with suppress(Closed):
                 self.stream(stream.address)

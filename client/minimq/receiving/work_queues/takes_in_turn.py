@@ -56,8 +56,8 @@ class BrokerRotation:
         """Return for how many seconds to wait for a broker alone."""
         return self._patience_s.get(place.address, QUICK_S)
 
-    def comes_last(self, place: PopPlace) -> None:
-        """After a timeout, ask a broker last for a while, and wait longer for it next time.
+    def timed_out(self, place: PopPlace) -> None:
+        """Ask a broker last for a while, and wait longer for it next time.
 
         Late messages are returned, which adds load to an overloaded broker. With a fixed timeout, consumers could keep
         it busy with returns alone and never get a message.
@@ -171,7 +171,7 @@ class TakesInTurn:
                 failure = self._tolerated(place, error)
             except TimeoutError:  # below, all brokers are asked at once
                 if place.address not in silent:
-                    self.places.comes_last(place)
+                    self.places.timed_out(place)
                 silent.add(place.address)
             if taken.messages:
                 return taken, None
