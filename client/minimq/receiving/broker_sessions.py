@@ -101,11 +101,7 @@ class BrokerSessions:
             self._brokers.setdefault(name, _Broker(name))
 
     def keep(self, now: float) -> Iterator[str]:
-        """Send due heartbeats and open missing sessions.
-
-        Yields the name of each broker to which a session was opened. Send its first requests at once: the first
-        heartbeat follows.
-        """
+        """Send due heartbeats and open missing sessions; yield each opened one, for requests before its heartbeat."""
         for broker in list(self._brokers.values()):
             self._leave_for_master(broker)
             if broker.session is None and now >= broker.retry_at:

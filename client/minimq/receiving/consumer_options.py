@@ -234,9 +234,5 @@ class SimpleOptions:
 
     @property
     def prefetch_limit(self) -> int:
-        """Maximum number of messages to prefetch.
-
-        0 if a process that dies could lose them: with `free_on_close=False` they stay invisible for their whole
-        duration, and with `max_tries=1` the lost delivery is their only one.
-        """
+        """Maximum number of messages to prefetch; 0 if a process that dies would delay or lose those it has."""
         return self.prefetch_messages if self.free_on_close and self.max_tries > 1 else 0

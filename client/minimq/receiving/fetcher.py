@@ -38,8 +38,7 @@ if TYPE_CHECKING:  # circular: it imports this module
 class QueueEvents:
     """Queue changes whose user callbacks are still to be called, in order. Lives on the connection's event loop.
 
-    `take` moves them aside for the polling thread, which calls the callbacks in `announce`. If a callback is
-    interrupted, the next `announce` continues with the rest.
+    `take` moves them aside for `announce` on the polling thread, which after an interrupt continues with the rest.
     """
 
     def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:

@@ -9,8 +9,7 @@ A master may advise a reader that is far behind to read from a slave. The reader
 all that the slave has, or when the slave fails.
 
 A range read must not mix messages of two logs: after an unclean failover, the new master may have other messages at the
-same offsets. So the reader drops a frame of a later term and pulls at the end of the range, to ask whether that term
-has cut the range.
+same offsets. So the reader drops a frame of a later term, and asks by a pull at the range's end if that term cut it.
 """
 
 from __future__ import annotations

@@ -119,10 +119,7 @@ class InFlight:
             self._suspect.add(queue)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:
-        """Forget the messages in flight of a queue whose log was cut at `end`; return the offset to reread from.
-
-        Returns None if the queue is no longer tracked.
-        """
+        """Forget the messages in flight of a queue that was cut at `end`; return the offset to reread from, if any."""
         work = self._queues.get(queue)
         if work is None:
             return None

@@ -1,8 +1,7 @@
 """Calls a listener with the messages that a source takes.
 
-All state belongs to the event loop of the connection. Deliveries reach the listener's threads or loop through
-`ListenerThreads` or `ListenerTasks`, and results return through `ListenerRunner.answered`. Only these are used by other
-threads.
+All state belongs to the event loop of the connection. Other threads use only `ListenerThreads` or `ListenerTasks`, to
+get deliveries, and `ListenerRunner.answered`, to return results.
 """
 
 from __future__ import annotations
@@ -53,9 +52,8 @@ class ListenerRunner(Generic[D]):
         self._closing = Closing()
         self._is_closed = False
         self._broken: BaseException | None = None
-        #: Results of calls on their way to the loop.
+        #: Results of calls on their way to the loop, which is woken once for many.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
-        #: The loop was woken for results and has not read them yet.
         self._is_woken = False
         # The rest belongs to the event loop.
         self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
