@@ -58,7 +58,7 @@ class HandOver:
         self._stored = stored
         self._end = stored[-1].base_offset + stored[-1].count
         self._check_texts = check_texts
-        #: The decoded batches and matching messages; None until `opening` is complete.
+        #: Set by `opening`: the decoded batches, only to keep them alive for `poll_arrow`, and the matching messages.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
         #: Number of messages that did not match the filter.

@@ -33,7 +33,7 @@ class BrokerRotation:
     def __init__(self, client: ClusterClient) -> None:
         self._client = client
         self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
-        #: Cache: the latest route, and the masters of its queues.
+        #: Cache of the latest route only: the masters of its queues.
         self._route: TopicRoute | None = None
         self._of_route: list[tuple[str, str | None]] = []
         #: By broker address, until when it is asked last, in time of the event loop.
