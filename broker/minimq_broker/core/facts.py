@@ -1,4 +1,4 @@
-"""The durable facts of a broker other than batches. Each is one entry of the CommitLog."""
+"""The durable facts of a broker, apart from batches. Each fact is one entry of the CommitLog."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from minimq_common.model import Permission, TopicId
 
 
 class TopicCompaction(msgspec.Struct, frozen=True):
-    """The rules by which a topic is compacted by key. Times are in ms."""
+    """The compaction settings of a topic. Times are in ms."""
 
     key_queues: int
-    #: Messages that were stored less than so long ago are not looked at yet.
+    #: Younger messages are not compacted yet.
     min_lag_ms: int
-    #: How long a tombstone stays after it was compacted first.
+    #: How long a tombstone is kept after its first compaction.
     tombstone_ms: int
-    #: Part of what is stored that was not compacted yet, at which compaction begins.
+    #: Compaction starts when this share of the stored bytes has not been compacted yet.
     dirty_percent: int
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic as this broker carries it.
+    """A topic on this broker.
 
-    The id is the log position at which the topic was created: a topic that is deleted and created again has another
-    one, so that nothing of the former shows through.
+    The id is the log position at which the topic was created. A topic that is deleted and created again gets a new id,
+    so it never shows messages of its predecessor.
     """
 
     name: str
@@ -38,32 +38,33 @@ class Topic(msgspec.Struct, frozen=True):
     write_queues: int
     permission: int = Permission.READ_WRITE
     created_ms: int = 0
-    #: Its messages have message groups, whose order is kept. All other topics are stored as before there were such.
+    #: FIFO topic: messages have message groups and keep their order. Unset, not False, in all other topics, so that
+    #: these are stored as they were before FIFO topics existed.
     is_fifo: bool | msgspec.UnsetType = msgspec.UNSET
-    #: Of each key the latest message is kept, and older ones are removed.
+    #: Set if the topic is compacted: only the latest message of each key is kept.
     compaction: TopicCompaction | msgspec.UnsetType = msgspec.UNSET
-    #: Rules of its own; without one that of the broker holds.
+    #: Override the retention of the broker.
     retention_ms: int | msgspec.UnsetType = msgspec.UNSET
     retention_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def identity(self) -> TopicId:
-        """Its id, also among those of a log that was lost."""
+        """Identifies the topic even if the log was lost and a new one reuses its id."""
         return TopicId(self.topic_id, self.created_ms)
 
     @property
     def fifo(self) -> bool:
-        """True for a FIFO topic."""
+        """`is_fifo` as a plain bool."""
         return bool(self.is_fifo)
 
     @property
     def key_queues(self) -> int:
-        """Number of queues of a compacted topic on all brokers together; 0 for any other topic."""
+        """Number of queues of a compacted topic on all brokers together; 0 if the topic is not compacted."""
         return self.compaction.key_queues if self.compaction else 0
 
     @property
     def retention(self) -> RetentionRules:
-        """Its own rules; 0 stands for none."""
+        """The topic's own retention rules; 0 where it has none."""
         return RetentionRules(self.retention_ms or 0, self.retention_bytes or 0)
 
     @property
@@ -79,44 +80,44 @@ class TopicSet(msgspec.Struct, frozen=True, tag="topic-set"):
 
 
 class TopicDeleted(msgspec.Struct, frozen=True, tag="topic-deleted"):
-    """A topic was deleted, and with it the offsets that groups had in it."""
+    """A topic was deleted, together with the offsets of groups in it."""
 
     name: str
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """The next offset that a group will read of one queue."""
+    """The next offset of a queue that a group will read."""
 
     topic_id: int
     queue_id: int
     offset: int
-    #: See `Deliveries`; None: as before, and none at a new offset.
+    #: See `Deliveries`. None leaves them unchanged, or clears them if the offset moves.
     tries: int | None = None
     epoch: int = 0
     in_hand_end: int = 0
 
 
 class Deliveries(msgspec.Struct, frozen=True, array_like=True):
-    """Deliveries of messages from a committed offset on that did not end: their members died, or have them now."""
+    """Unfinished deliveries of the messages after a committed offset: a member has them now, or died with them."""
 
     tries: int
     epoch: int
-    #: Where the messages of the latest end; 0 if it is not known.
+    #: End offset of the latest delivery; 0 if unknown.
     in_hand_end: int = 0
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):
-    """A group moved on. Offsets never go back unless `forced`."""
+    """A group committed offsets. Offsets never go back unless `forced`."""
 
     group: str
     offsets: tuple[CommittedOffset, ...]
     forced: bool = False
-    #: For monitoring: whoever commits them never reads them back.
+    #: Committed for monitoring only: the client never reads them back.
     published: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
-    """It was decided, in ms since 1970, where a group begins in a topic; later queues are read from their start."""
+    """The start offsets of a group in a topic were decided, at a time in ms. Later queues are read from their start."""
 
     group: str
     topic_id: int
@@ -125,36 +126,36 @@ class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
 
 
 class GroupAgreed(msgspec.Struct, frozen=True, tag="group-agreed"):
-    """The members of a group agree on something else than before; on nothing when there are no members any more."""
+    """The shared configuration of the members of a group changed; None if no members are left."""
 
     group: str
     agreement: GroupConfig | None
 
 
 class GroupDeleted(msgspec.Struct, frozen=True, tag="group-deleted"):
-    """A group was deleted, with all its offsets, and with those of its own topics that are named."""
+    """A group was deleted, with all its offsets and the named ones of its own topics."""
 
     group: str
     topics: tuple[str, ...] = ()
 
 
 class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
-    """The permission of the broker, which holds for all of its topics, has changed."""
+    """The permission of the whole broker, which limits that of every topic, changed."""
 
     permission: int
 
 
 class AccessSet(msgspec.Struct, frozen=True, tag="access"):
-    """The users and rules of the cluster have changed; `document` is all of them, as it travels."""
+    """The users and access rules of the cluster changed; `document` has all of them, in the form that is sent."""
 
     version: int
     document: bytes
 
 
 class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
-    """A broker began to write, as master. Epochs of leases start with the term, so that they grow over restarts.
+    """A broker began to write as master. Lease epochs start with the term, so they grow across restarts.
 
-    The first one in a log gives the log an identity, drawn at random: all of its copies have it, and no other log.
+    The first one in a log carries a random log id, which all copies of this log share and no other log has.
     """
 
     term: int
@@ -169,20 +170,18 @@ class StagedSequences(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided"):
-    """It is decided which of the batches that are staged here make up a transaction.
-
-    `decision` is what the client has decided, for all brokers, as it came; `parts` are those of this one, in the order
-    in which they are published.
-    """
+    """A transaction was decided: the batches in `parts` are published, everything else staged for it is dropped."""
 
     name: str
     number: int
+    #: The decision of the client for all brokers, as it was received.
     decision: bytes
+    #: The batches that are staged on this broker, in the order of publication.
     parts: tuple[StagedSequences, ...]
 
 
 class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped"):
-    """The next batches of a transaction, in its order, cannot be read any more: they are not published."""
+    """The next `count` batches of a transaction are skipped instead of published: they can no longer be read."""
 
     name: str
     number: int
@@ -190,33 +189,33 @@ class PublicationSkipped(msgspec.Struct, frozen=True, tag="publication-skipped")
 
 
 class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired"):
-    """Some undecided transactions, by name and number, have expired: what is staged for them is dropped."""
+    """Undecided transactions, given by name and number, expired: their staged batches are dropped."""
 
     transactions: tuple[tuple[str, int], ...]
 
 
 class TransactionPrepared(msgspec.Struct, frozen=True, tag="transaction-prepared"):
-    """A transaction has staged all it will, and its end may be decided elsewhere now: it is not idle."""
+    """A transaction has staged all its batches. It never expires early: another broker may already have decided it."""
 
     name: str
     number: int
 
 
 class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
-    """The entries that follow, of so many bytes, are one atomic append: a log has all of them or none."""
+    """The entries in the next `size` bytes of the log are one atomic append: a log keeps all of them or none."""
 
     size: int
 
 
 class HalfEnded(msgspec.Struct, frozen=True, tag="half-ended"):
-    """A transaction with half messages ended: its batches are published if it is committed."""
+    """A transaction with half messages ended. Its batches are published if it was committed."""
 
     name: str
     number: int
     outcome: HalfOutcome
 
 
-#: Facts that change what name servers are told.
+#: Facts that change the routes this broker registers at the name servers.
 RouteFact = TopicSet | TopicDeleted | GroupDeleted | PermissionSet
 
 Fact = (
@@ -246,15 +245,15 @@ _decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """Return the fact as it stands in the log."""
+    """Return the fact in its log format."""
     return _encoder.encode(fact)
 
 
 def decode_fact(data: bytes | memoryview) -> Fact:
-    """Return the fact that `encode_fact` wrote. Raises `StoreError` when it is of a kind that this release lacks."""
+    """Return the fact that `encode_fact` wrote. Raises `StoreError` if this release does not know its kind."""
     try:
         return _decoder.decode(data)
-    except (ValueError, RecursionError) as error:  # the bytes are those that were written: the entry has a checksum
+    except (ValueError, RecursionError) as error:  # not damage: the checksum of the entry was verified
         raise StoreError(
             f"the fact is not known ({error}): it was written by a newer release, which can open it"
         ) from None

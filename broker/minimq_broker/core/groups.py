@@ -1,9 +1,10 @@
-"""The members of consumer groups. The member list has a version, so that members know which one is newer.
+"""The members of consumer groups. Each member list has a version, so that members know which one is newer.
 
-A member that contradicts the others is refused, and remembered, so that it can be told when the conflict is over.
+A member whose configuration conflicts with the others is refused. It is remembered, so that the broker can notify it
+once the conflict is over.
 
-What the members agree on outlives a start of the broker for a while: otherwise a member that the others contradict
-could be the first to come back, and they would be the ones that are refused.
+After a restart of the broker, the former agreement of a group stays valid for a while. Otherwise the first member to
+return could be one in conflict with all others, and these would be refused.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from minimq_common.model import MemberList, MessageQueue
 
 Held = tuple[MessageQueue, ...]
 
-#: Queues that the members of one group, and of all, may be remembered to hold: a member list names them all. Of members
-#: that say they hold more, some are forgotten, and so are allocated as if nobody held them.
+#: Held queues remembered per group and in total, as each member list contains them. The rest is ignored and allocated
+#: like queues that no member holds.
 MAX_HELD_OF_GROUP = 50_000
 MAX_HELD = 400_000
 
 
 class Members(NamedTuple):
-    """The members of a group."""
+    """The member list of a group."""
 
     group: str
-    #: Larger than that of any list before.
+    #: Larger than that of any earlier list.
     version: int
     client_ids: tuple[str, ...]
     held: Mapping[str, Held]
-    #: What each of them subscribes to, sorted; empty while all subscribe to the same.
+    #: Sorted topics of each member; empty while all subscribe to the same.
     topics: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def member_list(self) -> MemberList:
-        """The members and their subscriptions, by which queues are divided."""
+        """The members and their subscriptions: the input of an allocation strategy."""
         return MemberList(self.client_ids, self.topics)
 
 
 class _Member(NamedTuple):
     config: GroupConfig
-    #: What it holds now, as far as it has said: a set that keeps its order.
+    #: The queues that it has reported to hold: an ordered set.
     holding: Mapping[MessageQueue, None]
 
 
@@ -54,18 +55,17 @@ class _Group:
     def __init__(self) -> None:
         self.members: dict[str, _Member] = {}
         self.version = 0
-        #: How many queues they hold.
+        #: Number of queues that the members hold.
         self.held = 0
-        #: What all agree on.
         self.agreement: GroupConfig | None = None
-        #: What each subscribes to; empty while that is the same.
+        #: See `Members.topics`.
         self.topics: dict[str, tuple[str, ...]] = {}
-        #: What each held when the version began.
+        #: The queues that each member held when the current version was made.
         self.frozen: dict[str, Held] = {}
 
 
 class GroupTable:
-    """All groups that one broker sees. Used by one thread; a changed member list is returned."""
+    """All groups with members at one broker. Used by one thread. Methods return a changed member list."""
 
     def __init__(
         self,
@@ -73,22 +73,22 @@ class GroupTable:
         remembered_until: float = -math.inf,
         remembered: Mapping[str, GroupConfig] = MappingProxyType({}),
     ) -> None:
-        #: What groups agreed on before a start, and until when that counts though no member has come.
+        #: Agreements from before the start of the broker, and until when they count for groups without members.
         self.remembered_until, self._remembered = remembered_until, dict(remembered)
         self._groups: dict[str, _Group] = {}
         self._version = first_version
-        #: How many queues all members hold, as far as that is remembered.
+        #: Number of held queues that are remembered, of all groups.
         self._held = 0
-        #: Who was refused for a conflict, by group.
+        #: Members refused for a conflict, by group.
         self._refused: dict[str, dict[str, GroupConfig]] = {}
         self._room = GroupRoom()
 
-    # ---- coming and going -----------------------------------------------------------------------
+    # ---- join and leave -------------------------------------------------------------------------
 
     def join(
         self, group: str, client_id: str, config: GroupConfig, held: Iterable[MessageQueue] = (), *, now: float = 0.0
     ) -> Members | None:
-        """Add a member, or change what it subscribes to: a lone member may change all."""
+        """Add a member or change its configuration, in which a lone member is free; return the list if it changed."""
         holding = self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
         share = Share.of(config)
@@ -99,7 +99,7 @@ class GroupTable:
         if former is not None and former.config == config:
             self._put(self._groups[group], client_id, _Member(config, holding))
             return None
-        if former is not None and former.config == known:  # all that was agreed on is back with it
+        if former is not None and former.config == known:  # the whole agreement is its own, and it changes that
             self._remembered.pop(group, None)
         try:
             self._check(group, client_id, config, now)
@@ -114,14 +114,14 @@ class GroupTable:
         return self._changed(group, entry)
 
     def hold(self, group: str, client_id: str, queues: Iterable[MessageQueue], *, adds: bool = False) -> None:
-        """Remember what a member holds now, for the next version; of others nothing is remembered."""
+        """Set, or add to, the queues that a member holds, for the next member list. Ignores non-members."""
         member = self._member(group, client_id)
         if member is not None:
             holding = self._remembered_of(group, client_id, dict.fromkeys((*(member.holding if adds else ()), *queues)))
             self._put(self._groups[group], client_id, member._replace(holding=holding))
 
     def leave(self, group: str, client_id: str) -> Members | None:
-        """Remove a member, or one that was refused. Returns the list if it changed."""
+        """Remove a member, also a refused one. Return the member list if it changed."""
         self._forget_refused(group, client_id)
         entry = self._groups.get(group)
         if entry is None or client_id not in entry.members:
@@ -134,7 +134,7 @@ class GroupTable:
         return self._changed(group, entry)
 
     def admissible(self, group: str, now: float = 0.0) -> list[str]:
-        """Return the refused members that would be accepted now; each is told once unless it is refused again."""
+        """Return the refused members that would be accepted now, each once unless it is refused again."""
         refused = self._refused.get(group, {}).items()
         admitted = [client_id for client_id, config in refused if self._admits(group, client_id, config, now)]
         for client_id in admitted:
@@ -142,37 +142,37 @@ class GroupTable:
         return admitted
 
     def end_recovery(self) -> list[str]:
-        """Forget what groups agreed on before the start; return those whose members, or refused ones, it concerns."""
+        """Drop the agreements from before the start; return the groups whose members or refused members it affects."""
         returned = self._remembered.keys() & self._groups.keys()
         self._remembered.clear()
         for group in returned:
             self._summarize(group, self._groups[group])
         return sorted(returned | self._refused.keys())
 
-    # ---- looking --------------------------------------------------------------------------------
+    # ---- lookups --------------------------------------------------------------------------------
 
     def is_member(self, group: str, client_id: str) -> bool:
-        """Tell whether a client is in a group."""
+        """Return whether a client is a member of a group."""
         return self._member(group, client_id) is not None
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
-        """Tell whether a member has said that it holds a queue now."""
+        """Return whether a member has reported that it holds a queue."""
         member = self._member(group, client_id)
         return member is not None and queue in member.holding
 
     def agreement(self, group: str) -> GroupConfig | None:
-        """Return what a group agrees on, for a while with topics from before a start; None without members."""
+        """Return the shared configuration of a group, for a while with topics from before a start; None if empty."""
         entry = self._groups.get(group)
         return entry.agreement if entry else None
 
     def topics(self, group: str, client_id: str) -> list[str]:
-        """Return what a member of a group subscribes to, sorted; nothing when it is not in the group."""
+        """Return the sorted topics of a member; none if it is not in the group."""
         member = self._member(group, client_id)
         return member.config.topics if member else []
 
     @property
     def count(self) -> int:
-        """The number of groups that have members."""
+        """Number of groups that have members."""
         return len(self._groups)
 
     def names(self) -> list[str]:
@@ -180,11 +180,11 @@ class GroupTable:
         return list(self._groups)
 
     def members(self, group: str) -> Members:
-        """Return the members of a group; nobody when there is no such group."""
+        """Return the members of a group; an empty list if there is no such group."""
         entry = self._groups.get(group)
         return _members(group, entry) if entry else Members(group, 0, (), {})
 
-    # ---- deciding -------------------------------------------------------------------------------
+    # ---- helpers --------------------------------------------------------------------------------
 
     def _remembered_of(self, group: str, client_id: str, held: Iterable[MessageQueue]) -> Mapping[MessageQueue, None]:
         entry, member = self._groups.get(group), self._member(group, client_id)

@@ -1,9 +1,9 @@
-"""The replicas of a broker that are in sync, and the confirmed position of the log, as their master sees it.
+"""The in-sync set and the confirmed position of the log, as the master sees them.
 
-The in-sync set is recorded by the controller, and any of its members may become the next master. So a set of a
-synchronous master keeps one rule: whoever is in the record, or may be by now, has everything that was ever confirmed.
-Therefore a replica counts from the moment in which it wants to join until the controller has recorded that it left, and
-it is asked for only once it has all that is confirmed.
+The controller records the in-sync set, and any of its members may become the next master. So a synchronous master
+keeps one rule: every replica that is in the record, or may be by now, has everything that was ever confirmed.
+Therefore a replica counts for the confirmed position from the moment it wants to join until the controller has recorded
+that it left, and the master proposes it only once it has everything that is confirmed.
 
 Times are seconds on any clock that does not go back.
 """
@@ -16,19 +16,19 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: Part of the longest lag by which a replica may be behind when it joins; one that is always late would leave again.
-_JOINS_WITHIN = 0.2
-#: Ends that a replica was told of and has not reached yet are remembered so many times in the longest lag.
-_MARKS = 25
+#: Share of `Patience.lag_s` that a joining replica may lag. A replica that is always later would soon leave again.
+_JOIN_LAG_FRACTION = 0.2
+#: Resolution of the lag: at most this many `_Mark`s are taken within `Patience.lag_s`.
+_MARKS_PER_LAG = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When a replica is not in sync any more."""
+    """How long a replica stays in sync without keeping up."""
 
     #: Seconds after its stream broke.
     broken_s: float = 1.0
-    #: Seconds in which it did not have all that there was at their beginning.
+    #: Seconds that it may lag.
     lag_s: float = 5.0
 
 
@@ -37,7 +37,7 @@ class ReplicaProgress(NamedTuple):
 
     position: int
     connected: bool
-    #: Seconds since it had all that there was.
+    #: Seconds since it had the whole log.
     lag_s: float
 
 
@@ -53,11 +53,11 @@ class _Replica:
         self.position = 0
         self.connected = False
         self.lost_at = now
-        #: The latest time of which it has all that there was then.
+        #: It has everything that the log had at this time.
         self.caught_up_at = now
-        #: What it was told of and has not reached, in the order of time and position.
+        #: Ends of the log that it was told and has not reached: a replica that reaches one had the whole log then.
         self.marks: deque[_Mark] = deque()
-        #: Counts because it wants to join, until then at most.
+        #: Until this time it counts because it wants to join.
         self.joins_until = -math.inf
 
 
@@ -73,39 +73,39 @@ class InSync:
         self._sync = sync
         self._patience = patience
         self._replicas = {replica_id: _Replica(now) for replica_id in self.members if replica_id != own_id}
-        #: Who may be in the record because it was asked for, and no answer was heard since.
+        #: Proposed to the controller without an answer so far: they may be in the record.
         self._asked: frozenset[int] = frozenset()
 
-    # ---- what replicas do -----------------------------------------------------------------------
+    # ---- events of replicas ---------------------------------------------------------------------
 
     def attach(self, replica_id: int, position: int, now: float) -> None:
-        """Take note that a replica follows, from a position on which it has synced."""
+        """Note that a replica connected and has synced the log up to a position."""
         replica = self._replicas.setdefault(replica_id, _Replica(now))
         replica.connected = True
         replica.position = position
         replica.marks.clear()
         if position < self.confirmed:
-            replica.caught_up_at = -math.inf  # if it ever had what is confirmed, it does not have it any more
+            replica.caught_up_at = -math.inf  # if it ever had everything confirmed, it has lost a part
 
     def detach(self, replica_id: int, now: float) -> None:
-        """Take note that a replica does not follow any more."""
+        """Note that the stream of a replica ended."""
         replica = self._replicas[replica_id]
         replica.connected = False
         replica.lost_at = now
         replica.joins_until = -math.inf
 
     def told(self, replica_id: int, end: int, now: float) -> None:
-        """Take note that a replica is told where the log ends."""
+        """Note that a replica is told where the log ends."""
         replica = self._replicas[replica_id]
         if replica.position >= end:
             self._caught_up(replica_id, replica, now, now)
         elif not replica.marks or (
-            end > replica.marks[-1].end and now - replica.marks[-1].at >= self._patience.lag_s / _MARKS
+            end > replica.marks[-1].end and now - replica.marks[-1].at >= self._patience.lag_s / _MARKS_PER_LAG
         ):
             replica.marks.append(_Mark(now, end))
 
     def acknowledged(self, replica_id: int, position: int, now: float) -> None:
-        """Take note that a replica has synced the log up to a position."""
+        """Note that a replica has synced the log up to a position."""
         replica = self._replicas[replica_id]
         replica.position = max(position, replica.position)
         reached: _Mark | None = None
@@ -116,13 +116,13 @@ class InSync:
 
     def _caught_up(self, replica_id: int, replica: _Replica, at: float, now: float) -> None:
         replica.caught_up_at = max(replica.caught_up_at, at)
-        if replica_id not in self.members and now - at <= self._patience.lag_s * _JOINS_WITHIN:
+        if replica_id not in self.members and now - at <= self._patience.lag_s * _JOIN_LAG_FRACTION:
             replica.joins_until = now + self._patience.broken_s
 
-    # ---- what follows from it -------------------------------------------------------------------
+    # ---- decisions ------------------------------------------------------------------------------
 
     def wanted(self, now: float) -> frozenset[int]:
-        """Return who should be in the record now; that is `members` when nothing is to be changed."""
+        """Return the replicas that should be in the record; equals `members` if no change is needed."""
         staying = {
             member
             for member in self.members
@@ -136,21 +136,21 @@ class InSync:
         return frozenset(staying | joining)
 
     def ask(self, members: Collection[int]) -> None:
-        """Take note that the controller is asked to record these: from now on they may be in the record."""
+        """Note that the controller is asked to record these members: from now on they may be in the record."""
         self._asked |= frozenset(members)
 
     @property
     def electable(self) -> frozenset[int]:
-        """All who are in the record, or may be by now."""
+        """All replicas that are in the record, or may be by now."""
         return self.members | self._asked
 
     @property
     def is_in_doubt(self) -> bool:
-        """True if a replica counts only because an unanswered question named it: only another question settles that."""
+        """True if a replica counts only because of an unanswered request: only another request resolves that."""
         return not self._asked <= self.members
 
     def recorded(self, members: Collection[int], now: float) -> None:
-        """Take over what the controller has recorded; no earlier question is open any more."""
+        """Adopt the members that the controller has recorded, which settles all earlier requests."""
         self.members = frozenset(members)
         self._asked = frozenset()
         for member in self.members - {self._own_id}:
@@ -158,15 +158,15 @@ class InSync:
             replica.joins_until = -math.inf
 
     def confirm(self, own_end: int, now: float) -> int:
-        """Return the confirmed position when the master itself has synced up to `own_end`."""
+        """Update and return the confirmed position; the master itself has synced up to `own_end`."""
         position = self._lowest(own_end, now) if self._sync else own_end
         self.confirmed = max(self.confirmed, position)
         return self.confirmed
 
     def common_end(self, own_end: int, now: float) -> int:
-        """Return up to where every member has the log when the master itself has synced up to `own_end`.
+        """Return the position up to which every member has the log; the master itself has synced up to `own_end`.
 
-        That is what is confirmed, unless the master decides that alone: then it is less, and may go back when a replica
+        Of a synchronous master it is the confirmed position. Otherwise it may be lower, and goes back when a replica
         joins that is behind.
         """
         return self.confirmed if self._sync else self._lowest(own_end, now)
@@ -180,7 +180,7 @@ class InSync:
         return min((own_end, *counting))
 
     def progress(self, now: float) -> dict[int, ReplicaProgress]:
-        """Return how far each replica is that was ever heard of, the master itself left out."""
+        """Return the progress of every known replica except the master itself."""
         return {
             replica_id: ReplicaProgress(replica.position, replica.connected, max(now - replica.caught_up_at, 0.0))
             for replica_id, replica in sorted(self._replicas.items())

@@ -1,16 +1,16 @@
-"""The owners of queues for consumer groups: at most one member at a time.
+"""Leases of queues: within a consumer group, a queue has at most one owner at a time.
 
-A member asks for a queue and gets a lease with an epoch as soon as nobody else holds it. It gives the queue back when
-the group's allocation gives it to another, after it has committed. Pulls and commits carry the epoch, so that a former
-owner that does not know yet is refused. Epochs only grow: the upper half is the term of the broker.
+A member requests a queue, and gets a lease with an epoch once the queue is free. When the allocation of the group moves
+the queue to another member, the owner commits and then releases it. Pulls and commits carry the epoch, so the broker
+rejects a former owner that has not noticed yet. Epochs only grow: their upper half is the term of the broker.
 
-A queue without an owner may have to wait, for two reasons:
+A free queue is not granted at once in two cases:
 
-* Hold: its last owner has state to save, so nobody else gets it until that one has said so or the time is over.
-* Recovery: the broker has just started and knows no lease of the run before. A member that holds the queue still, by
-  the lease of that run, gets it back at once; nobody else can hold it. All others wait until the recovery is over,
-  since a member that comes later may have had it after them: then the one with the highest former epoch is first, and
-  the others follow in the order of asking. Holds of the run before are not known any more.
+* Hold: its last owner still has state to save. Other members wait until it reports that, or until the hold times out.
+* Recovery: the broker has just started and has no leases from its previous run. A member that still holds the queue
+  under such a lease gets it back at once, as no other member can hold it. All others wait until the recovery ends,
+  because a member that had the queue after them may still return. Then the one with the highest former epoch comes
+  first, the others in the order of their requests. Holds of the previous run are lost.
 
 Times are seconds on any clock that does not go back.
 """
@@ -29,14 +29,14 @@ from minimq_common.model import first_epoch
 
 
 class LeaseKey(NamedTuple):
-    """A queue as seen by one group."""
+    """A queue and the group that consumes it."""
 
     group: str
     queue: QueueKey
 
 
 class Granted(NamedTuple):
-    """Tell this member that the queue is its own now."""
+    """Notify this member that it owns the queue now."""
 
     client_id: str
     key: LeaseKey
@@ -44,14 +44,14 @@ class Granted(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Tell this member, which owns the queue, that another one waits for it."""
+    """Notify the owner of the queue that another member waits for it."""
 
     client_id: str
     key: LeaseKey
 
 
 class Fencing(NamedTuple):
-    """An epoch is over that its owner has not given back: what is under way under it is to be refused."""
+    """Reject the requests in flight of this member: its epoch ended without a release."""
 
     client_id: str
     key: LeaseKey
@@ -61,25 +61,25 @@ LeaseEvent = Granted | Wanted | Fencing
 
 
 class LeaseStatus(NamedTuple):
-    """One queue of a group."""
+    """The lease of one queue of a group."""
 
     owner: str = ""
-    #: That of the owner, 0 without one.
+    #: 0 without an owner.
     epoch: int = 0
-    #: The former owner for which it is held, "" when it is not.
+    #: The former owner for which the queue is held; "" if it is not held.
     holder: str = ""
-    #: For how long it is held at most.
+    #: Seconds until the hold times out.
     held_s: float = 0.0
-    #: The members that wait for it, in the order of their requests.
+    #: The waiting members, in the order of their requests.
     waiting: tuple[str, ...] = ()
 
     @property
     def is_taken(self) -> bool:
-        """True if somebody owns it or it is held for somebody."""
+        """True if the queue has an owner or is held for one."""
         return bool(self.owner or self.holder)
 
 
-#: Queues whose time has come that one call of `expire` looks at, and those of one member that one of `drop` gives back.
+#: Queues that one call of `expire` or `drop` handles at most, so that it never blocks the event loop for long.
 AT_ONCE = 500
 
 
@@ -87,38 +87,38 @@ class _Lease:
     __slots__ = ("epoch", "owned", "owner", "saved", "until", "waiting")
 
     def __init__(self) -> None:
-        #: Who owns the queue, or owned it last; "" before there was anybody.
+        #: The owner or the last owner; "" if there never was one.
         self.owner = ""
         self.owned = False
         self.epoch = 0
-        #: Without an owner: until when nobody gets the queue.
+        #: While it is free: the queue is granted from this time on.
         self.until = -math.inf
-        #: The owner has saved its state ahead, and leaves nothing to wait for.
+        #: The owner has saved its state in advance: its release needs no hold.
         self.saved = False
-        #: In the order in which they asked, with the former epoch of each.
+        #: Former epoch of each waiting member, in the order of their requests.
         self.waiting: dict[str, int] = {}
 
 
 class LeaseTable:
-    """All leases of one broker. Used by one thread; what must be told to whom is returned."""
+    """All leases of one broker. Used by one thread. Methods return the events that the caller has to deliver."""
 
     def __init__(
         self, term: int, recovers_until: float = -math.inf, started: Collection[tuple[str, int]] = frozenset()
     ) -> None:
         self._first_epoch = self._last_epoch = first_epoch(term)
-        #: Until when former owners come back, and (group, topic id) of all groups that may have some.
+        #: End of the recovery, and (group, topic id) of all groups that may have former owners.
         self._recovers_until, self._started = recovers_until, started
         self._leases: dict[LeaseKey, _Lease] = {}
-        #: The queues that each member holds or waits for, by group and client, so that nobody has to look at all:
-        #: in the order in which it asked, so that a run can be repeated.
+        #: The queues that a member holds or waits for, by (group, client id). Values are dicts, not sets, to keep the
+        #: order of requests: simulated runs must be reproducible.
         self._of_member: dict[tuple[str, str], dict[LeaseKey, None]] = {}
-        #: The queues that wait for a time, and a heap of these times; in it are some that do not count any more.
+        #: The queues that wait for a time, and a heap of these times that may contain outdated ones.
         self._until: dict[LeaseKey, float] = {}
         self._due: list[tuple[float, LeaseKey]] = []
-        #: The queues that were granted in this run while it recovers: later ones do not concern former owners.
+        #: The queues already granted during the recovery: their former owners no longer get them back.
         self._recovered: set[LeaseKey] = set()
 
-    # ---- looking --------------------------------------------------------------------------------
+    # ---- lookups --------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -128,16 +128,16 @@ class LeaseTable:
         return self._of_member.get((group, client_id), ())
 
     def of_group(self, group: str) -> list[LeaseKey]:
-        """Return the queues that members of a group hold or wait for, or that are held for one that has left."""
+        """Return the queues that members of a group own or wait for, or that are held for a former member."""
         return [key for key in self._leases if key.group == group]
 
     def owner(self, key: LeaseKey) -> tuple[str, int] | None:
-        """Return who owns a queue, and the epoch."""
+        """Return the owner of a queue and its epoch."""
         lease = self._leases.get(key)
         return (lease.owner, lease.epoch) if lease and lease.owned else None
 
     def status(self, key: LeaseKey, now: float) -> LeaseStatus:
-        """Return all there is to say about a queue."""
+        """Return owner, hold and waiting members of a queue."""
         lease = self._leases.get(key)
         if lease is None:
             return LeaseStatus()
@@ -157,14 +157,14 @@ class LeaseTable:
                 f"{client_id} no longer owns queue {key.queue.queue_id} for group {key.group} (epoch {epoch}): {held}"
             )
 
-    # ---- asking and giving back -----------------------------------------------------------------
+    # ---- acquire and release --------------------------------------------------------------------
 
     def acquire(
         self, key: LeaseKey, client_id: str, now: float, epoch: int = 0, *, held: bool = False
     ) -> list[LeaseEvent]:
-        """Grant the queue, or let the member wait for it. An owner that asks again is granted the same epoch.
+        """Grant the queue, or add the member to those that wait. An owner that asks again gets the same epoch.
 
-        The member says under which epoch it held the queue last, and whether it holds it still.
+        `epoch` is the one under which the member held the queue last; `held`: the member still holds it.
         """
         self._end_recovery(now)
         lease = self._leases.get(key)
@@ -173,7 +173,7 @@ class LeaseTable:
             if self._is_recovering(key, now):
                 self._wait_until(key, lease, self._recovers_until)
         if lease.owned and lease.owner == client_id:
-            lease.saved = False  # it goes on
+            lease.saved = False  # it continues to consume
             return [Granted(client_id, key, lease.epoch)]
         self._of_member.setdefault((key.group, client_id), {})[key] = None
         is_former = 0 < epoch < self._first_epoch and self._is_recovering(key, now)
@@ -185,7 +185,7 @@ class LeaseTable:
         return self._settle(key, lease, now)
 
     def release(self, key: LeaseKey, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
-        """Take the queue back from its owner, or the wish from one that waits; grant it to the next."""
+        """Release the queue of an owner, or cancel the request of a waiting member; grant it to the next."""
         lease = self._leases.get(key)
         if lease is None:
             return []
@@ -198,7 +198,7 @@ class LeaseTable:
         return self._settle(key, lease, now)
 
     def saved(self, key: LeaseKey, client_id: str, epoch: int, now: float) -> list[LeaseEvent]:
-        """End the hold of a former owner, or see to it that none begins; the epoch is the one it is about, or 0."""
+        """End the hold of a former owner, or let its next release be without one. `epoch` 0 means any epoch."""
         lease = self._leases.get(key)
         if lease is None or lease.owner != client_id or epoch not in (0, lease.epoch):
             return []
@@ -209,7 +209,7 @@ class LeaseTable:
         return self._settle(key, lease, now)
 
     def drop(self, group: str, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
-        """Release what a member of a group holds or waits for; see `release`. Of much only a part: repeat it then."""
+        """Release all queues of a member, see `release`: up to `AT_ONCE`, so repeat until `of_member` is empty."""
         events: list[LeaseEvent] = []
         for key in list(itertools.islice(self.of_member(group, client_id), AT_ONCE)):
             if self._leases[key].owned and self._leases[key].owner == client_id:
@@ -218,7 +218,7 @@ class LeaseTable:
         return events
 
     def renew(self, key: LeaseKey) -> list[LeaseEvent]:
-        """Give the owner a new epoch: what it does under the one it knows is refused until it has heard of it."""
+        """Give the owner a new epoch. Its requests under the old one are rejected until it learns the new one."""
         lease = self._leases.get(key)
         if lease is None or not lease.owned:
             return []
@@ -228,13 +228,13 @@ class LeaseTable:
 
     @property
     def next_expiry(self) -> float | None:
-        """When `expire` has something to do next; None when nothing waits for a time."""
+        """When `expire` has something to do next; None if no queue waits for a time."""
         while self._due and self._until.get(self._due[0][1]) != self._due[0][0]:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def expire(self, now: float) -> list[LeaseEvent]:
-        """Grant what has waited long enough. Of much only a part: `next_expiry` is over then."""
+        """Grant the queues that have waited long enough, up to `AT_ONCE`; `next_expiry` is past if more are due."""
         self._end_recovery(now)
         events: list[LeaseEvent] = []
         for _ in range(AT_ONCE):
@@ -246,7 +246,7 @@ class LeaseTable:
         return events
 
     def retain_topics(self, topic_ids: Collection[int]) -> None:
-        """Forget all leases and wishes in topics that are gone."""
+        """Drop all leases and requests except those of the given topics."""
         for key in [key for key in self._leases if key.queue.topic_id not in topic_ids]:
             self._forget(key)
 
@@ -264,7 +264,7 @@ class LeaseTable:
     def _wait_until(self, key: LeaseKey, lease: _Lease, until: float) -> None:
         lease.until = self._until[key] = until
         heapq.heappush(self._due, (until, key))
-        if len(self._due) > 2 * len(self._until) + AT_ONCE:  # most of them do not count any more
+        if len(self._due) > 2 * len(self._until) + AT_ONCE:  # most of them are outdated
             self._due = [(until, key) for key, until in self._until.items()]
             heapq.heapify(self._due)
 
@@ -280,19 +280,19 @@ class LeaseTable:
             return []
         if now < lease.until:
             if not lease.waiting and not lease.owner:
-                self._forget(key)  # the next one to ask begins to wait anew
+                self._forget(key)  # the next request starts the wait anew
             return []
         if not lease.waiting:
             self._forget(key)
             return []
-        return self._grant(key, lease, max(lease.waiting, key=lease.waiting.__getitem__))  # the first of the highest
+        return self._grant(key, lease, max(lease.waiting, key=lease.waiting.__getitem__))  # the first among equals
 
     def _grant(self, key: LeaseKey, lease: _Lease, client_id: str) -> list[LeaseEvent]:
         self._until.pop(key, None)
         self._last_epoch += 1
         lease.waiting.pop(client_id, None)
         lease.owner, lease.owned, lease.epoch, lease.saved = client_id, True, self._last_epoch, False
-        lease.waiting = dict.fromkeys(lease.waiting, 0)  # from now on it goes by the order of asking
+        lease.waiting = dict.fromkeys(lease.waiting, 0)  # from now on only the order of requests counts
         if self._started:
             self._recovered.add(key)
         granted = Granted(client_id, key, lease.epoch)

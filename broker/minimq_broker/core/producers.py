@@ -1,10 +1,11 @@
-"""The stored batches of producers, and where they are, so that a batch that is sent again is not stored again.
+"""Deduplication: remembers which batches of each producer are stored, and where.
 
-A producer numbers its batches and says with each of them which numbers it will never send again. The numbers above are
-remembered; one below that is not remembered may have been stored and forgotten, and is refused.
+A producer numbers its batches. Each batch also says below which number everything is settled, that is, will never be
+sent again. The table remembers the numbers above; it rejects an unknown number below, which may have been stored and
+forgotten.
 
-The numbers of a producer are apart in each topic: its id is no secret, and whoever may write to one topic must not be
-able to use up those of another one.
+Each topic has its own numbers: producer ids are not secret, and a client that may write to one topic must not be able
+to use up the numbers of a producer in another topic.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ import msgspec
 
 from minimq_common.errors import StaleSequence
 
-#: Batches remembered of one producer. Its windows hold some ten; more pile up only while one of them is tried elsewhere
-#: for seconds, during which a producer makes thousands. It is also the bound of a row of the checkpoint: some 2 MiB.
+#: Batches remembered per producer. Normally about ten are unsettled, thousands only while one of them is retried at
+#: another broker for seconds. Also bounds a row of the checkpoint to about 2 MiB.
 MAX_BATCHES = 1 << 16
-#: A repeat comes seconds after the first try: so many producers do not begin to write to one broker within that time,
-#: each counted once for each topic. They take up to 55 MB.
+#: Producers remembered, counted once per topic; up to 55 MB. A retry follows within seconds, in which far fewer new
+#: producers start.
 MAX_PRODUCERS = 100_000
-#: Batches remembered of all producers: at most 100 MB of memory, and 15 MB of the checkpoint.
+#: Batches remembered in total: at most 100 MB of memory and 15 MB of the checkpoint.
 MAX_TOTAL = 500_000
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The place where a batch is stored.
 
-    One that was delayed is due at a time, in ms since 1970, and its offset stands for its id; it has none in its queue.
+    If it is delayed, `due_ms` (since 1970) is set, and `base_offset` holds its id: it has no offset in the queue yet.
     """
 
     topic_id: int
@@ -41,33 +42,34 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     due_ms: int = 0
 
 
-#: A producer in one topic, by the ids of both; a named tuple would cost each batch more.
+#: Producer id and topic id. A plain tuple: a named one is slower to create, for each batch.
 ProducerKey = tuple[int, int]
 
 
 class ProducerState(msgspec.Struct, array_like=True):
-    """The record of one producer in one topic; also its row in the checkpoint."""
+    """The remembered batches of one producer in one topic; also its row in the checkpoint."""
 
+    #: Log position after its latest batch.
     last: int = 0
     settled: int = 0
     sequences: list[int] = []
-    #: Where they are stored, in the same order.
+    #: The places of `sequences`, which ascend.
     places: list[Place] = []
 
     def find(self, sequence: int) -> Place | None:
-        """Return where a batch is stored, None when it is not remembered."""
+        """Return the place of a batch, None if it is not remembered."""
         index = bisect_left(self.sequences, sequence)
         return self.places[index] if index < len(self.sequences) and self.sequences[index] == sequence else None
 
     def settle(self, before: int) -> None:
-        """Forget all below a sequence number."""
+        """Forget all batches below a sequence number."""
         if before > self.settled:
             self.settled = before
             gone = bisect_left(self.sequences, before)
             del self.sequences[:gone], self.places[:gone]
 
     def add(self, sequence: int, place: Place) -> None:
-        """Remember a batch, unless it is settled or remembered already."""
+        """Remember a batch, unless it is settled or already remembered."""
         if not self.sequences or sequence > self.sequences[-1]:
             if sequence >= self.settled:
                 self.sequences.append(sequence)
@@ -80,10 +82,10 @@ class ProducerState(msgspec.Struct, array_like=True):
 
 
 class ProducerTable:
-    """The producers that wrote to one broker, each once for each topic, within bounds.
+    """The producers of one broker, bounded: the least recently active one is forgotten first.
 
-    The one that wrote least recently is forgotten first.
-    What it holds depends only on what was added in which order. Used by the thread that changes the state.
+    The content depends only on the sequence of `add` calls, so all replicas have the same. Used by the thread that
+    changes the state.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class ProducerTable:
         self._max_producers = max_producers
         self._max_batches = max_batches
         self._max_total = max(max_total, max_batches)
-        #: In the order of their latest batches, unless they were loaded and that has not mattered yet. Only to look at.
+        #: Read-only for others. In order of the latest batch, or unordered after a load until `_shrink` sorts it.
         self.states: OrderedDict[ProducerKey, ProducerState] = OrderedDict()
         self._ordered = True
         self._total = 0
@@ -101,19 +103,19 @@ class ProducerTable:
         return iter(self.states)
 
     def find(self, key: ProducerKey, sequence: int) -> Place | None:
-        """Return where a batch is stored, None when it is not remembered."""
+        """Return the place of a batch, None if it is not remembered."""
         producer = self.states.get(key)
         return producer.find(sequence) if producer else None
 
     def settled(self, key: ProducerKey) -> int:
-        """Return the sequence number below which a producer sends nothing any more; 0 when it is not known."""
+        """Return the sequence number below which all batches of a producer are settled; 0 if it is unknown."""
         producer = self.states.get(key)
         return producer.settled if producer else 0
 
     def add(
         self, producer_id: int, sequence: int, settled_before: int, place: Place, position: int
     ) -> list[ProducerKey]:
-        """Remember a batch that ends at a log position. Returns the producers that are forgotten for it."""
+        """Remember a batch that ends at log position `position`. Return the producers that were evicted for it."""
         key = producer_id, place.topic_id
         producer = self.states.get(key)
         if producer is None:
@@ -125,7 +127,7 @@ class ProducerTable:
         before = len(sequences)
         if settled_before > producer.settled:
             producer.settle(settled_before)
-        if sequence >= producer.settled and (not sequences or sequence > sequences[-1]):  # as nearly always
+        if sequence >= producer.settled and (not sequences or sequence > sequences[-1]):  # the common case
             sequences.append(sequence)
             producer.places.append(place)
         else:
@@ -137,14 +139,14 @@ class ProducerTable:
         return [] if is_within else self._shrink()
 
     def forget_topic(self, topic_id: int) -> list[ProducerKey]:
-        """Forget all about a topic. Returns the producers that had written to it."""
+        """Forget the batches of a topic. Return the producers that had any."""
         found = [key for key in self.states if key[1] == topic_id]
         for key in found:
             self._total -= len(self.states.pop(key).sequences)
         return found
 
     def load(self, key: ProducerKey, row: Any) -> None:
-        """Take a row of a checkpoint in; they may come in any order."""
+        """Load a row of a checkpoint. Rows may be loaded in any order."""
         producer = msgspec.convert(row, ProducerState)
         replaced = self.states.get(key, ProducerState())
         self.states[key] = producer
@@ -164,14 +166,14 @@ class ProducerTable:
 
 
 class Repeated(NamedTuple):
-    """A batch that was sent before: where it is, and whether it is in the table already."""
+    """A batch that was sent before; `applied` once its entry is, False while it is in the group being built."""
 
     place: Place
     applied: bool
 
 
 class PendingBatches:
-    """Batches that are to be written together, on top of a table that does not know of them; thrown away after it."""
+    """The batches of one commit group, on top of a `ProducerTable` that does not have them yet."""
 
     def __init__(self, table: ProducerTable) -> None:
         self._table = table.states
@@ -179,7 +181,7 @@ class PendingBatches:
         self._settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
-        """Return where a batch was, or will be, stored; None when it is new."""
+        """Return where a batch is, or will be, stored; None if it is new. Raises `StaleSequence`."""
         settled, producer = self._settled.get(key, 0), self._table.get(key)
         if producer is not None:
             settled = max(settled, producer.settled)
@@ -198,7 +200,7 @@ class PendingBatches:
         return None
 
     def add(self, producer_id: int, sequence: int, settled_before: int, place: Place) -> None:
-        """Note a batch that will be written."""
+        """Add a batch that will be written."""
         key = producer_id, place.topic_id
         self._places[key, sequence] = place
         if settled_before > self._settled.get(key, 0):

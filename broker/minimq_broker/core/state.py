@@ -1,8 +1,8 @@
-"""The state that the entries of the CommitLog add up to.
+"""The state that results from the entries of the CommitLog.
 
-The state is changed only by `apply`, entry after entry in the order of the log: by the writer while the broker runs,
-be it a master or a slave, and by recovery. Whoever applies the same entries has the same state, which is what makes a
-restart exact. Only the writer thread calls `apply`; other threads look single values up, which is safe.
+Only `apply` changes the state, one entry at a time in log order: called by the writer of a running master or slave, and
+by recovery. Applying the same entries always gives the same state, so a restart restores it exactly. Only the writer
+thread calls `apply`. Other threads may look up single values.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _EMPTY = QueueEnd()
 
 
 class State:
-    """Topics, ends of queues, committed offsets, numbers of producers and the term of one broker."""
+    """Everything a broker knows besides the batches: topics, queue ends, groups, producers, transactions, its term."""
 
     def __init__(self) -> None:
         self.position = 0
-        #: Where the latest atomic append begins and ends.
+        #: Begin and end of the latest atomic append, as log positions.
         self._atomic = (0, 0)
         self.term = 0
         self.terms: list[TermStart] = []
@@ -77,16 +77,17 @@ class State:
         self.popped: dict[tuple[str, int, int], PopQueue] = {}
         self.index = GroupIndex()
         self.used: dict[str, int] = {}
-        #: Groups whose offsets are published for monitoring; all values are True.
+        #: Groups that commit offsets for monitoring only. All values are True: a checkpoint row needs a value.
         self.published: dict[str, bool] = {}
         self.agreements: dict[str, GroupConfig] = {}
         self.producers = ProducerTable()
+        #: Number of route changes, counted before and after each is applied; other threads read both.
         self.begun = self.made = 0
         self.changed: set[tuple[Any, ...]] = set()
         self.transactions = TransactionTable(self.changed)
         self.delays = DelayTable(self.changed)
 
-    # ---- looking up --------------------------------------------------------------------------------
+    # ---- lookups -----------------------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
         """Return a topic by name. Raises `TopicNotFound`."""
@@ -96,16 +97,16 @@ class State:
         return topic
 
     def topic_name(self, topic_id: int) -> str | None:
-        """Return the name of a topic by its id; None when there is none. Any thread may ask."""
+        """Return the name of a topic, None if there is no topic with this id. Any thread may call this."""
         return self._names.get(topic_id)
 
     def name_of(self, queue: QueueKey) -> str:
-        """Return how a queue is called in errors."""
+        """Return the display name of a queue, for error messages."""
         name = self.topic_name(queue.topic_id)
         return str(queue) if name is None else f"{queue.queue_id} of topic {name}"
 
     def is_compacted(self, queue: QueueKey) -> bool:
-        """Return whether the topic of a queue is compacted, so that empty bodies are tombstones."""
+        """Return whether the topic of a queue is compacted; empty bodies are tombstones then."""
         topic = self.topics.get(self.topic_name(queue.topic_id) or "")
         return topic is not None and bool(topic.compaction)
 
@@ -119,16 +120,16 @@ class State:
         return QueueKey(topic.topic_id, queue_id)
 
     def end(self, queue: QueueKey) -> QueueEnd:
-        """Return where a queue ends; offset 0 when nothing was ever written."""
+        """Return the end of a queue; offset 0 if nothing was ever written to it."""
         return self.ends.get(queue, _EMPTY)
 
     def offset(self, group: str, queue: QueueKey) -> int | None:
-        """Return the committed offset of a group, None when there is none."""
+        """Return the committed offset of a group, None if there is none."""
         return self.committed.get((group, *queue))
 
     def check_allowed(self, topic: Topic, wanted: Permission) -> None:
-        """Raise `NoPermission` when a topic cannot be written, or read, on this broker now."""
-        # For each batch: plain numbers cost a tenth of flags.
+        """Raise `NoPermission` if a topic cannot be written, or read, on this broker now."""
+        # Called for each batch: plain integers cost a tenth of enum flags.
         if int(topic.permission) & int(self.permission) & int(wanted):
             return
         what = "writable" if wanted == Permission.WRITE else "readable"
@@ -138,32 +139,32 @@ class State:
         raise NoPermission(f"topic {topic.name!r} is not {what} on this broker{cause}")
 
     def groups(self) -> set[str]:
-        """Return the names of all groups that have an offset, a decided start or an agreement. Any thread may ask."""
+        """Return all groups that have an offset, a start offset or an agreement. Any thread may call this."""
         return {*self.index.names(), *self.agreements.copy()}
 
     def known_groups(self) -> set[str]:
-        """Return the names of all groups of which anything is known, if only when one was used. Any thread may ask."""
+        """Return `groups()`, plus those of which only the time of last use is known. Any thread may call this."""
         return self.groups().union(self.used.copy())
 
     def knows_group(self, group: str) -> bool:
-        """Tell whether anything is known of a group. Any thread may ask."""
+        """Return whether `known_groups()` has this group. Any thread may call this."""
         return group in self.used or self.has_group(group)
 
     def has_group(self, group: str) -> bool:
-        """Tell whether a group has an offset, a decided start or an agreement. Any thread may ask."""
+        """Return whether `groups()` has this group. Any thread may call this."""
         return group in self.index or group in self.agreements
 
     @property
     def whole(self) -> int:
-        """The log position up to which every atomic append is whole: the end, unless the rest of one is missing."""
+        """The end of the log, or the begin of an atomic append whose last entries are missing."""
         begin, end = self._atomic
         return begin if self.position < end else self.position
 
-    # ---- changing ----------------------------------------------------------------------------------
+    # ---- changes -----------------------------------------------------------------------------------
 
     def apply(self, entry: Effect, position: int, at_ms: int = 0) -> None:
-        """Take the effect of the entry at `self.position` in."""
-        if isinstance(entry, BatchApplied):  # as nearly all are
+        """Apply the effect of the entry that begins at `self.position` and ends at `position`."""
+        if isinstance(entry, BatchApplied):  # nearly all entries
             queue = entry.queue
             self.ends[queue] = entry.end
             self.changed.add(("end", *queue))
@@ -214,7 +215,7 @@ class State:
             case AtomicBegun():  # see `apply`
                 pass
             case _:
-                assert_never(entry)  # what is ignored here would be lost at every replica alike
+                assert_never(entry)  # an entry that is ignored here would be lost on every replica
         self.made += is_told
 
     def _change_names(self, entry: GroupDeleted | TopicSet | TopicDeleted) -> None:
@@ -276,7 +277,7 @@ class State:
             if queue.has_lanes:
                 queue.know_due()
             self.changed.add(("popped", *key))
-            # A topic of dead letters that operators settle is its own group, which has no offsets and no members.
+            # Operators settle dead letters under a group named like the topic: it has no offsets and no members.
             before = self.committed.get(key)
             if queue.done != before and not moved.group.startswith(DEAD_LETTER_PREFIX):
                 self.committed[key] = queue.done
@@ -292,7 +293,7 @@ class State:
                 self._deliver(key, Deliveries(item.tries, item.epoch, item.in_hand_end) if item.tries else None)
             if forced or item.offset > before:
                 self._set(("offset", *key), self.committed, key, item.offset)
-                if self.popped.pop(key, None) is not None:  # the group goes on from there, and handles are void
+                if self.popped.pop(key, None) is not None:  # the group continues at the offset: handles are invalid
                     self.changed.add(("popped", *key))
                 self.index.add(*key)
 
@@ -310,7 +311,7 @@ class State:
             self.agreements[group] = agreement
 
     def _use(self, group: str, at_ms: int) -> None:
-        if at_ms > self.used.get(group, 0):  # the clock of another master may be behind
+        if at_ms > self.used.get(group, 0):  # the clock of a later master may be behind
             self.used[group] = at_ms
             self.changed.add(("used", group))
 
@@ -367,9 +368,9 @@ class State:
         self.delays.forget_topic(topic.topic_id)
 
     def note_name(self, name: str) -> None:
-        """Note under which id a topic is found that was loaded."""
+        """Index a topic that was loaded from the checkpoint by its id."""
         self._names[self.topics[name].topic_id] = name
 
     def saved(self) -> None:
-        """Forget which rows were changed: they are saved."""
+        """Clear the set of changed rows, which are saved now."""
         self.changed.clear()
