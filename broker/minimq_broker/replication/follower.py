@@ -137,7 +137,7 @@ class Follower:
             repair = SegmentRepair(self._engine.handle, self._engine.counters, min(reasons), self.peer)
             end = await repair.seal()
             if end == min(reasons):  # there is nothing in it
-                self._engine.store.log.forgive(end)
+                self._engine.store.log.clear_damage_mark(end)
                 continue
             fetch = replication_pb2.FetchEntries(log=self._introduction(), start=min(reasons), end=end)
             stream = stub.Replicate()

@@ -66,7 +66,7 @@ class SegmentRepair:
                 error,
             )
             self._handle.damage.tell(self._start, self._reason)
-            self._store.log.forgive(self._start)
+            self._store.log.clear_damage_mark(self._start)
         finally:
             if made is not None:
                 made.give_up()
@@ -93,7 +93,7 @@ class SegmentRepair:
         if made is not None:
             made.finish(made.position if made.has_gap else 0)
             with self._handle.reading() as store:
-                if not store.log.put_in(made.path, made.start):
+                if not store.log.install_repaired(made.path, made.start):
                     return  # retention has removed it meanwhile
             self._counters.segments_repaired += 1
             log.warning(

@@ -1,8 +1,8 @@
-"""The CommitLog: a row of segments that together hold every durable fact of a broker.
+"""The CommitLog: a sequence of segments that together hold everything durable of a broker.
 
-A log position counts the bytes of all entries before it, so positions only grow and their difference is a size. A
-segment is named by the position at which it starts. Only the last one is written; the others never change,
-but one or more of them may be rewritten: a file with the entries that are still needed takes their place.
+A log position is the size in bytes of all entries before it: positions only grow, and their difference is a size. The
+name of a segment is the position at which it starts. Only the last segment is written. The others never change, but
+adjacent ones may be rewritten: replaced by one file with the entries that are still needed.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.segment_file import segment_files
 from minimq_broker.store.upkeep.compaction_file import forget_rounds
-from minimq_broker.store.upkeep.crash_note import time_to_look
-from minimq_broker.store.upkeep.log_marks import DamageMarks, keep, look_and_keep
-from minimq_broker.store.upkeep.repair import NOT_LOOKED, repair_at_start
+from minimq_broker.store.upkeep.crash_note import startup_verify_s
+from minimq_broker.store.upkeep.log_marks import DamageMarks, keep, record_log_start
+from minimq_broker.store.upkeep.repair import NOTHING_VERIFIED, repair_at_start
 from minimq_common.errors import StoreError
 
 
@@ -38,15 +38,15 @@ class CommitLog(LogReader):
         super().__init__(path)
         self._segment_bytes = segment_bytes
         self.lost: dict[int, str] = {}
-        #: Segments from here on were verified when they were opened.
-        self._looked_from = NOT_LOOKED
-        #: While it is held nothing is added or removed.
+        #: Segments that start here or later were verified when they were opened.
+        self._verified_from = NOTHING_VERIFIED
+        #: Guards the list of segments: whoever holds it sees none added, replaced or removed.
         self.kept = threading.RLock()
         self.missing = ""
         try:
             files = segment_files(path, without)
             if not readonly:
-                self.lost, self._looked_from = repair_at_start(files, segment_bytes, time_to_look(path.parent))
+                self.lost, self._verified_from = repair_at_start(files, segment_bytes, startup_verify_s(path.parent))
             for file in files:
                 self.segments.append(
                     Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=not readonly)
@@ -55,8 +55,8 @@ class CommitLog(LogReader):
             if not self.segments and not readonly:
                 self._add(start)
             if not readonly:
-                self.missing = look_and_keep(path, self.start)
-                for made in path.glob("*.new*"):  # its making was interrupted
+                self.missing = record_log_start(path, self.start)
+                for made in path.glob("*.new*"):  # left over from an interrupted rewriting or repair
                     made.unlink()
             starts = frozenset(segment.start for segment in self.segments)
             self.damage = DamageMarks(path, starts, readonly=readonly)
@@ -65,7 +65,7 @@ class CommitLog(LogReader):
             raise
         for segment in self.segments[:-1]:
             segment.sealed = True
-            segment.pages.is_over = readonly or segment.start >= self._looked_from
+            segment.pages.is_over = readonly or segment.start >= self._verified_from
 
     def close(self) -> None:
         """Close all segments."""
@@ -74,22 +74,22 @@ class CommitLog(LogReader):
 
     @property
     def disk_bytes(self) -> int:
-        """Disk that the segments use."""
+        """Disk space that the segments use."""
         size = 0
         for segment in self.segments:
-            with suppress(FileNotFoundError):  # it is removed meanwhile
+            with suppress(FileNotFoundError):  # removed by another thread
                 size += segment.path.stat().st_size
         return size
 
     @property
     def active(self) -> Segment:
-        """The segment that is written to."""
+        """The last segment, the only one that is written."""
         return self.segments[-1]
 
     def append(
         self, end: int, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[DueRow] = ()
     ) -> None:
-        """Add a group of entries, with the rows of what is among them, at the position where the log ends; sync."""
+        """Append a group of entries and their rows, and sync. `end` is where the log ends now."""
         try:
             self.segments[-1].write(entries, rows, due)
         except lmdb.MapFullError:
@@ -97,8 +97,8 @@ class CommitLog(LogReader):
             self.segments[-1].write(entries, rows, due)
 
     def roll_if_full(self, end: int) -> None:
-        """Begin a new segment at position `end` when the active one has its size."""
-        # One whose entries were all deleted again keeps its size, and has room nevertheless.
+        """Begin a new segment at position `end` if the active one has reached its size."""
+        # A segment whose entries were all truncated keeps its file size, but has room.
         active = self.segments[-1]
         if active.used_bytes >= self._segment_bytes and end != active.start:
             self.roll(end)
@@ -125,33 +125,32 @@ class CommitLog(LogReader):
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment and its file; return whether there was one to remove. Any thread may call this.
 
-        The segment that is written to stays, and so does one with entries from `needed_from` on, the position of the
-        checkpoint: recovery needs them. Its current readers finish: its file is unlinked, and its disk space is freed
-        when the last of them closes it.
+        Keeps the active segment, and any with entries at or after `needed_from`, which recovery needs. The file is
+        unlinked: current readers can finish, and the disk space is freed when the last of them closes it.
         """
         with self.kept:
             first, *rest = self.segments
             if not rest or rest[0].start > needed_from:
                 return False
-            keep(self.path, rest[0].start)  # ahead of the deletion
+            keep(self.path, rest[0].start)  # before the deletion
             first.remove_file()
-            sync_directory(self.path)  # ahead of the next one: a power cut must not leave a gap
+            sync_directory(self.path)  # before the next deletion: a power failure must not leave a gap
             self._use(rest)
             self.damage.discard(first.start)
         return True
 
     def mark_damaged(self, start: int, reason: str) -> bool:
-        """Mark a segment for repair; return whether it was not marked before. Any thread may call this."""
+        """Mark a segment as damaged; return False if it is gone or already marked. Any thread may call this."""
         with self.kept:
             return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
 
-    def forgive(self, start: int) -> None:
-        """Remove the mark of a damaged segment: it stays as it is. Any thread may call this."""
+    def clear_damage_mark(self, start: int) -> None:
+        """Remove the damage mark of a segment without a repair. Any thread may call this."""
         with self.kept:
             self.damage.discard(start)
 
-    def put_in(self, made: Path, start: int) -> bool:
-        """Put a repaired segment in the place of the one with its start, or ahead of all; False: that is gone."""
+    def install_repaired(self, made: Path, start: int) -> bool:
+        """Install a repaired segment in place of the sealed one with its start, or before the first; False: neither."""
         with self.kept:
             file = self.path / f"{start:020d}.mdb"
             former = next((segment for segment in self.segments if segment.start == start), None)
@@ -167,15 +166,15 @@ class CommitLog(LogReader):
             others = [each for each in self.segments if each is not former]
             self._use(sorted([segment, *others], key=lambda each: each.start))
             self.damage.discard(start)
-            # Of another replica, it need not be compacted as far as this one was.
+            # The segment is from another replica, where it may be compacted less far.
             forget_rounds(self.path)
         return True
 
     def replace(self, former: Sequence[Segment], made: Path) -> bool:
-        """Replace adjacent sealed segments by one file that was made of them.
+        """Replace adjacent sealed segments by one file that was made from them. Any thread may call this.
 
-        Any thread may call this. Returns whether it was done: one of them may have been removed or repaired meanwhile.
-        Whatever interrupts it, the next start finds the former ones, or the new one and what is left of the former.
+        Returns False if one of them was removed, replaced or marked as damaged meanwhile. Crash-safe: the next start
+        finds either all former segments, or the new one, and deletes what is left of the former.
         """
         first, *others = former
         with self.kept:
@@ -196,13 +195,13 @@ class CommitLog(LogReader):
         return True
 
     def truncate(self, position: int) -> None:
-        """Delete all entries from a position on, the end first. By the thread that writes; there must be no readers."""
+        """Delete all entries from a position on, last segment first. On the writer's thread, without readers."""
         self.truncations += 1
         with self.kept:
             while len(self.segments) > 1 and self.active.start >= position:
                 *rest, last = self.segments
                 if last.start == position and rest[-1].rewritten_to:
-                    break  # nothing may be appended to a segment that was rewritten: this one is emptied
+                    break  # a rewritten segment cannot be appended to: keep this one, and empty it
                 self._use(rest)
                 last.remove_file()
                 sync_directory(self.path)
@@ -211,7 +210,7 @@ class CommitLog(LogReader):
 
 
 def _without_replaced(segments: Iterable[Segment], *, readonly: bool) -> list[Segment]:
-    """Close, and unless `readonly` delete, those that a rewritten one has replaced: their deletion was interrupted."""
+    # A crash may have interrupted `replace` before it deleted the former segments.
     kept: list[Segment] = []
     for segment in segments:
         if not kept or segment.start >= kept[-1].rewritten_to:

@@ -1,8 +1,8 @@
-"""One entry of the CommitLog as bytes: a short header, then a batch or a fact.
+"""The bytes of one entry of the CommitLog: a short header, then a batch or a fact.
 
-The CRC-32C of an entry covers its header and the payload, but of a batch only the fixed part of its header, which is
-all that the broker itself relies on: the batch brings a checksum of its own. Between the header and the batch stands
-what some kinds have: a staged batch its transaction, a delayed one when it is due, and one that was its key.
+The CRC-32C of an entry covers its header and its payload. Of a batch it covers only the fixed part of the batch header:
+that is all the broker relies on, and the batch has its own checksum. Some kinds have a field between header and batch:
+the transaction of a staged batch, the due time of a delayed one, the key of a released one.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, St
 _HEADER = struct.Struct("<IBxHIqqq")
 HEADER_BYTES = _HEADER.size
 _CRC_BYTES = 4
-#: With all of its records a batch ends below what a number of 64 bits holds.
+#: A batch at a lower offset ends within 64 bits, however many records it has.
 _MAX_OFFSET = (1 << 63) - batch.MAX_RECORDS
-#: Number of a transaction and bytes of its name, which follows.
+#: Number of the transaction, length of its name in bytes; the name follows.
 _TRANSACTION = struct.Struct("<qH")
-#: When a delayed batch is due, in ms since 1970, and whether it may be recalled.
+#: Due time in ms since 1970, whether the batch may be recalled.
 _DELAY = struct.Struct("<q?")
-#: The key of a batch that was held: when it was due, 0 for a staged one, and where it was in the log.
+#: `DueKey`: due time (0 if the batch was staged) and the log position at which the batch was held.
 _RELEASED = struct.Struct("<qq")
 
 
 class EntryKind(IntEnum):
-    """The kind of what follows the header of an entry."""
+    """The content of an entry."""
 
     BATCH = 1
     FACT = 2
-    #: A batch that is in no queue, behind its transaction.
+    #: Staged for a transaction, in no queue.
     STAGED = 3
-    #: A batch that compaction has made of others, in its queue.
+    #: In a queue, made by compaction from other batches.
     COMPACTED = 4
-    #: A batch that is in no queue until it is due.
+    #: In no queue until it is due.
     DELAYED = 5
-    #: A batch that was staged or delayed, in its queue.
+    #: In a queue, formerly staged or delayed.
     RELEASED = 6
 
 
-#: Those with a batch in a queue, for which there is a row.
+#: Kinds with a batch in a queue, which has an index row.
 IN_QUEUE = frozenset((EntryKind.BATCH, EntryKind.COMPACTED, EntryKind.RELEASED))
-#: Where the batch begins in an entry of a kind with something between.
+#: Offset of the batch within an entry, for kinds with a field of fixed size before it.
 _BATCH_AT: dict[int, int] = {
     EntryKind.DELAYED: HEADER_BYTES + _DELAY.size,
     EntryKind.RELEASED: HEADER_BYTES + _RELEASED.size,
 }
-#: Where the kind of an entry stands in it.
+#: Offset of the kind within an entry.
 KIND_AT = _CRC_BYTES
 _KINDS = frozenset(EntryKind)
 
 
 class EntryHeader(NamedTuple):
-    """The header of an entry; queue and offset are 0 for a fact, the offset also for a staged batch."""
+    """The header of an entry. Queue and offset are 0 for a fact, the offset also for a staged or delayed batch."""
 
     kind: EntryKind
     queue: QueueKey
@@ -80,20 +80,20 @@ def batch_entry(
 
 
 def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:
-    """Return the entry of a batch that is staged for a queue."""
+    """Return the entry of a batch that is staged for a transaction."""
     head = _HEADER.pack(0, EntryKind.STAGED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
     name = transaction.name.encode()
     return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
 
 
 def delayed_entry(queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, is_recallable: bool) -> bytes:
-    """Return the entry of a batch that waits for a queue until it is due."""
+    """Return the entry of a delayed batch."""
     head = _HEADER.pack(0, EntryKind.DELAYED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
     return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
 
 
 def released_entry(queue: QueueKey, base_offset: int, stored_ms: int, key: DueKey, data: bytes | memoryview) -> bytes:
-    """Return the entry of a batch in a queue for which it has waited."""
+    """Return the entry of a batch that was staged or delayed, in its queue."""
     head = _HEADER.pack(0, EntryKind.RELEASED, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
     return _sealed(head + _RELEASED.pack(*key), data)
 
@@ -110,7 +110,7 @@ def fact_entry(fact: Fact, stored_ms: int) -> bytes:
 
 
 def read_header(entry: memoryview, position: int) -> EntryHeader:
-    """Return the header of the entry at a log position."""
+    """Return the verified header of the entry at a log position. Raises `CorruptEntry`, `StoreError`."""
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
     crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
@@ -126,7 +126,7 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
 
 
 def batch_at(entry: memoryview | bytes) -> int:
-    """Return where in an entry its batch begins, or its fact. It has a header at least."""
+    """Return the offset of the batch or fact within an entry, which must have a whole header."""
     kind = int(entry[KIND_AT])
     if kind != EntryKind.STAGED or len(entry) < HEADER_BYTES + _TRANSACTION.size:
         return _BATCH_AT.get(kind, HEADER_BYTES)
@@ -134,18 +134,18 @@ def batch_at(entry: memoryview | bytes) -> int:
 
 
 def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stored_ms: int) -> bool:
-    """Tell whether an entry says that it is the batch at this place of a queue. Its checksum is not looked at."""
+    """Return whether the header names this place in a queue. Does not verify the checksum."""
     found = _HEADER.unpack_from(entry)
     return found[1] in IN_QUEUE and found[3:] == (queue.queue_id, queue.topic_id, base_offset, stored_ms)
 
 
 def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
-    """Return the batch, or the fact, in an entry with that header."""
+    """Return the batch or fact in an entry."""
     return entry[batch_at(entry) :]
 
 
 def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
-    """Return the batch in the entry that a record of a transaction of that name leads to, verified."""
+    """Verify that an entry has the staged batch of a record in the state, and return the batch."""
     done = opened(data, record.position).effect
     if not isinstance(done, BatchStaged):
         raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
@@ -168,7 +168,7 @@ def transaction_of(entry: memoryview, position: int) -> TransactionId:
 
 
 def held_key_of(entry: memoryview | bytes, position: int) -> DueKey:
-    """Return the key in the entry of a batch that was held. Raises `CorruptEntry`."""
+    """Return the key in the entry of a released batch. Raises `CorruptEntry`."""
     try:
         return DueKey(*_RELEASED.unpack_from(entry, HEADER_BYTES))
     except struct.error as error:
@@ -176,7 +176,7 @@ def held_key_of(entry: memoryview | bytes, position: int) -> DueKey:
 
 
 def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
-    """Return when the batch of an entry is due, in ms since 1970, and whether it may be recalled."""
+    """Return the due time of a delayed batch, in ms since 1970, and whether it may be recalled."""
     try:
         due_ms, is_recallable = _DELAY.unpack_from(entry, HEADER_BYTES)
     except struct.error as error:
@@ -185,7 +185,7 @@ def delay_of(entry: memoryview, position: int) -> tuple[int, bool]:
 
 
 def delayed_batch(data: bytes, key: DueKey) -> tuple[memoryview, BatchDelayed]:
-    """Return the batch in the entry of a delayed batch, verified, with its effect."""
+    """Verify that an entry has the delayed batch with a key; return the batch and its effect."""
     done = opened(data, key.id).effect
     if not isinstance(done, BatchDelayed) or done.key != key:
         raise CorruptEntry(f"the entry at position {key.id} has no batch that is due at {key.due_ms}")
@@ -193,19 +193,19 @@ def delayed_batch(data: bytes, key: DueKey) -> tuple[memoryview, BatchDelayed]:
 
 
 def read_fact(payload: memoryview, position: int) -> Fact:
-    """Return the fact in the entry at a log position. Raises `StoreError` when this release does not know it."""
+    """Return the fact in the entry at a log position. Raises `StoreError` if this release does not know its kind."""
     try:
         return decode_fact(payload)
     except StoreError as error:
         raise StoreError(f"the entry at position {position} cannot be read: {error.message}") from None
 
 
-#: How the fact begins that an atomic append follows.
+#: First bytes of an encoded `AtomicBegun`: all but the size.
 _ATOMIC = encode_fact(AtomicBegun(0))[:-1]
 
 
 def atomic_size(entry: memoryview) -> int:
-    """Return the bytes of the atomic append that follows on an entry; 0 if none does."""
+    """Return the size in bytes of the atomic append that follows this entry; 0 if none does."""
     if entry[HEADER_BYTES : HEADER_BYTES + len(_ATOMIC)] != _ATOMIC or entry[_CRC_BYTES] != EntryKind.FACT:
         return 0
     fact = decode_fact(entry[HEADER_BYTES:])
@@ -213,15 +213,16 @@ def atomic_size(entry: memoryview) -> int:
 
 
 class OpenedEntry(NamedTuple):
-    """An entry that came from elsewhere, verified: its header, that of a batch in a queue, and what it does."""
+    """A verified entry, with its effect on the state."""
 
     header: EntryHeader
+    #: None unless the entry has a batch in a queue.
     about: batch.Header | None
     effect: Effect
 
 
 def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -> OpenedEntry:
-    """Verify an entry for a log position, with the batch in it unless that is known to be verified."""
+    """Verify an entry for a log position, and the batch in it unless `verified`. Raises `StoreError`."""
     entry = memoryview(data)
     header = read_header(entry, position)
     payload = payload_of(entry, header)
@@ -235,12 +236,12 @@ def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -
     about = _about(payload, position)
     if not 0 <= header.base_offset < _MAX_OFFSET:
         raise CorruptEntry(f"the entry at position {position} has offset {header.base_offset}, which no queue has")
-    done = _done_by(header, about, entry, position)
+    done = _effect_of(header, about, entry, position)
     return OpenedEntry(header, about if header.kind in IN_QUEUE else None, done)
 
 
 def effect(entry: memoryview, position: int) -> Effect:
-    """Return what the entry at a log position does to the state. Raises as `opened`, but for the batch."""
+    """Return the effect of the entry at a log position on the state. Verifies the entry, not the batch in it."""
     return opened(entry, position, verified=True).effect
 
 
@@ -254,11 +255,11 @@ def _about(payload: memoryview, position: int) -> batch.Header:
 
 
 def stored_ms_of(entry: memoryview) -> int:
-    """Return when an entry that is known to be whole was written, in ms since 1970."""
+    """Return when an entry was written, in ms since 1970. Does not verify the entry."""
     return int(_HEADER.unpack_from(entry)[-1])
 
 
-def _done_by(
+def _effect_of(
     header: EntryHeader, about: batch.Header, entry: memoryview, position: int
 ) -> BatchApplied | BatchStaged | BatchDelayed:
     if header.kind == EntryKind.STAGED:

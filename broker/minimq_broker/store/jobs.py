@@ -1,4 +1,4 @@
-"""Jobs for the writer, which return with a result or an error."""
+"""Jobs for the writer, which sets a result or an error in each."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ if TYPE_CHECKING:
     from minimq_broker.store.popping.pop_drafts import PopJob
 
 
-def _nobody(_: object) -> None:
+def _ignore(_: object) -> None:
     pass
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """Something to write. The writer sets `error` or the results, then hands the job back."""
+    """A unit of work for the writer, which sets `error` or the results and passes the job to `Notify`."""
 
     error: MiniMQError | None = field(default=None, init=False)
     #: Called on the event loop when the job is finished.
-    done: Callable[[Any], object] = field(default=_nobody, kw_only=True)
+    done: Callable[[Any], object] = field(default=_ignore, kw_only=True)
 
-    #: Its group has no other job.
+    #: Must be the only job of its group.
     alone = False
-    #: Entries that it has looked at must not be removed before its group is applied.
+    #: It has examined entries that must not be removed before its group is applied.
     keeps_log = False
-    #: It is of a slave, not of a master.
+    #: Only slaves accept it; a master accepts all others.
     replicates = False
-    #: It acknowledges batches, for which more may be needed than for a fact.
+    #: Acknowledges batches, which may need more replicas than a fact.
     to_sender = False
-    #: Jobs that pop cannot follow it in a group: they decide by the state.
+    #: Jobs with `pops` cannot follow it in a group, as they decide by the state.
     has_fact = False
     pops = False
 
     @property
     def size(self) -> int:
-        """Bytes that the job holds in memory, roughly."""
+        """Approximate memory of the job, in bytes."""
         return 256
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Add entries to a group, or raise a `MiniMQError` without a trace. By the writer's thread."""
+        """Add entries to a group, or raise a `MiniMQError` and leave it unchanged. Called on the writer's thread."""
         raise NotImplementedError
 
 
 class AppendStatus(IntEnum):
-    """The guarantee that the sender of an acknowledged batch has."""
+    """What an acknowledgement guarantees."""
 
-    #: It is on disk.
+    #: The batch is on disk.
     OK = 0
-    #: It will be on disk soon.
+    #: The batch will be on disk soon.
     NOT_SYNCED = 1
-    #: It is on disk since an earlier try, and was not written again.
+    #: An earlier try stored the batch; it was not written again.
     ALREADY_STORED = 2
 
 
 @dataclass(slots=True, eq=False)
 class AppendJob(Job):
-    """A batch for a queue; with a transaction it is only staged for it, with a delay it waits until it is due.
+    """A batch for a queue: to be appended, staged (with a transaction) or delayed (with a delay).
 
-    Results: where the batch is, which is not where it was to go when an earlier try had stored it in another queue. The
-    offset of a staged or delayed one is -1; a delayed one has a key, unless it was due at once.
+    Results: where the batch is stored, which may be another queue if an earlier try went there. The offset of a staged
+    or delayed batch is -1. A delayed one also has a key in `due`, unless it was due at once.
     """
 
     topic: str
@@ -83,7 +83,7 @@ class AppendJob(Job):
     delay: Delay | None = None
     times: JobTimes | None = None
     key_queues: int | None = None
-    #: Of the sender, for the answer: the number of the request, when it came (monotonic), and who traces it.
+    #: For the answer to the sender: request number, monotonic time of arrival, tracing context.
     request_id: int = 0
     came_at: float = 0.0
     traced_by: Any = None
@@ -100,13 +100,13 @@ class AppendJob(Job):
         self.size = len(self.data)
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Give the batch its place, or find the one that it has."""
+        """Assign the batch a place, or find its existing one."""
         group.add_batch(self)
 
 
 @dataclass(slots=True, eq=False)
 class JobTimes:
-    """When a batch of which there will be spans was written, on the monotonic clock; 0 if it was not."""
+    """Monotonic times of the commit that wrote a traced batch; 0 if it was not written."""
 
     began_at: float = 0.0
     stored_at: float = 0.0
@@ -114,17 +114,18 @@ class JobTimes:
 
 @dataclass(slots=True, eq=False)
 class AtomicJob(Job):
-    """Batches for several queues, and what a group has consumed for them: all of it is stored, or none.
+    """Batches for several queues, and the offsets or settles of a group: all are stored, or none.
 
     Results: those of the batches.
     """
 
-    #: Each has a number; their `done` is not called.
+    #: Each has a sequence number. Their `done` is not called.
     batches: Sequence[AppendJob]
     offsets: OffsetsCommitted | None = None
+    #: First offset that was consumed of each queue in `offsets`.
     begins: Sequence[int] = ()
     settles: PopJob | None = None
-    #: Why nothing may be stored now, unless an earlier try has stored it.
+    #: Why nothing new may be stored now. An earlier try that was stored is still acknowledged.
     refusal: MiniMQError | None = None
 
     to_sender = True
@@ -141,11 +142,11 @@ class AtomicJob(Job):
 
     @property
     def size(self) -> int:
-        """Bytes that the job holds in memory, roughly."""
+        """Approximate memory of the job, in bytes."""
         return sum(batch.size for batch in self.batches) + (self.settles.size if self.settles else 0) + 256
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Give all batches their places, or find those that they have."""
+        """Assign all batches their places, or find the existing ones."""
         group.add_atomic(self)
 
 
@@ -153,9 +154,9 @@ class AtomicJob(Job):
 class FactJob(Job):
     """A fact to record.
 
-    `make` is called by the writer with the state as of all earlier jobs, and returns the fact, or None when there
-    is nothing to record; it raises a `MiniMQError` to refuse. A job whose fact does not depend on the state sets
-    `alone` to False, so that many share one sync. One that sets `keeps_log` has looked for entries.
+    The writer calls `make` with the state after all earlier jobs. It returns the fact, or None if there is nothing to
+    record; it raises a `MiniMQError` to refuse. If the fact does not depend on the state, `alone` is set to False, so
+    that many share one sync.
     """
 
     make: Callable[[State], Fact | None]
@@ -166,7 +167,7 @@ class FactJob(Job):
     has_fact = True
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Record the fact."""
+        """Make and record the fact."""
         self.fact = self.make(group.state)
         if self.fact is not None:
             group.add(self.fact)
@@ -174,115 +175,112 @@ class FactJob(Job):
 
 @dataclass(slots=True, eq=False)
 class ReplicaJob(Job):
-    """Entries of the master's log for that of a slave, unchanged. They begin where the log of the slave ends.
+    """Entries of the master's log, to be appended unchanged to the log of a slave, which ends at `position`.
 
-    It returns when they are synced here, whatever the other replicas have.
+    Finished once they are synced here; does not wait for other replicas.
     """
 
     position: int
     entries: Sequence[bytes]
 
     replicates = True
-    keeps_log = True  # one of the entries may be a fact that does
+    keeps_log = True  # one of the entries may be a fact whose job did
 
     @property
     def size(self) -> int:
-        """Bytes that the job holds in memory."""
+        """Approximate memory of the job, in bytes."""
         return sum(map(len, self.entries))
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Take the entries in."""
+        """Append the entries."""
         group.add_entries(self)
 
 
 @dataclass(slots=True, eq=False)
 class PublishJob(Job):
-    """Some of the batches that a transaction has left to publish, not more than one transaction of the writer takes.
-
-    Results: how many do not wait any more; none when there is nothing left.
-    """
+    """Publishes the next batches of a decided transaction, as many as fit into one commit."""
 
     name: str
+    #: Number of batches published or skipped; 0 once nothing is left.
     published: int = field(default=0, init=False)
 
     alone = True
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Publish them. Raises `StoreFull` when the disk is nearly full."""
+        """Publish the next batches. Raises `StoreFull` if the disk is nearly full."""
         self.published = group.publish_next(self.name, log)
 
 
 @dataclass(slots=True, eq=False)
 class DueJob(Job):
-    """The next delayed batches that are due by the clock of the writer, as many as one commit takes, to be published.
+    """Publishes the next delayed batches that are due by the writer's clock, as many as fit into one commit.
 
-    Also on a disk that accepts nothing more, since segments cannot be removed before.
-
-    Results: how many batches and messages were published, and how late each batch was, in ms; how many batches were
-    passed over since they were recalled, their topic was deleted, or they are damaged; whether more are due.
+    Works on a full disk too, as segments with waiting batches cannot be removed.
     """
 
+    #: Published messages.
     messages: int = field(default=0, init=False)
+    #: Delay of each published batch beyond its due time.
     late_ms: list[int] = field(default_factory=list, init=False)
+    #: Batches skipped because they were recalled, their topic was deleted, or they are damaged.
     recalled: int = field(default=0, init=False)
     dropped: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
+    #: More batches are due.
     has_more: bool = field(default=False, init=False)
 
     @property
     def published(self) -> int:
-        """The number of published batches."""
+        """Number of published batches."""
         return len(self.late_ms)
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Write them to their queues."""
+        """Write the due batches to their queues."""
         group.delays.publish(self, DueIndex(log))
 
 
 @dataclass(slots=True, eq=False)
 class RecallJob(Job):
-    """Delayed batches of a topic, to be taken back if they still wait.
-
-    Results: what has become of each, in their order.
-    """
+    """Recalls delayed batches of a topic that are still waiting."""
 
     topic: str
     keys: Sequence[DueKey]
+    #: In the order of `keys`.
     outcomes: list[RecallOutcome] = field(default_factory=list, init=False)
 
     @property
     def size(self) -> int:
-        """Bytes that the job holds in memory, roughly."""
+        """Approximate memory of the job, in bytes."""
         return 256 + 64 * len(self.keys)
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Take them back. Raises `TopicNotFound`."""
+        """Recall the batches. Raises `TopicNotFound`."""
         group.delays.recall(self, DueIndex(log))
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Something else that the writer's thread does, between two groups."""
+    """Any other call for the writer's thread, made between two groups."""
 
     run: Callable[[], None]
     done: Future[None] = field(default_factory=Future)
 
-    #: Bytes that the call holds in memory: next to none.
     size = 0
 
 
-#: Called with jobs that are acknowledged or refused, and the queues that readers see grown: by the writer's thread, or
-#: by the one that confirms what a master with slaves has written.
+#: Receives finished jobs, and the queues in which readers see new messages. Called on the writer's thread or, at a
+#: master with slaves, on the thread that confirms the position.
 Notify = Callable[[list[Job], Set[QueueKey]], None]
 
 
 def groups_of(jobs: list[Job | Call]) -> list[list[Job] | Call]:
-    """Split jobs so that one whose decision needs the state is alone in its group; a call is not.
+    """Split jobs into commit groups; calls stand between groups.
 
-    Those for popped queues share a group, as they know of each other, but not with a fact before them.
+    A job with `alone` is the only one in its group. Jobs with `pops` see each other's decisions and may share a group,
+    but only without a fact before them.
     """
     groups: list[list[Job] | Call] = []
-    group: list[Job] | None = None  # that more may join
+    group: list[Job] | None = None  # the group that the next job may join
     has_fact = False
     for job in jobs:
         if isinstance(job, Call):

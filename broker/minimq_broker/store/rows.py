@@ -1,4 +1,4 @@
-"""The rows of the ConsumeQueue, and the results of reads."""
+"""The rows of the ConsumeQueue; limits and results of reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minimq_broker.store.entry import EntryHeader
 from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptEntry
 
-#: position, size of the entry, count, store time, first and last born time, number of tag hashes.
+#: Position, size of the entry, message count, store time, first and last born time, number of tag hashes.
 _ROW = struct.Struct("<QIIqqqH")
 #: Topic id, queue id, last offset.
 ROW_KEY = struct.Struct(">QIQ")
@@ -29,12 +29,12 @@ _SIZE_AT = 8
 _NUMBER = struct.Struct("<H")
 _NUMBER_AT = _ROW.size - _NUMBER.size
 _TOO_MANY_TAGS = 0xFFFF
-#: Behind the hashes: the CRC-32C of the row and its key.
+#: After the hashes: the CRC-32C of key and row.
 _SEAL = struct.Struct("<I")
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """The entry of one batch in the ConsumeQueue; the same in every replica."""
+    """The row of one batch in the ConsumeQueue; the same on every replica."""
 
     last_offset: int
     position: int
@@ -43,7 +43,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     stored_ms: int
     born_first_ms: int
     born_last_ms: int
-    #: As in the header of the batch: None when there are too many tags to list.
+    #: As in the batch header: None if there are too many tags to list.
     tag_hashes: tuple[int, ...] | None
 
     @property
@@ -52,7 +52,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
         return self.last_offset - self.count + 1
 
     def pack(self, queue: QueueKey) -> tuple[bytes, bytes]:
-        """Return the key of the row, and the row as stored with its checksum."""
+        """Return the key and the stored bytes of the row, with its checksum."""
         hashes = self.tag_hashes
         number = _TOO_MANY_TAGS if hashes is None else len(hashes)
         key = ROW_KEY.pack(*queue, self.last_offset)
@@ -65,7 +65,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
-    """Return the row of the batch in the entry of a size at a log position."""
+    """Return the row of a batch whose entry has this log position and size."""
     return Row(
         header.base_offset + about.count - 1,
         position,
@@ -78,12 +78,12 @@ def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
     )
 
 
-def _anything(_batch: memoryview) -> bool:
+def _accept_all(_batch: memoryview) -> bool:
     return True
 
 
 class Lent(ExitStack):
-    """Keeps views of segment files valid until it is closed, by a transaction of each and a reference to it."""
+    """Keeps views of segment files valid until it is closed: holds a transaction and a reference of each segment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class Lent(ExitStack):
     def reading(
         self, segment: object, begin: Callable[[], AbstractContextManager[lmdb.Transaction]]
     ) -> lmdb.Transaction:
-        """Return the transaction of a segment; begin it at the first call."""
+        """Return the read transaction of a segment; the first call begins it."""
         transaction = self._open.get(segment)
         if transaction is None:
             transaction = self._open[segment] = self.enter_context(begin())
@@ -101,22 +101,22 @@ class Lent(ExitStack):
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
-    """Bounds of a read, which stops after the batch that reaches one of them."""
+    """Limits of a read, which stops after the batch that reaches one of them."""
 
     max_messages: int
-    #: Of entries, in bytes; one batch comes in any case.
+    #: Of whole entries. A single batch may be larger.
     max_bytes: int
-    #: Only batches that may hold one of these tags; all when empty.
+    #: Only batches that may contain one of these tags; all if empty.
     tag_hashes: frozenset[int] = frozenset()
-    #: How many batches may be looked at.
+    #: Number of batches to examine.
     max_rows: int = 1 << 62
-    #: Tells of the bytes of a batch whether it is wanted.
-    may_hold: Callable[[memoryview], bool] = _anything
-    #: Batches are not copied: they are views of the file that are valid until this is closed.
+    #: Filter on the bytes of a batch.
+    may_hold: Callable[[memoryview], bool] = _accept_all
+    #: If given, batches are not copied but returned as views of the file, valid until this is closed.
     lent: Lent | None = None
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
-        """Return the remaining limits after a part was read from an offset on; None when a bound is reached."""
+        """Return the limits that remain after reading `part` from `offset` on; None if one of them is reached."""
         messages = self.max_messages - sum(row.last_offset + 1 - max(offset, row.base_offset) for row, _ in part.found)
         size = self.max_bytes - sum(row.size for row, _ in part.found)
         rows = self.max_rows - part.rows
@@ -127,7 +127,7 @@ class ReadLimits:
         )
 
 
-#: No batch was delayed, as in nearly all reads.
+#: Shared by nearly all reads, which have no batch that was delayed.
 NONE_DUE: Mapping[int, int] = MappingProxyType({})
 
 
@@ -135,18 +135,20 @@ class ReadResult(NamedTuple):
     """The result of a read."""
 
     found: list[tuple[Row, bytes]]
-    #: Where to go on: after everything that was examined.
+    #: Offset after everything that was examined.
     next_offset: int
+    #: Number of examined batches.
     rows: int
+    #: The read ended early at damage.
     is_cut: bool = False
-    #: First offset of the first examined batch; -1 when there was none.
+    #: First offset of the first examined batch; -1 if there was none.
     begins_at: int = -1
-    #: When batches that were delayed were due, in ms since 1970, by their positions.
+    #: Due time, in ms since 1970, of batches that were delayed, by their log positions.
     due_ms: Mapping[int, int] = NONE_DUE
 
 
 def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:
-    """Raise `CorruptEntry` when a row as stored does not match its checksum."""
+    """Raise `CorruptEntry` if a stored row does not match its checksum."""
     stored = bytes(value)
     seal = _SEAL.pack(google_crc32c.value(bytes(key) + stored[: -_SEAL.size]))
     if stored[-_SEAL.size :] != seal or len(stored) < _ROW.size + _SEAL.size:
@@ -154,33 +156,33 @@ def check_row(key: bytes | memoryview, value: bytes | memoryview) -> None:
 
 
 def unpack_row(last_offset: int, value: bytes | memoryview) -> Row:
-    """Return a row as `Row.pack` stored it under the key of its last offset."""
+    """Return the row that `Row.pack` encoded; its key holds the last offset."""
     position, size, count, stored_ms, born_first_ms, born_last_ms, number = _ROW.unpack_from(value)
     hashes = None if number == _TOO_MANY_TAGS else struct.unpack_from(f"<{number}I", value, _ROW.size)
     return Row(last_offset, position, size, count, stored_ms, born_first_ms, born_last_ms, hashes)
 
 
 def may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
-    """Return whether a batch may contain one of the tags, from its stored row."""
+    """Return whether the batch of a stored row may contain one of the tags."""
     [number] = _NUMBER.unpack_from(value, _NUMBER_AT)
     return number == _TOO_MANY_TAGS or not wanted.isdisjoint(struct.unpack_from(f"<{number}I", value, _ROW.size))
 
 
 def last_offset_in(key: bytes) -> int:
-    """Return the last offset of the batch of a row by its key."""
+    """Return the last offset of a batch from the key of its row."""
     return int(ROW_KEY.unpack(key)[2])
 
 
 def count_in(value: bytes | memoryview) -> int:
-    """Return the number of messages in a row as stored."""
+    """Return the number of messages from a stored row."""
     return int(_COUNT.unpack_from(value, _COUNT_AT)[0])
 
 
 def size_in(value: bytes | memoryview) -> int:
-    """Return the size of the entry in a row as stored."""
+    """Return the size of the entry from a stored row."""
     return int(_SIZE.unpack_from(value, _SIZE_AT)[0])
 
 
 def position_in(value: bytes | memoryview) -> int:
-    """Return the log position in a row as stored."""
+    """Return the log position from a stored row."""
     return int(_ROW.unpack_from(value)[0])

@@ -1,15 +1,15 @@
-"""One segment: an LMDB file with a stretch of the CommitLog and the ConsumeQueue rows of its batches.
+"""One segment: an LMDB file with a part of the CommitLog and the ConsumeQueue rows of its batches.
 
-Its tables are always written in one transaction, so that no crash leaves one without the other:
+All tables are written in one transaction, so after a crash they still match:
 
     log             position -> entry
     consumequeue    (topic id, queue id, last offset of the batch) -> `Row`
-    due             of delayed batches, see `DueTable`
+    due             rows of delayed batches, see `DueTable`
 
-A segment that was rewritten (see `rewriting.py`) lacks entries, and has a mark that says where it ends.
+A rewritten segment (see `rewriting.py`) lacks some entries, so a mark stores the log position at which it ends.
 
-Keying a row by the *last* offset makes "the batch that holds offset n" a single seek: the first row at or after n.
-Store times never go back within a queue, so "the first batch at or after time t" is a binary search over the rows.
+Rows are keyed by the *last* offset: a single seek to the first row at or after n finds the batch that holds offset n.
+Store times never go back within a queue: a binary search over its rows finds the first batch at or after a time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MAX_OFFSET = (1 << 64) - 1
 def rows_of(
     entries: Sequence[tuple[int, bytes]], *, verified: bool = False
 ) -> tuple[list[tuple[QueueKey, Row]], list[DueRow]]:
-    """Return the index rows and the due rows of entries, which are opened for that. Raises `CorruptEntry`."""
+    """Decode entries and return their index rows and due rows. Raises `StoreError`."""
     rows: list[tuple[QueueKey, Row]] = []
     due: list[DueRow] = []
     for position, data in entries:
@@ -75,9 +75,9 @@ class Segment(SegmentFile):
         self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False, verified: bool = False
     ) -> None:
         super().__init__(path, start, segment_bytes, readonly=readonly, verified=verified)
-        #: First offset of each queue here, looked up when first needed; kept only once the segment is sealed.
+        #: Cache of `first_offset`, used once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
-        #: Last position that `newest_ms` has looked at, and what it found.
+        #: Cache of `newest_ms`: the last position it examined, and its result.
         self._newest: tuple[int, int | None] = (-1, None)
         self.sealed = False
 
@@ -92,12 +92,12 @@ class Segment(SegmentFile):
             return int(_POSITION.unpack(cursor.key())[0]) + len(cursor.value())
 
     def newest_ms(self) -> int | None:
-        """Return when the last batch was stored or staged, ms since 1970; None without one. Raises `CorruptEntry`."""
+        """Return when the last batch was written, in ms since 1970; None without batches. Raises `CorruptEntry`."""
         seen, newest = self._newest
         with self._reading(self._log) as txn, txn.cursor() as cursor:
             found = more = cursor.last()
             last = int(_POSITION.unpack(cursor.key())[0]) if found else seen
-            while more and (position := int(_POSITION.unpack(cursor.key())[0])) > seen:  # many facts may be behind it
+            while more and (position := int(_POSITION.unpack(cursor.key())[0])) > seen:  # many facts may follow it
                 header = read_header(cursor.value(), position)
                 if header.kind != EntryKind.FACT:
                     newest = header.stored_ms
@@ -106,7 +106,7 @@ class Segment(SegmentFile):
         self._newest = last, newest
         return newest
 
-    # ---- writing ------------------------------------------------------------------------------------
+    # ---- writes -------------------------------------------------------------------------------------
 
     def put(
         self,
@@ -115,7 +115,7 @@ class Segment(SegmentFile):
         rows: list[tuple[QueueKey, Row]],
         due: Sequence[DueRow] = (),
     ) -> None:
-        """Add entries by position, in ascending order, and the rows of what is among them."""
+        """Add entries, in ascending order of positions, and their index and due rows."""
         for position, entry in entries:
             txn.put(_POSITION.pack(position), entry, db=self._log, append=True)
         for queue, row in rows:
@@ -126,14 +126,14 @@ class Segment(SegmentFile):
     def write(
         self, entries: list[tuple[int, bytes]], rows: list[tuple[QueueKey, Row]], due: Sequence[DueRow] = ()
     ) -> None:
-        """Add entries and rows in one transaction, synced; see `put`."""
+        """Call `put` in a transaction of its own, and sync."""
         with self._env.begin(write=True) as txn:
             self.put(txn, entries, rows, due)
         if due:
             self.due.changed()
 
     def truncate(self, position: int) -> None:
-        """Delete the entries from a position on with their rows, synced, and unseal it. Nobody may read meanwhile."""
+        """Delete all entries from a position on with their rows, sync, and unseal. There must be no readers."""
         self.sealed = False
         self._first.clear()
         self._newest = (-1, None)
@@ -150,23 +150,23 @@ class Segment(SegmentFile):
             self.due.truncate(txn, position)
         self.due.changed()
 
-    # ---- reading ------------------------------------------------------------------------------------
+    # ---- reads --------------------------------------------------------------------------------------
 
     def entry_at(self, position: int) -> bytes | None:
-        """Return the entry that begins at a log position, not verified; None when none does."""
+        """Return the entry that begins at a log position, unverified; None if none does."""
         with self._reading(self._log) as txn:
             entry = txn.get(_POSITION.pack(position))
             return None if entry is None else bytes(entry)
 
     def entries(self, position: int = 0) -> Generator[tuple[int, memoryview], None, None]:
-        """Yield (position, entry) from a log position on. The entry is valid until the next one is asked for."""
+        """Yield (position, entry) from a log position on. Each entry is valid until the next step."""
         with self._reading(self._log) as txn, txn.cursor() as cursor:
             if cursor.set_range(_POSITION.pack(position)):
                 for key, value in cursor:
                     yield _POSITION.unpack(key)[0], value
 
     def stored_rows(self) -> Iterator[tuple[QueueKey, bytes, bytes]]:
-        """Yield the queue of each row, its key, and the row as stored, not verified. Raises `struct.error`."""
+        """Yield the queue, key and unverified value of each index row. Raises `struct.error`."""
         with self._reading(buffers=False) as txn, txn.cursor(self._rows) as cursor:
             for key, value in cursor:
                 topic_id, queue_id, _ = ROW_KEY.unpack(key)
@@ -175,12 +175,12 @@ class Segment(SegmentFile):
     def values_of(
         self, queue: QueueKey, offset: int = 0
     ) -> Iterator[tuple[int, bytes | memoryview, bytes | memoryview]]:
-        """Yield last offset, key and row as stored, not verified, of each batch of a queue; valid until the next."""
+        """Yield last offset, key and unverified value of each row of a queue; valid until the next step."""
         with self._reading() as txn:
             yield from self._values_from(txn, queue, offset)
 
     def queues_of(self, topic_id: int) -> Iterator[QueueKey]:
-        """Yield the queues of a topic that have a row here."""
+        """Yield the queues of a topic that have batches in this segment."""
         with self._reading(self._rows) as txn, txn.cursor() as cursor:
             more = cursor.set_range(ROW_KEY.pack(topic_id, 0, 0))
             while more:
@@ -191,7 +191,7 @@ class Segment(SegmentFile):
                 more = cursor.set_range(ROW_KEY.pack(topic_id, queue_id + 1, 0))
 
     def topics(self) -> Iterator[int]:
-        """Yield the ids of the topics that have a row here."""
+        """Yield the ids of the topics that have batches in this segment."""
         with self._reading(self._rows) as txn, txn.cursor() as cursor:
             more = cursor.first()
             while more:
@@ -200,9 +200,9 @@ class Segment(SegmentFile):
                 more = cursor.set_range(ROW_KEY.pack(topic_id + 1, 0, 0))
 
     def read(self, queue: QueueKey, offset: int, limits: ReadLimits) -> ReadResult:
-        """Read batches of a queue, from the one that holds `offset` or comes after it.
+        """Read batches of a queue, from the one that holds `offset` or the next one.
 
-        Those without a wanted tag are passed over by their rows alone: the log is not touched for them.
+        Batches without a wanted tag are skipped by their rows alone: their entries are not read.
         """
         found: list[tuple[Row, bytes]] = []
         due_ms: dict[int, int] = {}
@@ -252,20 +252,20 @@ class Segment(SegmentFile):
         return entry
 
     def row_at(self, queue: QueueKey, offset: int) -> Row | None:
-        """Return the row of the batch that holds `offset` or comes after it, None when there is none here."""
+        """Return the row of the batch that holds `offset`, or of the next one; None if this segment has neither."""
         with self._reading() as txn:
             return next(self._rows_from(txn, queue, offset), None)
 
     def row_before(self, queue: QueueKey, offset: int) -> Row | None:
-        """Return the row of the last batch that ends ahead of `offset`, None when there is none here."""
+        """Return the row of the last batch that ends before `offset`, None if this segment has none."""
         with self._reading() as txn:
             return self._last_row(txn, queue, offset)
 
     def first_offset(self, queue: QueueKey) -> int | None:
-        """Return the first offset of a queue in this segment, None when it has none here."""
+        """Return the first offset of a queue in this segment, None if the queue has no batch in it."""
         if queue in self._first:
             return self._first[queue]
-        sealed = self.sealed  # ahead of looking: it may be written and sealed in between
+        sealed = self.sealed  # before the lookup: another thread may write and seal the segment in between
         with self._reading() as txn:
             row = next(self._rows_from(txn, queue, 0), None)
         first = row.base_offset if row else None
@@ -274,11 +274,11 @@ class Segment(SegmentFile):
         return first
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
-        """Return the first offset of a queue that was stored at or after a time, None when none here was."""
+        """Return the first offset of a queue stored at or after a time (ms since 1970), None if there is none here."""
         return self._first_offset_of(queue, lambda row: row.stored_ms >= timestamp_ms)
 
     def offset_from(self, queue: QueueKey, position: int) -> int | None:
-        """Return the first offset of a queue that stands at or after a log position, None when none here does."""
+        """Return the first offset of a queue at or after a log position, None if there is none here."""
         return self._first_offset_of(queue, lambda row: row.position >= position)
 
     def _first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
@@ -286,7 +286,7 @@ class Segment(SegmentFile):
             last = self._last_row(txn, queue)
             if last is None or not is_it(last):
                 return None
-            low, high = 0, last.last_offset  # the answer is the row that holds some offset in [low, high]
+            low, high = 0, last.last_offset  # invariant: the wanted row holds an offset in [low, high]
             while low < high:
                 middle = (low + high) // 2
                 row = next(self._rows_from(txn, queue, middle))

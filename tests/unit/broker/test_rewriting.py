@@ -134,7 +134,7 @@ def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
     log.mark_damaged(log.segments[2].start, "for this test")
     assert not rewriting.put_in_place()
     rewriting.close()
-    log.forgive(log.segments[2].start)
+    log.clear_damage_mark(log.segments[2].start)
 
 
 def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Stores) -> None:
@@ -341,7 +341,7 @@ def test_a_segment_of_another_replica_may_lack_entries(store: OpenStore) -> None
             made.put([(position, bytes(entry))])
     made.skip_to(end)
     made.finish(end)
-    assert log.put_in(made.path, former.start)
+    assert log.install_repaired(made.path, former.start)
     made.give_up()
     assert log.complete_from == end
     assert [at for at, _ in log.segments[2].entries()] == [at for at, _ in kept]

@@ -1,10 +1,10 @@
-"""Marks beside the segments of a log: empty files whose names have a position.
+"""Marks next to the segments of a log: empty files named by a log position.
 
-`N.first` says where the log begins, so that a start, and `check`, know when the first segments are missing. It is
-recorded before each deletion. It is never after the first segment, unless another program has deleted segments.
+`N.first` records where the log begins, so that a start and `check` notice if the first segments are missing. It is
+written before each deletion. It is beyond the first segment only if another program deleted segments.
 
-`N.damaged` marks a segment of a slave that waits for its repair from its master: while there is one, also after a
-restart, the slave does not report its log to the controller, and is not elected.
+`N.damaged` marks a segment of a slave that has to be repaired from its master. While there is one, also after a
+restart, the slave does not report its log to the controller and so is not elected.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 
 def missing_before(folder: Path, start: int) -> str:
-    """Return what is missing before the first segment, which begins at `start`; "" if nothing is, or it is unknown."""
+    """Describe what is missing before the first segment, which begins at `start`; "" if nothing or unknown."""
     recorded = max((int(mark.stem) for mark in _firsts(folder)), default=start)
     if start <= recorded:
         return ""
     return f"log positions {recorded} to {start} are missing: the segments that held them were deleted or moved away"
 
 
-def look_and_keep(folder: Path, start: int) -> str:
-    """Say what is missing, as `missing_before` does, or if nothing is, record where the log begins."""
+def record_log_start(folder: Path, start: int) -> str:
+    """Record where the log begins; if segments before it are missing, log and return that instead."""
     if missing := missing_before(folder, start):
         log.error(
             "store: %s path=%s: put them back, or restore the data directory from a copy; if there are other "
@@ -42,14 +42,14 @@ def look_and_keep(folder: Path, start: int) -> str:
 
 
 def keep(folder: Path, start: int) -> None:
-    """Record where a log begins, synced. If that fails, there is no record: none is better than a wrong one."""
+    """Record where a log begins, and sync. After a failure there is no record, which is better than a wrong one."""
     mark, former = folder / f"{start:020d}.first", _firsts(folder)
     if former == [mark]:
         return
     others = [each for each in former if each != mark]
     try:
         for other in others[:1]:
-            other.rename(mark)  # which needs no space on a full disk, where old segments have to go
+            other.rename(mark)  # needs no disk space, so segments of a full disk can be deleted
         mark.touch()
         for other in others[1:]:
             other.unlink(missing_ok=True)
@@ -66,14 +66,14 @@ def _firsts(folder: Path) -> list[Path]:
 
 
 class DamageMarks:
-    """The marks of one log. Any thread may look; callers that change something hold the lock of the `CommitLog`."""
+    """The damage marks of one log. Any thread may read; callers of `add` and `discard` hold `CommitLog.kept`."""
 
     def __init__(self, path: Path, starts: Collection[int], *, readonly: bool) -> None:
         self._path = path
         self.reasons: dict[int, str] = {}
         self.is_served = False
         for mark in sorted(path.glob("*.damaged")):
-            if not mark.stem.isdecimal():  # of another program
+            if not mark.stem.isdecimal():  # not one of ours
                 continue
             if int(mark.stem) in starts:
                 self.reasons[int(mark.stem)] = "it was found damaged before the last start"
@@ -81,7 +81,7 @@ class DamageMarks:
                 mark.unlink()
 
     def add(self, start: int, reason: str) -> bool:
-        """Mark a segment, synced; return whether it was not marked before."""
+        """Mark a segment, and sync; return False if it is already marked."""
         if start in self.reasons:
             return False
         self._mark(start).touch()
@@ -97,7 +97,7 @@ class DamageMarks:
             self.reasons = {each: reason for each, reason in self.reasons.items() if each != start}
 
     def refuses(self, start: int) -> bool:
-        """Return whether others may not read a segment now."""
+        """Return whether reads of a segment have to be rejected."""
         return start in self.reasons and not self.is_served
 
     def _mark(self, start: int) -> Path:

@@ -1,4 +1,4 @@
-"""The rebuild of a damaged segment file from its readable entries, before LMDB follows its pages."""
+"""The rebuild of a damaged segment file from its readable entries, before LMDB opens it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from minimq_common.words import count_of
 log = logging.getLogger(__name__)
 
 _POSITION_BYTES = 8
-#: Where the looked-at segments begin when none was looked at: behind all.
-NOT_LOOKED = 1 << 63
-#: Bytes that one transaction writes.
+#: Beyond every segment.
+NOTHING_VERIFIED = 1 << 63
+#: Bytes per write transaction.
 _WRITTEN_BYTES = 8 << 20
-#: Maximum number of gaps that an error lists.
-_TOLD_GAPS = 5
+_MAX_LISTED_GAPS = 5
 
 
-def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tuple[dict[int, str], int]:
-    """Rebuild damaged segments before any is opened: the last one always, earlier ones while verifying is quick."""
+def repair_at_start(files: list[Path], segment_bytes: int, verify_s: float) -> tuple[dict[int, str], int]:
+    """Verify and rebuild segments, the last one first and others for `verify_s`; return losses and first verified."""
     lost: dict[int, str] = {}
-    looked_from = NOT_LOOKED
-    until = time.monotonic() + look_s
+    verified_from = NOTHING_VERIFIED
+    until = time.monotonic() + verify_s
     end: int | None = None
     for file in reversed(files):
         if end is not None and time.monotonic() > until:
@@ -44,12 +43,12 @@ def repair_at_start(files: list[Path], segment_bytes: int, look_s: float) -> tup
         except DamagedPages as error:
             if missing := repair_segment(file, end, segment_bytes, error.reason):
                 lost[int(file.stem)] = f"lost are {missing}"
-        looked_from = end = int(file.stem)
-    return lost, looked_from
+        verified_from = end = int(file.stem)
+    return lost, verified_from
 
 
 def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
-    """Rebuild a segment from its readable entries, with new index rows; return what is lost; "" if nothing."""
+    """Rebuild a segment from its readable entries, with new index rows; return what is lost, "" if nothing."""
     refused = DamagedFile(f"{path} is damaged: {damage}: restore the data directory from a copy of it")
     start, rewritten_to = int(path.stem), mark_in(path)
     try:
@@ -131,8 +130,8 @@ def _missing(kept: list[tuple[int, int]], start: int, end: int | None) -> str:
         if position != at:
             gaps.append(f"{at} to {position}")
         at = position + size
-    more = f" and {len(gaps) - _TOLD_GAPS} more" if len(gaps) > _TOLD_GAPS else ""
-    return f"log positions {', '.join(gaps[:_TOLD_GAPS])}{more}" if gaps else ""
+    more = f" and {len(gaps) - _MAX_LISTED_GAPS} more" if len(gaps) > _MAX_LISTED_GAPS else ""
+    return f"log positions {', '.join(gaps[:_MAX_LISTED_GAPS])}{more}" if gaps else ""
 
 
 def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewritten_to: int) -> None:
