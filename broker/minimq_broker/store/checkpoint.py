@@ -1,7 +1,7 @@
-"""The checkpoint: the rows of the state and the log position up to which they hold, in an LMDB file of its own.
+"""The checkpoint: an LMDB file with the rows of the state at a log position.
 
-Recovery loads it and applies the entries that came later. Each save is synced: LMDB without sync can be damaged by a
-power cut.
+Recovery loads it and applies the later entries. Each save is synced, since a power failure can damage an LMDB file that
+is written without sync.
 """
 
 from __future__ import annotations
@@ -22,34 +22,36 @@ from minimq_common.errors import StoreError
 from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 
 POSITION_KEY = b"\0position"
-#: No log is as long; what follows such a position fits into the 64 bits of a stored number.
+#: No log gets this long; leaves room to 64 bits for positions computed from it.
 _MAX_POSITION = 1 << 62
 _Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITION)]
-#: Address space for the map; a row takes about 60 bytes.
+#: Address space for the memory map; a row takes about 60 bytes.
 _MAP_BYTES = 16 << 30
 
 
 class DamagedCheckpoint(DamagedFile):
-    """The checkpoint is damaged. As long as the log begins at position 0, another one follows from that."""
+    """The checkpoint is damaged. It can be rebuilt from a log that is complete from position 0 on."""
 
 
 class Snapshot(NamedTuple):
-    """A saved state: what the entries of the log up to a position lead to."""
+    """A saved state: the result of all entries up to a log position."""
 
     position: int
     rows: list[tuple[bytes, bytes]]
 
 
 class ChangedRows(NamedTuple):
-    """Rows of a state that a checkpoint lacks, as stored, None for one that is gone, with its log position and mark."""
+    """Changes of the state that the checkpoint does not have yet."""
 
+    #: Log position of the state.
     position: int
+    #: As stored; None for a deleted row.
     rows: list[tuple[bytes, bytes | None]]
     mark: DueKey = NO_KEY
 
 
 def take_changes(state: State) -> ChangedRows:
-    """Return what has changed in a state since the last call; it has to be saved, or the state made anew."""
+    """Return the changes of a state since the last call, and reset them. The caller must save them."""
     rows = []
     for row, value in changed_rows(state):
         key = msgspec.msgpack.encode(row)
@@ -67,7 +69,7 @@ class Checkpoint:
             self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         except DamagedFile as error:
             raise DamagedCheckpoint(error.message) from None
-        #: Log position up to which the state is saved, once it is loaded.
+        #: Log position of the saved state; valid after `load`.
         self.position = 0
 
     def close(self) -> None:
@@ -75,7 +77,7 @@ class Checkpoint:
         self._env.close()
 
     def load(self) -> State:
-        """Return the saved state, an empty one when nothing was saved yet."""
+        """Return the saved state, or an empty one if nothing was saved yet."""
         state = State()
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
@@ -94,7 +96,7 @@ class Checkpoint:
         return state
 
     def popped(self) -> Iterator[tuple[tuple[str, int, int], PopRow]]:
-        """Yield the popped queues as they are saved, of a file that was loaded: group, id of the topic, queue."""
+        """Yield the saved popped queues by (group, topic id, queue id). The file must have been loaded."""
         with self._env.begin() as txn, txn.cursor() as cursor:
             for key, value in unsealed(cursor):
                 row = () if key == POSITION_KEY else msgspec.msgpack.decode(key)
@@ -102,21 +104,21 @@ class Checkpoint:
                     yield tuple(row[1:]), msgspec.msgpack.decode(value, type=PopRow)
 
     def save(self, changes: ChangedRows) -> None:
-        """Save the changes since the last save, and sync. On failure it can be saved again."""
+        """Save the changes since the last save, and sync. After a failure, call it again with the same changes."""
         position = (POSITION_KEY, seal(POSITION_KEY, msgspec.msgpack.encode(changes.position)))
         with self._env.begin(write=True) as txn:
             change(txn, [*changes.rows, position])
         self.position = changes.position
 
     def clear(self) -> None:
-        """Delete the saved state, and sync: the state follows from the log alone."""
+        """Delete the saved state, and sync: recovery then applies the whole log."""
         with self._env.begin(write=True) as txn:
             txn.drop(self._env.open_db(txn=txn), delete=False)
-            change(txn, ())  # writes a sum of no rows: `check` takes an empty table for a damaged one
+            change(txn, ())  # writes the checksum of no rows: `check` reports an empty table as damaged
         self.position = 0
 
     def rows(self) -> list[tuple[bytes, bytes]]:
-        """Return all rows as stored, each with its checksum, for `restore`. Any thread may call this."""
+        """Return all rows as stored, with their checksums, for `restore`. Any thread may call this."""
         try:
             with self._env.begin() as txn, txn.cursor() as cursor:
                 rows = [(bytes(key), bytes(value)) for key, value in cursor]
@@ -129,19 +131,19 @@ class Checkpoint:
         return [(key, stored) for key, stored in rows if key != SUM_KEY]
 
     def restore(self, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put rows of another checkpoint in the place of all that was saved, and sync."""
+        """Replace the saved state by the rows of another checkpoint, and sync."""
         try:
             with self._env.begin(write=True) as txn:
                 txn.drop(self._env.open_db(txn=txn), delete=False)
                 for key, stored in rows:
                     _received(key, stored)
                 change(txn, ((key, stored) for key, stored in rows if key != SUM_KEY))
-        except lmdb.BadValsizeError:  # of a key, which is empty or too long
+        except lmdb.BadValsizeError:  # an empty key, or one that is too long
             raise StoreError("a state that was received has a row that no state has: copy it anew") from None
 
 
 def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
-    """Return the log position of rows of a checkpoint, 0 when nothing was saved. Raises `StoreError`: it is damaged."""
+    """Return the log position in the rows of a checkpoint, 0 if nothing was saved. Raises `StoreError` on damage."""
     found = [_received(key, stored) for key, stored in rows if key == POSITION_KEY]
     return _position_in(found[0]) if found else 0
 

@@ -1,4 +1,4 @@
-"""The entries of one transaction of the writer."""
+"""The entries that the writer commits in one transaction."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _WRITE = int(Permission.WRITE)
 
 
 class LostBatch(NamedTuple):
-    """A staged batch of a committed transaction that cannot be read any more, and why."""
+    """A staged batch of a committed transaction that can no longer be read, and the reason."""
 
     transaction: TransactionId
     topic: str
@@ -58,9 +58,9 @@ class LostBatch(NamedTuple):
 
 
 class CommitGroup:
-    """The entries of one transaction. Offsets are assigned here, after those in the state.
+    """Collects the entries of one commit and assigns offsets, following those in the state.
 
-    A job is taken in whole or, when it is refused by a `MiniMQError`, without a trace.
+    A job adds all its entries or, if it is refused by a `MiniMQError`, none.
     """
 
     def __init__(
@@ -84,21 +84,23 @@ class CommitGroup:
         self.due: list[DueRow] = []
         self.effects: list[tuple[Effect, int, int]] = []
         self._pending = PendingBatches(state.producers)
-        #: What the group stages, by transaction and producer.
+        #: Batches that the group stages, by transaction, producer id and sequence number.
         self._staged: dict[TransactionId, dict[int, dict[int, StagedBatch]]] = {}
         self._staging = staging
-        #: Committed offsets that the group changes.
+        #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._delay_limits = delays
+        #: Acknowledge batches before the commit.
         self._ahead = ahead
-        #: Why no new batch may be written now, None when it may; facts are.
+        #: Why no new batch may be written now; facts may always be.
         self.refusal = refusal
+        #: Jobs that may be answered before the commit.
         self.early: list[AppendJob] = []
         self.lost: list[LostBatch] = []
-        #: Of the jobs of which there will be spans.
+        #: Of the traced jobs.
         self.times: list[JobTimes] = []
 
-    # Most groups need none of these.
+    # Made on demand: most groups need none of these.
 
     @cached_property
     def pops(self) -> PopDrafts:
@@ -107,12 +109,12 @@ class CommitGroup:
 
     @cached_property
     def halves(self) -> HalfDrafts:
-        """Its decisions on half messages."""
+        """The decisions of the group on half messages."""
         return HalfDrafts(self.state.transactions, self._staged)
 
     @cached_property
     def delays(self) -> DelayDrafts:
-        """Its decisions on delayed batches."""
+        """The decisions of the group on delayed batches."""
         return DelayDrafts(self, self._delay_limits or DelayLimits())
 
     @cached_property
@@ -122,7 +124,7 @@ class CommitGroup:
     # ---- batches ------------------------------------------------------------------------------------
 
     def add_batch(self, job: AppendJob) -> None:
-        """Give a batch its place, or find the one that it has."""
+        """Assign a batch a place, or find its existing one."""
         if job.times is not None:
             self.times.append(job.times)
         topic = self.state.topics.get(job.topic) or self.state.topic(job.topic)
@@ -138,7 +140,7 @@ class CommitGroup:
             repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
             if repeated is not None:
                 _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
-                if repeated.applied:  # data on disk stays there, whatever happens to the group
+                if repeated.applied:  # it is on disk, whatever happens to this group
                     self.early.append(job)
                 return
         place = self._delayed(job, job.delay, topic) if job.delay is not None else None
@@ -159,7 +161,7 @@ class CommitGroup:
         return place
 
     def add_atomic(self, job: AtomicJob) -> None:
-        """Give all batches of a job their places, with what a group has consumed, or find those that they have."""
+        """Assign all batches of a job their places and add its facts, or find the existing places."""
         topics = [self.state.topic(batch.topic) for batch in job.batches]
         if self._found_whole(job, topics):
             return
@@ -170,7 +172,7 @@ class CommitGroup:
         if job.offsets is not None:
             self._check_begins(job.offsets, job.begins)
             facts.append(job.offsets)
-        if job.settles is not None:  # last: what is decided cannot be refused any more
+        if job.settles is not None:  # last: after this decision the job can no longer be refused
             facts += self.pops.decide_whole(job.settles, strict=bool(job.batches))
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
@@ -215,8 +217,8 @@ class CommitGroup:
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
         if self.refusal is not None:
-            raise copy.copy(self.refusal)  # each job its own, as it keeps a traceback
-        if not int(topic.permission) & int(self.state.permission) & _WRITE:  # plain: flags cost ten times that
+            raise copy.copy(self.refusal)  # a copy per job: an exception keeps a traceback
+        if not int(topic.permission) & int(self.state.permission) & _WRITE:  # plain integers: flags cost ten times more
             self.state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
             raise QueueNotFound(
@@ -251,15 +253,14 @@ class CommitGroup:
         else:
             _check_same_topic(job, topic, found.topic_id)
             job.status = AppendStatus.ALREADY_STORED
-            if applied:  # as in `add_batch`
+            if applied:  # on disk, see `add_batch`
                 self.early.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
 
     def publish_next(self, name: str, reader: LogReader) -> int:
-        """Publish the next batches that a name has decided on; return how many no longer wait.
+        """Publish the next batches of a decided transaction; return how many were published or skipped.
 
-        Batches that cannot be read are skipped, or the rest, and all later transactions of the name, would wait
-        forever.
+        Skips unreadable batches: otherwise the rest, and all later transactions of the name, would wait forever.
         """
         staged = self.state.transactions.next_to_publish(name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
         if not staged:
@@ -272,9 +273,9 @@ class CommitGroup:
         return len(staged)
 
     def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], reader: LogReader) -> None:
-        """Write staged batches to their queues, in this order."""
+        """Write staged batches to their queues, in the given order."""
         for batch in staged:
-            topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # a deleted one has nothing staged
+            topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # exists: deletion drops its batches
             try:
                 data = staged_batch(reader.entry_at(batch.position), transaction.name, batch)
             except CorruptEntry as error:
@@ -284,8 +285,8 @@ class CommitGroup:
             self.release(topic, batch.queue_id, data, DueKey(0, batch.position))
 
     def release(self, topic: Topic, queue_id: int, data: memoryview, key: DueKey) -> Place:
-        """Write a held batch to its queue: one that was staged, or was delayed and is due."""
-        # Queues may have been hidden since; a permission that was taken away does not matter.
+        """Write a staged batch, or a delayed one that is due, to its queue."""
+        # Write queues may have been removed since; the permission was checked when the batch was accepted.
         queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
         place = self.put(queue, data, read_header(data), key)
         effect = BatchApplied(queue, self.ends[queue], place, released=key)
@@ -293,7 +294,7 @@ class CommitGroup:
         return place
 
     def add_entries(self, job: ReplicaJob) -> None:
-        """Take entries of the master in."""
+        """Add entries of the master, unchanged."""
         if job.position != self.end:
             raise StoreError(f"entries of position {job.position} cannot follow on a log that ends at {self.end}")
         at = job.position
@@ -330,7 +331,7 @@ class CommitGroup:
         self.ends = ends
 
     def add(self, fact: Fact) -> None:
-        """Write a fact."""
+        """Add a fact."""
         if isinstance(fact, OffsetsCommitted):
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset
@@ -339,9 +340,9 @@ class CommitGroup:
     # ---- entries ------------------------------------------------------------------------------------
 
     def put(self, queue: QueueKey, data: bytes | memoryview, header: Header, key: DueKey | None = None) -> Place:
-        """Write a batch where its queue ends, with the key of one that was held; its effect follows."""
+        """Add a batch at the end of its queue, with its key if it was held. The caller adds the effect."""
         end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
-        stored_ms = max(self.now_ms, end.stored_ms)  # a clock that was set back must not disorder the queue
+        stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
         offset, count, position = end.offset, header.count, self.end
         if key is None:
             entry = batch_entry(queue, offset, stored_ms, data)
@@ -356,15 +357,15 @@ class CommitGroup:
         return Place(*queue, offset, stored_ms)
 
     def append(self, entry: bytes, effect: Effect) -> None:
-        """Write an entry that is no batch in a queue."""
+        """Add an entry that is not a batch in a queue, and its effect."""
         if isinstance(effect, BatchDelayed | BatchesRecalled):
             self.due += due_rows_of(effect, self.end)
         self.entries.append((self.end, entry))
         self.end += len(entry)
         self.effects.append((effect, self.end, self.now_ms))
 
-    def tell_lost(self) -> None:
-        """Log the part of transactions that is not published: one line for each queue."""
+    def log_lost_batches(self) -> None:
+        """Log the batches of transactions that were not published, one line per queue."""
         queues: dict[tuple[str, int], list[LostBatch]] = {}
         for each in self.lost:
             queues.setdefault((each.topic, each.batch.queue_id), []).append(each)

@@ -1,10 +1,10 @@
-"""Groups on this disk but not yet on those of the other replicas: their waiters, and the visible end for readers.
+"""Groups that are on this disk, but not yet on those of all in-sync replicas: their waiting callers, and their readers.
 
-The confirmed position is the one up to which all in-sync replicas have the log. Only confirmed entries are answered and
-can be read: nothing else is sure to be there under the next master.
+Up to the confirmed position, all in-sync replicas have the log. Jobs are answered, and entries visible to readers, only
+once they are confirmed: the next master may lack all others.
 
-The writer `cover`s the queues of a group before its entries are applied, so that readers do not see them grow, and
-`add`s the group behind it. A broker that does not wait for others does neither.
+Before the writer applies the entries of a group, it `cover`s their queues, so that readers do not see them grow. After
+that it `add`s the group. A broker that does not wait for replicas does neither.
 """
 
 from __future__ import annotations
@@ -20,59 +20,60 @@ from minimq_common.errors import MiniMQError
 
 
 class _UnconfirmedGroup(NamedTuple):
-    """A group that became part of the log together: it ends at a log position."""
-
+    #: Log position.
     end: int
+    #: Monotonic time.
     since: float
     jobs: list[Job]
     queues: Set[QueueKey]
 
 
 class Confirmation:
-    """The groups that wait until they are confirmed. Any thread may call any method."""
+    """The groups that wait for their confirmation. Any thread may call any method."""
 
     def __init__(self, notify: Notify, *, holds: bool) -> None:
         self.notify = notify
         self._position = 0
-        #: True if entries written from now on wait until they are confirmed.
+        #: True if new groups wait for a confirmation.
         self.holds = holds
         self._changed = threading.Condition()
         self._groups: deque[_UnconfirmedGroup] = deque()
-        #: Where queues end for readers, and at the groups after that. None of these rows is ever empty: others look.
+        #: The end of each covered queue before each unconfirmed group; readers see the first one. No deque is ever
+        #: empty, since other threads read them without the lock.
         self._ends: dict[QueueKey, deque[QueueEnd]] = {}
 
     @property
     def position(self) -> int:
-        """The confirmed position, as known here; it may be beyond the end of the log of a slave."""
+        """The latest known confirmed position; at a slave it may be beyond the end of the log."""
         return self._position
 
     def visible(self, queue: QueueKey, end: QueueEnd) -> QueueEnd:
-        """Return where a queue ends for readers; `end` is where it ends in the state, looked up before this call."""
+        """Return the end of a queue for readers. `end` is its end in the state, read before this call."""
         covered = self._ends.get(queue)
         return covered[0] if covered and covered[0].offset < end.offset else end
 
     # ---- by the writer --------------------------------------------------------------------------------
 
     def cover(self, ends: Mapping[QueueKey, QueueEnd]) -> None:
-        """Let readers see queues end where they do now, until the group that is `add`ed next is confirmed."""
+        """Freeze the ends of queues that readers see, until the group that is `add`ed next is confirmed."""
         with self._changed:
             for queue, end in ends.items():
                 self._ends.setdefault(queue, deque()).append(end)
 
     def add(self, end: int, jobs: list[Job], queues: Set[QueueKey], now: float) -> None:
-        """Keep a group that is applied, with the queues that were covered for it, until it is confirmed."""
+        """Keep an applied group, with the queues that were covered for it, until it is confirmed."""
         with self._changed:
             self._groups.append(_UnconfirmedGroup(end, now, jobs, queues))
             released = self._release(self._position)
         self._tell(*released)
 
     def wait(self, position: int, timeout_s: float) -> bool:
-        """Wait until everything up to a position is confirmed; return whether it is."""
+        """Block until everything up to a position is confirmed; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self.holds or self._position >= position, timeout_s)
 
     def restart(self, *, holds: bool, end: int) -> None:
-        """Begin a new role at the end of the log: who may confirm what comes next is another one."""
+        """Begin a new role at the end of the log: confirmations come from another source from now on."""
         with self._changed:
             self._position = min(self._position, end) if self.holds else end
             self.holds = holds
@@ -80,16 +81,16 @@ class Confirmation:
         self._tell(*released)
 
     def cut(self, end: int) -> None:
-        """Forget the groups: the log ends at a position from now on, and those that are left are added anew."""
+        """Drop all groups: the log was truncated to `end`, and recovery adds the remaining ones again."""
         with self._changed:
             self._position = min(self._position, end)
             self._groups.clear()
             self._ends = {}
 
-    # ---- by whoever knows of the other replicas ----------------------------------------------------------
+    # ---- by the replication ------------------------------------------------------------------------------
 
     def confirm(self, position: int) -> None:
-        """Take note that all up to a log position is confirmed. It never goes back."""
+        """Answer all jobs up to a confirmed log position. Ignores a position below the current one."""
         with self._changed:
             if position <= self._position:
                 return
@@ -99,7 +100,7 @@ class Confirmation:
         self._tell(*released)
 
     def refuse(self, reason: Callable[[], MiniMQError], before: float = float("inf")) -> None:
-        """Answer all jobs that wait since before a time by an error. Their entries stay, and keep waiting."""
+        """Answer all jobs added before a monotonic time with an error. Their entries stay unconfirmed."""
         refused: list[Job] = []
         with self._changed:
             for group in self._groups:
@@ -108,7 +109,7 @@ class Confirmation:
                 refused += group.jobs
                 group.jobs.clear()
         for job in refused:
-            job.error = reason()  # each its own: an exception keeps a traceback
+            job.error = reason()  # a new one per job: an exception keeps a traceback
         self._tell(refused, frozenset())
 
     def _release(self, position: int) -> tuple[list[Job], Set[QueueKey]]:

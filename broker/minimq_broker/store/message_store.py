@@ -1,4 +1,4 @@
-"""The message store: opens and recovers a data directory, writes through the writer, reads from the log."""
+"""The message store: opens and recovers a data directory, writes with the `Writer`, reads from the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch as it stands in a queue; if it was delayed, with the time at which it was due, in ms since 1970."""
+    """A batch in a queue; `due_ms` (since 1970) is set if it was delayed."""
 
     base_offset: int
     stored_ms: int
@@ -44,10 +44,10 @@ class StoredBatch:
 
 
 class MessageStore:
-    """The data directory of a broker, open. Any thread may submit and read.
+    """The open data directory of a broker. Any thread may submit and read.
 
-    A broker that stands alone writes from the start, in a term of its own. One of several replicas writes the entries
-    of a master, until it becomes the master.
+    A broker without replicas writes from the start, in a term of its own. A replica starts as a slave, and writes the
+    entries of a master until it becomes the master.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MessageStore:
         damage_found: Callable[[int, str], None] = lambda start, reason: None,
         disk_filled: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open it. What is passed is called on any thread, and must neither block nor fail."""
+        """Open and recover a data directory. Callbacks are called on any thread, and must neither block nor fail."""
         with ExitStack() as opened:
             self._directory = DataDirectory(path, create=True, owner=options.owner)
             opened.callback(self._directory.close)
@@ -78,7 +78,7 @@ class MessageStore:
             except lmdb.Error as error:
                 text = f"cannot open the store in {path}: {error}: run minimq-broker check {path}"
                 raise DamagedFile(text) from error
-            opened.pop_all()  # all is well: `close` closes them
+            opened.pop_all()  # success: from now on `close` closes them
         self.disk = Disk(path, options.watermarks, disk_filled)
         self._writer = Writer(
             self.log,
@@ -91,7 +91,7 @@ class MessageStore:
             sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )
-        #: Hands a job to the writer; it returns through `notify`.
+        #: Passes a job to the writer, which answers it through `notify`.
         self.submit = self._writer.submit
         self.due = DueIndex(self.log)
         self._writer.delays = DelayLimits(
@@ -102,9 +102,9 @@ class MessageStore:
         self.old = OldSegments(self)
         self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = self.log.damage.is_served = alone
-        #: Of a broker that stands alone, also when its begin could not be written: readers are served nevertheless.
+        #: Term of a broker without replicas, 0 otherwise. Readers are served even if its begin cannot be written.
         self._own_term = self.state.term + 1 if alone else 0
-        for start, reason in {} if alone else self.log.lost.items():  # its master has it
+        for start, reason in {} if alone else self.log.lost.items():  # its master has the lost entries
             self.log.mark_damaged(start, reason)
         self._writer.start()
         if alone:
@@ -114,7 +114,7 @@ class MessageStore:
         return self.state.name_of(queue)
 
     def close(self) -> None:
-        """Write the submitted jobs, save the state and close all files. Idempotent."""
+        """Commit the submitted jobs, save the state and close all files. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -125,12 +125,12 @@ class MessageStore:
 
     @property
     def saved_position(self) -> int:
-        """Log position from which recovery would need entries."""
+        """Log position of the checkpoint: recovery needs the entries after it."""
         return self._checkpoint.position
 
     @property
     def needed_from(self) -> int:
-        """Log position from which recovery or the publication of staged or delayed batches may need entries."""
+        """Log position from which on recovery, or staged or delayed batches, may need entries."""
         transactions = self.state.transactions
         open_from = transactions.open_from(halves_only=self.leads)
         waiting_from = self.due.waiting_from(self.state.delays.saved_mark)
@@ -139,12 +139,12 @@ class MessageStore:
 
     @property
     def state(self) -> State:
-        """The state that the entries add up to; only to look at. After a truncation it is another object."""
+        """The current state, read-only. A truncation replaces the object."""
         return self._writer.state
 
     @property
     def term(self) -> int:
-        """The term in which this broker writes, or its master; larger than that of any run before."""
+        """The term in which this broker or its master writes. Larger than in any earlier run."""
         return max(self._own_term, self.state.term)
 
     @property
@@ -156,42 +156,42 @@ class MessageStore:
 
     @property
     def leads(self) -> bool:
-        """True if the broker writes as the master."""
+        """True if the broker is the master."""
         return self._writer.leads
 
     def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
-        """Write as the master of a term from now on. Waits until its begin is synced here: not for the event loop."""
+        """Become the master of a term. Blocks until its begin is synced here: not for the event loop."""
         self._writer.call(lambda: self._writer.lead(term, holds=waits_for_replicas))
         self.log.damage.is_served = True
 
     def follow(self) -> None:
-        """Write nothing but `ReplicaJob`s from now on; all waiters are refused. Not for the event loop: it waits."""
+        """Become a slave, which accepts only `ReplicaJob`s; refuse all waiting jobs. Blocks: not for the event loop."""
         self._writer.call(self._writer.follow)
         self.log.damage.is_served = False
 
     def truncate(self, position: int) -> None:
-        """Delete all entries from a log position on. Not for the event loop: it waits.
+        """Delete all entries from a log position on. Blocks: not for the event loop.
 
-        There must be no readers meanwhile, and holders of the state must take the new one. Whatever interrupts it,
-        the directory can be opened, and truncated again.
+        There must be no readers, and holders of `state` must replace it. Crash-safe: the directory can be opened and
+        truncated again.
         """
         self._writer.call(lambda: self._writer.truncate(position))
 
     def call(self, run: Callable[[], None]) -> None:
-        """Have the writer's thread do something between two groups, and wait for it. Raises what that raises."""
+        """Call `run` on the writer's thread between two groups, and wait for it. Raises what it raises."""
         self._writer.call(run)
 
     @property
     def confirmed(self) -> int:
-        """Log position up to which all in-sync replicas have everything."""
+        """Log position up to which all in-sync replicas have the log."""
         return min(self._confirmation.position, self.end) if self._confirmation.holds else self.end
 
     def confirm(self, position: int) -> None:
-        """Take note that all up to a log position is confirmed: its waiters are answered on this thread."""
+        """Note that everything up to a log position is confirmed. Its jobs are answered on this thread."""
         self._confirmation.confirm(position)
 
     def expire(self, now: float) -> None:
-        """Refuse callers that have waited too long because too few replicas answer. `now` is on the monotonic clock."""
+        """Refuse jobs that have waited longer than `replication_timeout_s` for replicas. `now` is monotonic."""
         timeout_s = self.options.replication_timeout_s
         self._confirmation.refuse(
             lambda: NotEnoughReplicas(
@@ -202,10 +202,9 @@ class MessageStore:
         )
 
     def entries(self, position: int, max_bytes: int) -> list[bytes]:
-        """Return the raw entries from a log position on, up to the one that reaches a size; none at the end.
+        """Return raw entries from a log position on, up to the one that reaches `max_bytes`; none at the end.
 
-        An atomic append is not cut: of one that is begun all entries come.
-        It stops ahead of a gap that a rewriting has left.
+        Never cuts an atomic append. Stops before a gap that a rewriting has left.
         """
         found: list[bytes] = []
         end, at = self.end, position
@@ -228,12 +227,12 @@ class MessageStore:
         return found
 
     def part(self, position: int, max_bytes: int) -> tuple[int, list[bytes]]:
-        """Return entries as `entries` does, from the next one that is stored, and its position."""
+        """Return the position of the next stored entry, and the `entries` from there on."""
         at = position if position < self.log.start else self.log.next_position(position)
         return at, self.entries(at, max_bytes)
 
     def snapshot(self) -> Snapshot:
-        """Return the state that was saved last. With the log from its start on, it makes a replica."""
+        """Return the last saved state. Together with the whole log, it makes a new replica."""
         rows = self._checkpoint.rows()
         return Snapshot(position_of(rows), rows)
 
@@ -241,41 +240,41 @@ class MessageStore:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When the next delayed batch is due, in ms since 1970, or was before its recall; None while none waits."""
+        """Due time of the next delayed batch, in ms since 1970, which may be recalled; None if none waits."""
         key = self.due.next_key(self.state.delays.mark)
         return None if key is None else key.due_ms
 
     def delayed(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
-        """Return some of the batches of a topic that wait, by when they are due. Raises `CorruptEntry`."""
+        """Return a page of the waiting batches of a topic, by due time. Raises `CorruptEntry`."""
         return self.due.page(topic_id, wanted, self.state.delays.published)
 
     # ---- old segments -----------------------------------------------------------------------------------
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment as `OldSegments.remove_first` does."""
+        """See `OldSegments.remove_first`."""
         return self.old.remove_first(needed_from)
 
     @property
     def figures(self) -> CommitFigures:
-        """The sizes and durations of commits."""
+        """Statistics of commits."""
         return self._writer.figures
 
     @property
     def has_failed(self) -> bool:
-        """True if everything is refused until the broker is restarted."""
+        """True if all jobs are refused until the broker is restarted."""
         return self._writer.has_failed
 
     # ---- reading ----------------------------------------------------------------------------------------
 
     def queue_end(self, queue: QueueKey) -> QueueEnd:
-        """Return where a queue ends for readers: behind the confirmed position."""
+        """Return the end of a queue for readers: that of its confirmed messages."""
         return self._confirmation.visible(queue, self.state.end(queue))
 
     def end_since(self, queue: QueueKey, term: int) -> int:
-        """Return up to which offset what was read of a log of that term is in this log, too: a later term may have cut.
+        """Return the offset of a queue up to which this log agrees with a log of `term`, which may have been cut later.
 
-        It is where the queue ended when the first later term of this log began, or without one where it ends, shown to
-        readers or not.
+        It is where the queue ended when the first later term began. Without a later term it is the end of the queue,
+        including unconfirmed messages.
         """
         end = self.state.end(queue).offset
         start = next((start.position for start in self.state.terms if start.term > term), None)
@@ -283,15 +282,15 @@ class MessageStore:
         return end if found is None else min(found, end)
 
     def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
-        """Return the batches of a queue from the one that holds `offset` on; nothing when there is none yet.
+        """Return the batches of a queue from the one that holds `offset` on; none if there is none yet.
 
-        Stops after the batch that reaches `max_messages` or `max_bytes`; at least one comes if there is one.
+        Stops after the batch that reaches `max_messages` or `max_bytes`, so it returns at least one if there is one.
         """
         return self.search(queue, offset, ReadLimits(max_messages, max_bytes))[0]
 
     def search(self, queue: QueueKey, offset: int, limits: ReadLimits) -> tuple[list[StoredBatch], int]:
-        """Return batches as `read` does, only the wanted ones, and the offset after all that was looked at."""
-        # What was committed this moment and is not in the state yet is beyond the end that everybody is told.
+        """Return matching batches, as `read` does, and the offset after everything that was examined."""
+        # The log may already have batches beyond `end`, which are committed but not applied or confirmed yet.
         end = self.queue_end(queue).offset
         part = self.log.read(queue, offset, limits)
         batches = [
@@ -300,27 +299,27 @@ class MessageStore:
             if row.base_offset < end
         ]
         if not part.rows and offset < end and self.log.may_lack(queue, offset):
-            return [], end  # up to there a rewriting has left out all
+            return [], end  # a rewriting has removed everything up to there
         return batches, min(part.next_offset, end)
 
     def next_size(self, queue: QueueKey, offset: int) -> int:
-        """Return the bytes of the entry that holds an offset of a queue, or comes after it; 0 when there is none."""
+        """Return the size in bytes of the entry that holds an offset, or of the next one; 0 if there is none."""
         row = self.log.row_at(queue, offset)
         return row.size if row is not None else 0
 
     def stored_ms(self, queue: QueueKey, offset: int) -> int:
-        """Return when the batch at an offset was stored, in ms since 1970; 0 when there is none at or after it."""
+        """Return when the batch at an offset, or the next one, was stored, in ms since 1970; 0 if there is none."""
         row = self.log.row_at(queue, offset)
         return row.stored_ms if row is not None and row.base_offset < self.queue_end(queue).offset else 0
 
     def bounds(self, queue: QueueKey) -> tuple[int, int]:
-        """Return the first stored offset and the one the next message will get; both are equal for an empty queue."""
+        """Return the first stored offset and the end of a queue for readers; equal if the queue is empty."""
         end = self.queue_end(queue).offset
         first = self.log.first_offset(queue)
         return (end if first is None else min(first, end)), end
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
-        """Return the first offset of a queue stored at or after a time, or its end."""
+        """Return the first offset of a queue stored at or after a time (ms since 1970), or its end."""
         end = self.queue_end(queue).offset
         found = self.log.offset_at(queue, timestamp_ms)
         return end if found is None else min(found, end)

@@ -1,4 +1,4 @@
-"""Recovery of the state that a log adds up to: after a start, and after the end of the log was cut off."""
+"""Recovery of the state from checkpoint and log: at a start, and after the log was truncated."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from minimq_common.errors import CopyNeeded, CorruptEntry
 
 log = logging.getLogger(__name__)
 
-#: In so many groups at most is confirmed what a recovery finds behind the checkpoint.
-_HELD_GROUPS = 4096
+#: Entries after the checkpoint are confirmed in at most this many groups, to bound memory.
+_MAX_RECOVERED_GROUPS = 4096
 
 
 def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirmation | None = None) -> State:
-    """Return the state: the checkpoint, and on top of it the entries that came later."""
+    """Return the state of the checkpoint with all later entries applied."""
     started = time.monotonic()
     state = checkpoint.load()
     behind = commit_log.saved_to = state.position
@@ -30,9 +30,9 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
             f"the checkpoint is at log position {behind}, but the log holds {commit_log.start} to {commit_log.end}: "
             "files of two directories were mixed, or some are missing; restore them together"
         )
-    if confirmation is not None:  # nothing else is ever saved
+    if confirmation is not None:  # a checkpoint has only confirmed entries
         confirmation.confirm(behind)
-    held = _Held(confirmation, (commit_log.end - behind) // _HELD_GROUPS)
+    held = _UnconfirmedEntries(confirmation, (commit_log.end - behind) // _MAX_RECOVERED_GROUPS)
     applied = 0
     for position, entry in commit_log.entries(behind):
         if position != state.position:
@@ -88,8 +88,8 @@ def _check_follows(change: Effect, state: State) -> None:
         )
 
 
-class _Held:
-    """Groups of unconfirmed entries found by a recovery, in a limited number of groups."""
+class _UnconfirmedEntries:
+    """Adds the entries after the checkpoint to the `Confirmation`, in a limited number of groups."""
 
     def __init__(self, confirmation: Confirmation | None, group_bytes: int) -> None:
         self._confirmation = confirmation
@@ -98,7 +98,7 @@ class _Held:
         self._start = 0
 
     def note(self, change: Effect, state: State) -> None:
-        """Record an entry that is about to be applied."""
+        """Note an entry that is about to be applied."""
         if self._confirmation is None or not isinstance(change, BatchApplied):
             return
         if not self._ends:
@@ -106,7 +106,7 @@ class _Held:
         self._ends.setdefault(change.queue, state.end(change.queue))
 
     def add(self, end: int, *, last: bool = False) -> None:
-        """Add the entries applied up to a log position as a group, if it is large enough."""
+        """Add the entries noted so far, up to log position `end`, as a group if they are enough or the last ones."""
         if self._confirmation is None or not self._ends or (end - self._start < self._group_bytes and not last):
             return
         if end > self._confirmation.position:
@@ -127,9 +127,7 @@ def truncate(
 ) -> State:
     """Delete all entries from a position on, and return the state without them.
 
-    An atomic append of which a part is deleted is deleted as a whole.
-
-    Whatever interrupts it, the directory can be opened, and truncated again.
+    Deletes a whole atomic append rather than a part. Crash-safe: the directory can be opened and truncated again.
     """
     if position == state.position:
         return state
@@ -146,7 +144,7 @@ def truncate(
             )
         confirmed = confirmation.position if confirmation is not None else position
         log.warning("store: truncated from=%d to=%d confirmed=%d", state.position, position, confirmed)
-        if checkpoint.position > position:  # ahead of the log: a checkpoint beyond its end would be of another one
+        if checkpoint.position > position:  # before the log, which must never end before its checkpoint
             checkpoint.clear()
         commit_log.truncate(position)
     if confirmation is not None:

@@ -1,8 +1,8 @@
 """The writer: the one thread that changes the log, and the group commit.
 
-It takes all waiting jobs, appends them in one transaction, syncs once, applies the entries to the state and only then
-answers the callers. There is no timer: a lone write is committed at once, and what arrives during its sync makes
-the next group. A master that waits for its slaves leaves the telling to the `Confirmation`.
+It takes all waiting jobs, appends their entries in one transaction, syncs once, applies the entries to the state and
+only then answers the callers. There is no timer: a lone job is committed at once, and the jobs that arrive during its
+sync are the next group. If a master waits for its slaves, the `Confirmation` answers the callers instead.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 log = logging.getLogger(__name__)
 
-#: A group is committed when it has this much, so that one transaction stays small next to a segment.
+#: Size at which no more jobs join a group, so that one transaction stays small compared to a segment.
 _MAX_GROUP_BYTES = 32 << 20
-#: When the writer looks again whether the state that is to be saved is confirmed, in seconds.
-_SAVE_AGAIN_S = 0.25
-#: In place of `CommitLog.kept` for a group that does not need it.
-_NOTHING_KEPT = nullcontext()
-#: How long it waits for that at the end, in seconds.
-_LAST_PATIENCE_S = 0.05
-#: Interval at which waiters for a call check that the writer still runs, in seconds.
+#: Retry interval while the state to be saved is not yet confirmed.
+_SAVE_RETRY_INTERVAL_S = 0.25
+#: In place of `CommitLog.kept` for a group that does not need that lock.
+_NO_LOCK = nullcontext()
+#: How long `stop` waits for the confirmation of the state to be saved.
+_FINAL_CONFIRMATION_TIMEOUT_S = 0.05
+#: Interval in which the caller of `Writer.call` checks that the thread still runs.
 _LOOK_S = 1.0
 
 
 def term_begun(term: int, state: State) -> TermBegun:
-    """Return what is to be written at the begin of a term; the first one in a log draws the identity of the log."""
+    """Return the fact that begins a term. The first one in a log also carries a new random log id."""
     return TermBegun(term) if state.log_id else TermBegun(term, secrets.token_hex(8))
 
 
 class CommitFigures:
-    """Counted once for each commit, by the writer's thread; any thread looks."""
+    """Statistics of commits. The writer's thread counts; any thread may read."""
 
     def __init__(self, now: float) -> None:
         self.seconds = Histogram(SECONDS)
@@ -71,7 +71,7 @@ class CommitFigures:
         self.saved_at = now
 
     def committed(self, group: CommitGroup, began_at: float, stored_at: float) -> None:
-        """Count a commit, and note its times, on the monotonic clock, for the spans of its batches."""
+        """Count a commit, and pass its monotonic times on to its traced batches."""
         self.commits += 1
         self.seconds.add(stored_at - began_at)
         self.messages.add(group.messages)
@@ -82,7 +82,7 @@ class CommitFigures:
 
 
 class Writer:
-    """Owns the log, the state and the checkpoint for writing, from `start` to `stop`."""
+    """The only writer of log, state and checkpoint, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -102,40 +102,38 @@ class Writer:
         self._checkpoint = checkpoint
         self._notify = confirmation.notify
         self._confirmation = confirmation
-        #: Whether batches and facts are written, as the master, or the entries of another one.
+        #: True: writes batches and facts, as the master. False: writes the entries of another master.
         self.leads = True
-        #: Asked before each group why no batch may be written now; None when it may.
+        #: Called before each group; returns why no batch may be written now, or None.
         self.refusal = refusal
         self._clock_ms, self._grown = clock_ms, grown
         self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
-        #: Hands a job in; it returns through `notify`. Any thread may call this until `stop`.
+        #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
         self.submit: Callable[[Job], None] = self._jobs.put
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
         self._failure: MiniMQError | None = None
-        #: What is saved once it is confirmed: a slave could not go back behind a checkpoint.
+        #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
         self._to_save: ChangedRows | None = None
-        #: Whether the latest batches were written; those who append are told early only then.
+        #: The last batches were written. Only then, further ones are acknowledged before the commit.
         self._succeeded = True
         self._stopping = False
-        #: How much may be staged.
         self.staging = StagingLimits()
-        #: How long batches may be delayed, and whether any may now.
         self.delays = DelayLimits()
         self.figures = CommitFigures(time.monotonic())
 
     @property
     def has_failed(self) -> bool:
-        """True if everything is refused until the broker is restarted."""
+        """True if all jobs are refused until the broker is restarted."""
         return self._failure is not None
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the writer's thread."""
         self._thread.start()
 
     def call(self, run: Callable[[], None]) -> None:
-        """Make a call on the writer's thread after all submitted jobs, and return when it is done."""
+        """Call `run` on the writer's thread after all submitted jobs, and wait for it. Raises what it raises."""
         call = Call(run)
         self._jobs.put(call)
         while True:
@@ -148,7 +146,7 @@ class Writer:
                     raise Closed("the store is closed") from None
 
     def stop(self) -> None:
-        """Write the submitted jobs, save the state, and end the thread. Idempotent."""
+        """Commit the submitted jobs, save the state, and join the thread. Idempotent."""
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join()
@@ -163,10 +161,10 @@ class Writer:
                         self._do(group)
                     else:
                         self._write(group)
-            except Exception as error:  # noqa: BLE001 - never the end of the thread: later jobs must hear of it
+            except Exception as error:  # noqa: BLE001 - the thread goes on: it has to answer later jobs
                 self._fail(error)
             if time.monotonic() >= save_at:
-                wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_AGAIN_S)
+                wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_RETRY_INTERVAL_S)
                 save_at = time.monotonic() + wait_s
         self._save_all()
         self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
@@ -181,7 +179,7 @@ class Writer:
         while job is not None:
             jobs.append(job)
             size += job.size
-            if size >= _MAX_GROUP_BYTES or self._jobs.empty():  # no other thread takes jobs
+            if size >= _MAX_GROUP_BYTES or self._jobs.empty():  # reliable, as no other thread takes jobs
                 return jobs
             job = self._jobs.get_nowait()
         self._stopping = True
@@ -194,7 +192,7 @@ class Writer:
             call.run()
         except MiniMQError as error:
             call.done.set_exception(error)
-        except Exception as error:  # noqa: BLE001 - the caller must hear of it
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             call.done.set_exception(self._fail(error))
         else:
             call.done.set_result(None)
@@ -202,7 +200,7 @@ class Writer:
     # ---- roles ----------------------------------------------------------------------------------------
 
     def lead(self, term: int, *, holds: bool) -> None:
-        """Write as the master of a term from now on. By the writer's thread."""
+        """Become the master of a term. Called on the writer's thread."""
         if term <= self.state.term:
             raise InvalidArgument(f"term {term} cannot follow on term {self.state.term}")
         self._confirmation.restart(holds=holds, end=self.state.position)
@@ -214,20 +212,20 @@ class Writer:
         except Exception as error:
             self.follow()
             raise self._reason(error) from error
-        failure = job.error  # ahead of telling: who is told may refuse it on grounds of its own
+        failure = job.error  # before `notify`, whose receiver may set an error of its own
         self._notify(jobs, grown)
         if failure is not None:
             self.follow()
             raise failure
 
     def follow(self) -> None:
-        """Write nothing but entries of a master from now on. By the writer's thread."""
+        """Become a slave: from now on accept only entries of a master. Called on the writer's thread."""
         self.leads = False
         self._confirmation.refuse(_not_master)
         self._confirmation.restart(holds=True, end=self.state.position)
 
     def truncate(self, position: int) -> None:
-        """Delete all entries from a position on. By the writer's thread."""
+        """Delete all entries from a position on. Called on the writer's thread."""
         if self.leads:
             raise InvalidArgument("the log of a master cannot be cut")
         before = self.state
@@ -235,9 +233,9 @@ class Writer:
             self.state = truncate(self._log, self._checkpoint, self._confirmation, before, position)
         except CopyNeeded:
             raise
-        except Exception as error:  # the state may be of a log that is not there any more
+        except Exception as error:  # the state may no longer match the log
             raise self._fail(error) from error
-        if self.state is not before:  # it follows from the checkpoint that there is
+        if self.state is not before:  # recovered from the checkpoint: the taken changes are not part of it
             self._to_save = None
 
     # ---- writing --------------------------------------------------------------------------------------
@@ -250,12 +248,12 @@ class Writer:
             try:
                 grown = self._commit(jobs)
                 self._succeeded = self._succeeded or bool(grown)
-            except Exception as error:  # noqa: BLE001 - whatever it is, every caller must hear of it
+            except Exception as error:  # noqa: BLE001 - whatever it is, every caller gets an answer
                 self._succeeded = False
                 self._refuse(jobs, self._reason(error))
         try:
             self._notify(jobs, grown)
-        except Exception as error:  # noqa: BLE001 - callers of these jobs were not answered, later ones shall be
+        except Exception as error:  # noqa: BLE001 - these callers have no answer, but later ones get one
             self._fail(error)
 
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
@@ -266,14 +264,14 @@ class Writer:
         group = CommitGroup(
             self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging, delays=self.delays
         )
-        # A fact that keeps the log is alone in its group.
-        with self._log.kept if jobs[0].keeps_log else _NOTHING_KEPT:
+        # The first job decides: a fact that keeps the log is alone in its group.
+        with self._log.kept if jobs[0].keeps_log else _NO_LOCK:
             for job in jobs:
                 self._decide(group, job)
-            if group.entries:  # one without may be answered also when there is no space for a segment
+            if group.entries:  # a group without entries can be answered even without disk space for a segment
                 self._log.roll_if_full(start)
             if group.early:
-                self._tell_early(group, jobs, holds=holds)
+                self._answer_early(group, jobs, holds=holds)
             if group.entries:
                 self._store(group, holds=holds)
         return self._hold(group, jobs) if holds else group.ends.keys()
@@ -285,12 +283,12 @@ class Writer:
             job.decide(group, self._log)
         except MiniMQError as error:
             job.error = error
-        except Exception as error:  # a fault in one decision is no fault of the disk
+        except Exception as error:  # a bug in one decision: the store itself is intact
             log.exception("store: a job failed")
             job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
 
-    def _tell_early(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
-        if holds:  # what they repeat is somewhere in the log
+    def _answer_early(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
+        if holds:  # their first tries are in the log, but may not be confirmed yet
             self._confirmation.add(self.state.position, [*group.early], frozenset(), time.monotonic())
         else:
             self._notify([*group.early], frozenset())
@@ -317,20 +315,20 @@ class Writer:
         for effect, position, at_ms in group.effects:
             self.state.apply(effect, position, at_ms)
         if group.lost:
-            group.tell_lost()
+            group.log_lost_batches()
         if self._grown is not None:
             self._grown()
 
     def _refuse(self, jobs: list[Job], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)
         for job in jobs:
-            # Each its own: an exception keeps a traceback, and by it everything that those who raise it hold.
+            # A copy per job: an exception keeps a traceback, and with it the frames of the caller that raises it.
             job.error = job.error or copy.copy(reason)
 
     def _reason(self, error: Exception) -> MiniMQError:
         if is_full(error, self._log.path):
             return StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
-        if isinstance(error, lmdb.MapFullError):  # even of an empty segment, and nothing was written
+        if isinstance(error, lmdb.MapFullError):  # too large even for an empty segment; nothing was written
             return StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
         if isinstance(error, MiniMQError):
             return error
@@ -343,7 +341,7 @@ class Writer:
 
     def _save(self, patience_s: float = 0.0) -> bool:
         if self._failure:
-            return True  # the state may be half changed; recovery goes on from the checkpoint before
+            return True  # the state may be half changed; recovery starts from the previous checkpoint
         try:
             if self._to_save is None:
                 self._to_save = take_changes(self.state)
@@ -357,14 +355,14 @@ class Writer:
             self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:
             log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
-        except Exception as error:  # noqa: BLE001 - never the end of the thread
+        except Exception as error:  # noqa: BLE001 - the thread goes on: it has to answer later jobs
             self._fail(error)
         return True
 
     def _save_all(self) -> None:
-        self._save(_LAST_PATIENCE_S)
+        self._save(_FINAL_CONFIRMATION_TIMEOUT_S)
         if self._checkpoint.position != self.state.position:
-            self._save(_LAST_PATIENCE_S)
+            self._save(_FINAL_CONFIRMATION_TIMEOUT_S)
 
 
 def _not_master() -> NotMaster:

@@ -239,7 +239,7 @@ def test_however_much_a_start_finds_nothing_is_seen_too_early(
         master.submit("t", 0, body(number))
         master.store.call(lambda: ends.append(master.store.end))
     shutil.copytree(master.path, stores.folder / "copy")
-    monkeypatch.setattr(recovery, "_HELD_GROUPS", 3)
+    monkeypatch.setattr(recovery, "_MAX_RECOVERED_GROUPS", 3)
     copy = stores.open("copy", alone=False)
     seen = []
     for end in ends:
