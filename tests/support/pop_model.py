@@ -147,7 +147,7 @@ class PopModel:
         if step.makes_room:
             assert not step.runs
             return
-        full = not step.runs and (wanted.again_only or self.is_full(limits))
+        full = not step.runs and (wanted.redeliver_only or self.is_full(limits))
         if self.lanes:
             self._take_in_order(step, wanted, now_ms, epoch, fact, full)
             return
@@ -156,9 +156,9 @@ class PopModel:
             assert not step.runs, "somebody who has not asked for it gets what failed, or others while it waits"
             return
         # A fact has the steps of a whole request: what is passed over in it may be the doing of a later one.
-        may_pass = not wanted.again_only and not any(run.tries > 1 for run in step.runs)
+        may_pass = not wanted.redeliver_only and not any(run.tries > 1 for run in step.runs)
         passed = may_pass and self._pass_unwanted(step.key, wanted, fact)
-        is_there = due or (self.next < end and not wanted.again_only)
+        is_there = due or (self.next < end and not wanted.redeliver_only)
         assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
         assert sum(run.count for run in step.runs) <= wanted.most
         self._check_tries(step)
@@ -189,12 +189,12 @@ class PopModel:
         """Do the same where there are lanes: of each the oldest messages go out, while nobody has others of it."""
         due_ms, ahead = self._due_ms, wanted.lanes or ()
         behind = min(step.stored[1], max((stretch.end for stretch in ahead), default=0))
-        new = not wanted.again_only and {*self.lanes[self.next : behind]} - due_ms.keys()
+        new = not wanted.redeliver_only and {*self.lanes[self.next : behind]} - due_ms.keys()
         is_there = new or min(due_ms.values(), default=NEVER) <= now_ms
         self._check_tries(step)
         assert sum(run.count for run in step.runs) <= wanted.most
         is_first = not any(run.tries > 1 for run in step.runs)
-        passed = not wanted.again_only and is_first and self._pass_unwanted(step.key, wanted, fact)
+        passed = not wanted.redeliver_only and is_first and self._pass_unwanted(step.key, wanted, fact)
         taken = dict[int, Told]()
         for run in step.runs:
             told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client, run.lost)

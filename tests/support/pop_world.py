@@ -368,10 +368,10 @@ class PopWorld:
         if chance.random() < 0.1 and first < end:
             unwanted = first, chance.randint(first, end)
         until_ms, most = self.now_ms + chance.randint(1, 100), chance.choice((1, 3, 8, 50))
-        again_only, lanes = chance.random() < 0.05, self._some_lanes(key)
+        redeliver_only, lanes = chance.random() < 0.05, self._some_lanes(key)
         ahead = lanes is None and chance.random() < 0.2  # the order is that of who asks
         present = frozenset(client for client in CLIENTS if chance.random() < 0.5)
-        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, again_only, ahead, lanes, present)
+        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, redeliver_only, ahead, lanes, present)
 
     def _settle(self, run: Run) -> Settle:
         chance = self._chance

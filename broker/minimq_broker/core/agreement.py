@@ -1,6 +1,6 @@
-"""Conditions that the members of a consumer group must share: how queues are divided, how each topic is filtered.
+"""The configuration that the members of a consumer group must share: allocation strategy, filters, hold time.
 
-Members may subscribe to different topics, since a deploy that adds a topic replaces one member after the other.
+Members may subscribe to different topics: a deployment that adds a topic replaces one member at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from minimq_common.names import retry_topic
 
 
 class GroupConfig(NamedTuple):
-    """The part of the configuration that members must share, of one member or of a whole group."""
+    """The shared part of the configuration, of one member or of a whole group."""
 
     filters: tuple[tuple[str, str], ...]
     allocation: str
@@ -20,12 +20,12 @@ class GroupConfig(NamedTuple):
 
     @property
     def topics(self) -> list[str]:
-        """The topics that are subscribed to, sorted."""
+        """The subscribed topics, sorted."""
         return [topic for topic, _ in self.filters]
 
 
 def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
-    """Raise `GroupConflict` if a member contradicts another one of its group, or several that say the same."""
+    """Raise `GroupConflict` if the configuration of a member conflicts with that of others in its group."""
     if own.allocation != theirs.allocation:
         raise GroupConflict(
             f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "

@@ -1,4 +1,4 @@
-"""Changes by administrators, in words for the log."""
+"""Changes by administrators, described for the log."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from minimq_broker.core.state import QueueKey, State
 from minimq_common.model import permission_name
 from minimq_common.words import count_of
 
-#: Offsets that are named; a topic may have a thousand queues.
+#: Offsets that are listed; a topic may have a thousand queues.
 _NAMED = 8
 _NOTHING = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class AdminChange:
-    """A change of topics, groups or the broker itself."""
+    """A change of a topic, a group or the broker itself."""
 
     action: str
-    #: Of the topic, group or broker.
+    #: "-" for the broker itself.
     name: str
-    #: The value before; "-" if there was none.
+    #: "-" if there was no value.
     old: str = _NOTHING
-    #: The value after; "-" if there is none.
+    #: "-" if there is no value.
     new: str = _NOTHING
 
 
 def change_of(state: State, fact: Fact) -> AdminChange | None:
-    """Return what a fact is about to change in a state; None if it is daily work of groups and producers."""
+    """Return the change that a fact makes in a state; None if it is everyday work of groups and producers."""
     match fact:
         case TopicSet(topic):
             known = state.topics.get(topic.name)

@@ -1,16 +1,16 @@
-"""An index of the groups that have rows in the state, by topic, so that nobody looks at the rows of all groups."""
+"""An index of the state's rows by group and topic, so that lookups need not scan the rows of all groups."""
 
 from __future__ import annotations
 
 
 class GroupIndex:
-    """The committed offsets and decided starts of groups, by group and by topic.
+    """Finds committed offsets and start offsets by group or by topic.
 
-    The writer changes it, together with the rows; other threads look things up. So whatever is returned is a copy.
+    The writer's thread changes it together with the rows. Other threads read it, so methods return copies.
     """
 
     def __init__(self) -> None:
-        #: The queues with an offset, by group and topic id; none of a topic in which only the start is decided.
+        #: Queue ids with an offset, by group and topic id; empty if only the start in a topic is decided.
         self._queues: dict[str, dict[int, set[int]]] = {}
         self._groups: dict[int, set[str]] = {}
         self._offsets = 0
@@ -48,7 +48,7 @@ class GroupIndex:
         return self._groups.get(topic_id, set()).copy()
 
     def add(self, group: str, topic_id: int, queue_id: int | None = None) -> None:
-        """Note an offset of a group, or without a queue that its start in a topic is decided. Idempotent."""
+        """Add the offset of a group in a queue; without a queue, its start in a topic. Idempotent."""
         queues = self._queues.setdefault(group, {}).setdefault(topic_id, set())
         self._groups.setdefault(topic_id, set()).add(group)
         if queue_id is not None and queue_id not in queues:
@@ -56,12 +56,12 @@ class GroupIndex:
             self._offsets += 1
 
     def forget_group(self, group: str) -> None:
-        """Forget all rows of a group."""
+        """Remove all rows of a group."""
         for topic_id in self.topics(group):
             self._forget(group, topic_id)
 
     def forget_topic(self, topic_id: int) -> None:
-        """Forget all rows of groups in a topic."""
+        """Remove all rows of a topic."""
         for group in self.groups(topic_id):
             self._forget(group, topic_id)
 

@@ -1,4 +1,4 @@
-"""The room for members of groups: what a broker keeps of them in memory, and tells each of them."""
+"""Limits on the members of groups and their subscriptions, which are kept in memory and sent to every member."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from minimq_broker.core.agreement import GroupConfig
 from minimq_common.errors import SystemBusy
 from minimq_common.wire.protocol_bounds import MAX_AGREED
 
-#: Members of one group, those included that were refused; each is told of all others.
+#: Members of one group, including refused ones.
 MAX_MEMBERS = 1_000
-#: Groups that one client is in: it has an id for each of its consumers.
+#: Groups that one client id is in: normally just one, as each consumer has its own client id.
 MAX_GROUPS_OF_CLIENT = 64
 
 
 class Share(NamedTuple):
-    """The room that one member takes in its group, or all members together."""
+    """The subscriptions of one member, or their sum over several members."""
 
     topics: int = 0
     characters: int = 0
 
     @classmethod
     def of(cls, agreement: GroupConfig) -> Share:
-        """Return what a member adds that wants these topics."""
+        """Return the share of a member with this configuration."""
         return cls(len(agreement.filters), sum(len(topic) + len(text) for topic, text in agreement.filters))
 
     def changed(self, before: Share, after: Share) -> Share:
-        """Return the sum in which a member has another share than before."""
+        """Return this sum after the share of one member changed."""
         return Share(*(total - old + new for total, old, new in zip(self, before, after, strict=True)))
 
 
-#: Most that the members of one group have together, and those of all groups of a broker.
+#: Limits on the sum of one group, and of all groups.
 OF_GROUP = Share(topics=65_536, characters=16 << 20)
 OF_BROKER = Share(topics=1_000_000, characters=64 << 20)
 
@@ -40,7 +40,7 @@ _REMEDIES = Share._fields, ("subscribe to fewer", "write shorter filters")
 
 
 def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
-    """Raise `SystemBusy` when the topics of a group and their filters, of all its members, are too long together."""
+    """Raise `SystemBusy` if topics and filters of a group, over all its members, are too long."""
     characters = sum(len(topic) + len(text) for topic, text in filters)
     if characters > MAX_AGREED:
         raise SystemBusy(
@@ -60,7 +60,7 @@ class GroupRoom:
         self._groups_of: dict[str, int] = {}
 
     def check(self, group: str, client_id: str, share: Share) -> None:
-        """Raise `SystemBusy` when there is no room for what a member adds, or is to have instead of what it had."""
+        """Raise `SystemBusy` if a member cannot be added, or its share cannot change to `share`."""
         shares = self._shares.get(group, {})
         if client_id not in shares:
             if len(shares) >= MAX_MEMBERS:
@@ -90,7 +90,7 @@ class GroupRoom:
                     )
 
     def put(self, group: str, client_id: str, share: Share) -> None:
-        """Note what a member adds now."""
+        """Set the share of a member."""
         shares = self._shares.setdefault(group, {})
         if client_id not in shares:
             self._groups_of[client_id] = self._groups_of.get(client_id, 0) + 1
@@ -98,7 +98,7 @@ class GroupRoom:
         shares[client_id] = share
 
     def take(self, group: str, client_id: str) -> None:
-        """Forget a member."""
+        """Remove a member."""
         shares = self._shares.get(group, {})
         share = shares.pop(client_id, None)
         if share is None:

@@ -1,4 +1,4 @@
-"""Expiry of consumer groups that nobody uses any more."""
+"""Expiry of unused consumer groups."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupExpiry:
-    """Time for which a group without members and commits is kept."""
+    """How long a group without members and commits is kept."""
 
+    #: 0: forever.
     idle_ms: int = 0
-    #: When the broker began to look, in ms since 1970: nobody could use a group while it was away, so none is deleted
-    #: before it was warned of.
+    #: When the broker started, in ms since 1970. Groups could not be used before, so none is deleted without a warning.
     since_ms: int = 0
 
     @property
     def notice_ms(self) -> int:
-        """Time between the warning and the deletion of a group, in ms: a day, or a tenth of a time below ten days."""
+        """Time between the warning and the deletion of a group: a tenth of `idle_ms`, at most a day."""
         return min(_DAY_MS, self.idle_ms // 10)
 
     def expires_ms(self, state: State, group: str, *, has_members: bool) -> int | None:
-        """Return when a group is deleted unless it is used before, in ms since 1970; None when it is not idle.
+        """Return when an idle group will be deleted, in ms since 1970; None if it is not idle.
 
-        A group whose agreement is recorded has members, or had some that no start of the broker has given up yet. Of a
-        group that is not in `State.used` it is not known how long it has been idle.
+        A group with an agreement has members, or had some before a restart that may still return. A group that is not
+        in `State.used` has an unknown idle time.
         """
         used_ms = state.used.get(group)
         if not self.idle_ms or has_members or used_ms is None or group in state.agreements:

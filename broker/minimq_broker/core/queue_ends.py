@@ -1,4 +1,4 @@
-"""Queues by the ids of their topics, where they end, and the effect of a batch in one."""
+"""Keys and ends of queues, and the effect of an appended batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minimq_broker.core.producers import Place
 
 
 class QueueKey(NamedTuple):
-    """A queue by the id of its topic."""
+    """A queue, identified by topic id: a topic that is created again has other keys."""
 
     topic_id: int
     queue_id: int
@@ -21,16 +21,16 @@ class QueueKey(NamedTuple):
 
 
 class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
-    """Where a queue ends: the next offset, and the latest store time."""
+    """The end of a queue: the next offset, and the store time of the last batch."""
 
     offset: int = 0
     stored_ms: int = 0
 
 
 class BatchApplied(NamedTuple):
-    """The effect of an entry with a batch in a queue; producer id and numbers as in the header of the batch.
+    """The effect of a batch that was appended to a queue; producer id and numbers are those of the batch header.
 
-    A released one has none of these: its number was its own while it was staged, or delayed; it has a key then.
+    A released batch has a key instead: its number was already recorded when it was staged or delayed.
     """
 
     queue: QueueKey

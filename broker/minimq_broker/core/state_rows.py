@@ -1,4 +1,4 @@
-"""The rows of a state, as a checkpoint keeps them: how each kind is read from a state, and put into one."""
+"""The rows of a state in a checkpoint: how each kind is read from a state and loaded into one."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from minimq_common.errors import StoreError
 
 
 def changed_rows(state: State) -> list[tuple[tuple[Any, ...], Any]]:
-    """Return the rows changed since `State.saved` with their values; None stands for a row that is gone."""
+    """Return the rows changed since `State.saved` and their values, None for a deleted row."""
     return [(row, _ROWS[row[0]].get(state, *row[1:])) for row in state.changed]
 
 
 def load_row(state: State, row: Any, value: Any) -> None:
-    """Take a row of a checkpoint in, as `changed_rows` gave it."""
+    """Load a row of a checkpoint, as `changed_rows` returned it."""
     kind, *key = row if isinstance(row, list | tuple) and row else [row]
     if not isinstance(kind, str) or kind not in _ROWS:
         raise StoreError(f"a row of kind {kind!r} is not known: it was written by a newer release, which can open it")
@@ -34,7 +34,7 @@ def load_row(state: State, row: Any, value: Any) -> None:
 
 
 class _Row(NamedTuple):
-    """One kind of row: how its value is read from a state and put into one; the key follows."""
+    """Getter and setter of one kind of row. Both receive the parts of its key as the last arguments."""
 
     get: Callable[..., Any]
     set: Callable[..., None]
@@ -50,7 +50,7 @@ def _row_of(
         note(state, *parts)
 
     def get(state: State, *parts: Any) -> Any:
-        return table(state).get(parts[0] if key is str else parts)  # a tuple with names is as good as one without
+        return table(state).get(parts[0] if key is str else parts)  # a plain tuple equals a named one
 
     return _Row(get, put)
 
@@ -90,7 +90,7 @@ def _load_popped(state: State, row: Any, *parts: Any) -> None:
         ) from None
 
 
-#: Every kind of row. What `apply` marks as changed has to be here: saving and loading follow from it.
+#: Every kind of row that `State.apply` marks as changed.
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),

@@ -1,7 +1,7 @@
-"""The terms in which a log was written, and the position up to which two logs are the same.
+"""The terms in which a log was written, and the position up to which two logs agree.
 
-A term has one master, and only the master decides what comes next in the log. So two logs that have a term which began
-at the same position are the same up to where the first of them leaves that term.
+A term has one master, and only that appends to the log. So if a term began at the same position in two logs, these are
+equal up to where the first of them ends that term.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-#: Terms remembered of one log; a follower whose last common term is older copies everything anew.
+#: Terms remembered per log. A follower whose last common term is older copies everything again.
 MAX_TERMS = 1_000
 
 
@@ -22,9 +22,9 @@ class TermStart(msgspec.Struct, frozen=True, array_like=True):
 
 
 def common_point(mine: Sequence[TermStart], my_end: int, theirs: Sequence[TermStart], their_end: int) -> int | None:
-    """Return the log position up to which two logs hold the same entries, None when that cannot be told.
+    """Return the log position up to which two logs have the same entries, None if it is unknown.
 
-    Whether both still store what is around it is not considered here. An empty log is the beginning of every other.
+    The entries around it may have been deleted in either log. An empty log agrees with every other at position 0.
     """
     if not my_end or not their_end:
         return 0

@@ -1,21 +1,20 @@
-"""The time for which a master may serve in its term, and when its successor may begin. Pure: times are arguments.
+"""How long a master may serve in its term, and when its successor may begin. Pure: times are arguments.
 
-A master serves while one of two things holds:
+A master serves while one of two conditions holds:
 
-* its controller has renewed its lease: `lease_s` from the moment before the report was sent;
-* *every* other replica that the controller might elect has confirmed the term: `lease_s` from the moment at which the
-  confirmed frame was sent. These replicas are the in-sync set, and all that were asked for and may be in it by now.
+* The controller has renewed its lease. This counts for `lease_s` from the time before the report was sent.
+* *Every* other replica that the controller might elect has confirmed the term. This counts for `lease_s` from the time
+  at which the confirmed frame was sent. These replicas are the in-sync set, and those that may be in it by now.
 
-**Never do two masters serve at one time.** A successor is one of these replicas. The controller elects it when the
-lease of the former master is over. From the moment at which it learns of its own term it confirms no older one, and it
-begins to serve only `wait_s`, a lease and a tenth, after it has received the last frame that it confirmed. A frame is
-received after it was sent, so by then its confirmation is over at the former master, and one missing confirmation is
-enough to stop that one. A replica that has just started does not know what it confirmed before: it counts from its
-start.
+**Two masters never serve at the same time.** The successor is one of these replicas. The controller elects it after the
+lease of the former master has expired. Once it learns of its own term, it confirms no older one. It begins to serve
+`wait_s` (the lease plus a tenth) after it received the last frame that it confirmed. As a frame is received after it
+was sent, its confirmation has expired at the former master by then, and one missing confirmation stops that master. A
+replica that has just started does not know what it confirmed before, so it waits from its start.
 
-Clocks are never compared with each other. Their speeds may differ by a tenth, and each has to go on while its machine
-sleeps. A master that is alone in its set needs nobody: nobody else can be elected. An unclean promotion is outside of
-this: it names a replica that is not in the set.
+Clocks of different machines are never compared. Their speeds may differ by a tenth, and each must run on while its
+machine sleeps. A master that is alone in its set may always serve, as no other replica can be elected. An unclean
+promotion is not covered: it promotes a replica outside of the set.
 """
 
 from __future__ import annotations
@@ -36,32 +35,32 @@ class TermLease:
         self._sent_at = -math.inf
 
     def renew(self, until: float) -> None:
-        """Take note that the controller has renewed the lease."""
+        """Note that the controller has renewed the lease."""
         self._controller_until = max(self._controller_until, until)
 
     def ending(self) -> None:
-        """Take note that the controller has chosen a successor: confirmations count no more."""
+        """Note that the controller has chosen a successor: confirmations no longer count."""
         self._is_ending = True
 
     def ask(self, now: float) -> float | None:
-        """Return the number of a frame that slaves are asked to confirm, which is `now`; None if they are not."""
+        """Return the number of a frame that slaves shall confirm, which is `now`; None if they need not."""
         if self._is_ending:
             return None
         self._sent_at = max(self._sent_at, now)
         return now
 
     def confirmed(self, replica_id: int, sent_at: float) -> None:
-        """Take note that a replica has confirmed the frame that was sent at a time."""
+        """Note that a replica has confirmed the frame that was sent at `sent_at`."""
         if sent_at <= self._sent_at:
             self._confirmed[replica_id] = max(sent_at, self._confirmed.get(replica_id, sent_at))
 
     @property
     def controller_until(self) -> float:
-        """When the lease of the controller ends, or ended."""
+        """When the lease from the controller ends or ended."""
         return self._controller_until
 
     def until(self, electable: Iterable[int]) -> float:
-        """Return when the right to serve ends; infinity if nobody else can be elected."""
+        """Return when the right to serve ends; infinity if no other replica can be elected."""
         if self._is_ending:
             return self._controller_until
         oldest = min((self._confirmed.get(replica_id, -math.inf) for replica_id in electable), default=math.inf)
@@ -69,7 +68,7 @@ class TermLease:
 
 
 class Confirmations:
-    """The terms that one process of a replica confirms to masters."""
+    """The terms that a replica confirms to masters, during one run of its process."""
 
     def __init__(self, now: float) -> None:
         self._term = 0
@@ -80,7 +79,7 @@ class Confirmations:
         self._term = max(self._term, term)
 
     def confirm(self, term: int, received_at: float) -> bool:
-        """Return whether a frame of a master, received at a time, may be confirmed; if so, it counts as confirmed."""
+        """Return whether to confirm a frame that was received at a time. If so, it counts as confirmed."""
         if term < self._term:
             return False
         self._term = term

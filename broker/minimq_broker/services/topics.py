@@ -9,7 +9,7 @@ import msgspec
 
 from minimq_broker.core.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.upkeep.draining import find_lags, say_lags
+from minimq_broker.core.upkeep.draining import find_lags, format_lags
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
@@ -124,7 +124,7 @@ class TopicService:
         hidden = _queues(topic)[read : topic.read_queues]
         lags = find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden}, ignored)
         if lags:
-            raise NotDrained(say_lags(lags), retry_after_s=_LOOK_AGAIN_S)
+            raise NotDrained(format_lags(lags), retry_after_s=_LOOK_AGAIN_S)
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic. Its messages are gone at once, and their disk space with their segments."""

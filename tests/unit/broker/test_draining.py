@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from minimq_broker.core.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.upkeep.draining import Bounds, Lag, find_lags, say_lags
+from minimq_broker.core.upkeep.draining import Bounds, Lag, find_lags, format_lags
 from support.cases import for_each
 
 TOPIC = 7
@@ -83,6 +83,6 @@ def test_a_lag_is_said_in_words(lag: Lag, text: str) -> None:
 
 
 def test_many_lags_are_cut() -> None:
-    text = say_lags([Lag(f"g{number}", 1, (0,)) for number in range(8)])
+    text = format_lags([Lag(f"g{number}", 1, (0,)) for number in range(8)])
     assert text.startswith("group g0 has not read 1 message of queue 0; group g1")
     assert text.endswith("of queue 0; and 3 more groups")

@@ -1,8 +1,8 @@
-"""Delayed batches: which of them are published already, and how many wait.
+"""Delayed batches: which of them are published, and how many wait.
 
-A delayed batch is known by its key, the time at which it is due and its id, and is published in the order of keys. So
-one key, the mark, tells all that are published from all that are not, however many there are. If the clock is set
-back, the mark is set back with it, and keeps the former key for the batches that were stored before.
+The key of a delayed batch is its due time and its id. Batches are published in the order of keys, so a single key, the
+mark, separates published batches from waiting ones, however many there are. If the clock is set back, the mark is set
+back too, and remembers its former key for the batches that were stored before.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import msgspec
 
 from minimq_broker.core.producers import Place
 
-#: The longest delay unless the broker is told otherwise, in ms: 366 days.
+#: Default of the longest delay: 366 days.
 MAX_DELAY_MS = 366 * 86_400_000
 
 
 class DueKey(NamedTuple):
-    """The key of a delayed batch: when it is due, in ms since 1970, and its log position, by which it is recalled."""
+    """The key of a delayed batch: due time in ms since 1970, and its id, which is its log position."""
 
     due_ms: int
     id: int
@@ -30,19 +30,16 @@ NO_KEY = DueKey(0, 0)
 
 
 class DueMark(msgspec.Struct, frozen=True, array_like=True):
-    """Tells which delayed batches are published; also its row in the checkpoint.
-
-    `due_ms` and `id` are the key up to which all batches are published.
-    """
+    """Separates published from waiting delayed batches; also its row in the checkpoint."""
 
     due_ms: int = 0
     id: int = 0
-    #: Larger keys from before the clock was set back: due time, id, and the id from which batches are newer.
+    #: Larger keys from before the clock was set back: due time, id, and the first id that was stored afterwards.
     former: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def key(self) -> DueKey:
-        """The key up to which all batches are published. Some behind it may be published as well."""
+        """The key up to which all batches are published. Some after it may be published as well."""
         return DueKey(self.due_ms, self.id)
 
     def covers(self, key: DueKey) -> bool:
@@ -50,7 +47,7 @@ class DueMark(msgspec.Struct, frozen=True, array_like=True):
         return key <= self.key or any(key <= former[:2] and key.id < former[2] for former in self.former)
 
     def moved(self, key: DueKey) -> DueMark:
-        """Return the mark after the batch with a key, the first one that waits."""
+        """Return the mark after the batch with this key, the first waiting one, is published or skipped."""
         return DueMark(*key, tuple(former for former in self.former if former[:2] > key))
 
     def set_back(self, to: DelaysSetBack) -> DueMark:
@@ -59,29 +56,29 @@ class DueMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Delay(NamedTuple):
-    """When a batch is to be published: so long after it is stored, or at a time, in ms since 1970, if there is one."""
+    """When a batch is to be published."""
 
+    #: Counts from the time at which it is stored.
     delay_ms: int = 0
+    #: In ms since 1970; overrides `delay_ms`.
     due_ms: int | None = None
-    #: Whether it may be taken back.
     recallable: bool = False
 
 
 class RecallOutcome(IntEnum):
-    """The fate of a batch that was to be recalled."""
+    """The result of recalling one batch."""
 
     #: It will never be published.
     RECALLED = 0
-    #: It was recalled before.
     ALREADY_RECALLED = 1
-    #: It is published, or there is no such batch.
+    #: It is published, or does not exist.
     TOO_LATE = 2
-    #: It waits on: it was stored as one that cannot be recalled.
+    #: It was not stored as recallable, and still waits.
     NOT_RECALLABLE = 3
 
 
 class BatchDelayed(NamedTuple):
-    """The effect of an entry with a delayed batch; producer id and numbers as in the header of the batch."""
+    """The effect of a batch that was delayed; producer id and numbers are those of the batch header."""
 
     key: DueKey
     messages: int
@@ -93,7 +90,7 @@ class BatchDelayed(NamedTuple):
 
 
 class RecalledBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A delayed batch that was recalled: its key, and how many messages it has."""
+    """A recalled batch: its key, and its number of messages."""
 
     due_ms: int
     id: int
@@ -101,33 +98,31 @@ class RecalledBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchesRecalled(msgspec.Struct, frozen=True, tag="recalled"):
-    """Delayed batches of a topic were recalled: they are not published when they are due."""
+    """Delayed batches of a topic were recalled, so they will not be published."""
 
     topic_id: int
     batches: tuple[RecalledBatch, ...]
 
 
 class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):
-    """All delayed batches up to a key are published or need not be: the last one cannot be read, or is not wanted.
-
-    The topic and number of messages of one that is lost; of none 0.
-    """
+    """The mark moves to a key without a publication: the batches up to it are lost, recalled, or of a deleted topic."""
 
     due_ms: int
     id: int
+    #: Topic and number of messages of the batch with this key if it is lost, else 0.
     topic_id: int = 0
     messages: int = 0
 
 
 class DelaysSetBack(msgspec.Struct, frozen=True, tag="delays-set-back"):
-    """The clock was set back: batches with at least this id are published by their keys from this time on."""
+    """The clock was set back: the mark moves back to this time, for batches with at least this id."""
 
     due_ms: int
     id: int
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """The numbers of batches that wait to be due, and of their messages; also the row of a topic in the checkpoint."""
+    """Waiting batches and messages of a topic; also its row in the checkpoint."""
 
     batches: int = 0
     messages: int = 0
@@ -137,7 +132,7 @@ _NONE = Waiting()
 
 
 class DelayTable:
-    """The mark up to which delayed batches are published, and how many wait. Changed by `State.apply` alone."""
+    """The mark of published batches, and how many wait per topic. Only `State.apply` changes it."""
 
     def __init__(self, changed: set[tuple[Any, ...]]) -> None:
         self._changed = changed
@@ -147,28 +142,28 @@ class DelayTable:
 
     @property
     def mark(self) -> DueKey:
-        """The key up to which all are published."""
+        """The key up to which all batches are published."""
         return self.published.key
 
     def waiting(self, topic_id: int) -> Waiting:
-        """Return how many wait for a topic. Any thread may ask."""
+        """Return how much waits for a topic. Any thread may call this."""
         return self.by_topic.get(topic_id, _NONE)
 
     def load_mark(self, row: Any) -> None:
-        """Take the mark of a checkpoint in."""
+        """Load the mark of a checkpoint."""
         self.published = msgspec.convert(row, DueMark)
         self.saved_mark = self.mark
 
     def saved(self, mark: DueKey) -> None:
-        """Take in the mark that a checkpoint has; the clock may have been set back since."""
+        """Note the mark that a checkpoint has saved; the clock may have been set back since."""
         self.saved_mark = min(mark, self.mark)
 
     def load(self, topic_id: int, row: Any) -> None:
-        """Take in how many wait for a topic, of a checkpoint."""
+        """Load the `Waiting` row of a topic from a checkpoint."""
         self.by_topic[topic_id] = msgspec.convert(row, Waiting)
 
     def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped | DelaysSetBack) -> None:
-        """Take the effect of an entry in."""
+        """Apply the effect of an entry."""
         match entry:
             case BatchDelayed():
                 self._count(entry.place.topic_id, 1, entry.messages)
@@ -183,12 +178,12 @@ class DelayTable:
                 self.saved(self.saved_mark)
 
     def publish(self, key: DueKey, topic_id: int, messages: int) -> None:
-        """Take in that the next batch is published."""
+        """Note that the next waiting batch is published."""
         self._set(self.published.moved(key))
         self._count(topic_id, -1, -messages)
 
     def forget_topic(self, topic_id: int) -> None:
-        """Forget what waits for a topic."""
+        """Stop counting the batches of a deleted topic."""
         if self.by_topic.pop(topic_id, None) is not None:
             self._changed.add(("delayed", topic_id))
 

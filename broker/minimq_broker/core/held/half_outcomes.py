@@ -1,6 +1,6 @@
-"""The ends of transactions with half messages. A number has one outcome forever; the latest are remembered.
+"""The outcomes of transactions with half messages. An outcome is final; the latest ones are remembered.
 
-Their numbers are drawn at random, and a decision is about its own number alone.
+Their numbers are random, so a decision concerns only its own number, not earlier ones.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from minimq_broker.core.facts import HalfEnded
 from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
 from minimq_common.errors import TransactionEnded
 
-#: Number of remembered outcomes, which take 20 MB of memory.
+#: Remembered outcomes; they take 20 MB of memory.
 MAX_OUTCOMES = 100_000
 
 
 class HalfOutcomes:
-    """The latest outcomes, each a row of the checkpoint. Part of a `TransactionTable`."""
+    """The latest outcomes, each a row of the checkpoint."""
 
     def __init__(self, changed: set[tuple[Any, ...]], most: int = MAX_OUTCOMES) -> None:
         self._changed = changed
         self._most = most
-        #: With the log positions of their facts. With the latest last, unless some were loaded.
+        #: Log position of the fact, and outcome. Latest last, unless some were loaded.
         self._ends: OrderedDict[TransactionId, tuple[int, HalfOutcome]] = OrderedDict()
         self._is_ordered = True
 
     def of(self, transaction: TransactionId) -> HalfOutcome | None:
-        """Return how a transaction ended; None when it has not, or that is forgotten."""
+        """Return how a transaction ended; None if it has not, or is no longer remembered."""
         end = self._ends.get(transaction)
         return None if end is None else end[1]
 
     def remember(self, fact: HalfEnded, at: int) -> None:
-        """Note how one ended, by the fact at a log position."""
+        """Note the outcome in a fact at log position `at`."""
         transaction = TransactionId(fact.name, fact.number)
         self._ends[transaction] = at, fact.outcome
         self._changed.add(("half-ended", *transaction))
@@ -45,22 +45,22 @@ class HalfOutcomes:
             self._changed.add(("half-ended", *self._ends.popitem(last=False)[0]))
 
     def row(self, name: str, number: int) -> tuple[int, HalfOutcome] | None:
-        """Return what a checkpoint holds of an outcome; None when it is forgotten."""
+        """Return the checkpoint row of an outcome; None if it is forgotten."""
         return self._ends.get(TransactionId(name, number))
 
     def load(self, row: Any, name: str, number: int) -> None:
-        """Take such a row in; they may come in any order."""
+        """Load a checkpoint row. Rows may be loaded in any order."""
         self._ends[TransactionId(name, number)] = msgspec.convert(row, tuple[int, HalfOutcome])
         self._is_ordered = False
 
 
 def described(transaction: TransactionId) -> str:
-    """Return how a transaction with half messages is called in errors."""
+    """Return the name of a transaction with half messages for errors."""
     return f"transaction {transaction.number} of producer group {transaction.name[1:]!r}"
 
 
 def ended(transaction: TransactionId, outcome: HalfOutcome) -> TransactionEnded:
-    """Return the error for a call that comes after the end of a transaction."""
+    """Return the error for a request about a transaction that has already ended."""
     why = {
         HalfOutcome.COMMITTED: "was committed, by an answer of a check or by hand",
         HalfOutcome.ROLLED_BACK: "was rolled back, by its producer, an answer of a check, or by hand",

@@ -1,4 +1,4 @@
-"""Values about transactions: what is staged for them, and how they ended."""
+"""Values about transactions: staged batches, and how transactions ended."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 
 
 class TransactionId(NamedTuple):
-    """One of a row of transactions of the same name; their numbers grow."""
+    """A transaction; the numbers of transactions with the same name grow, except those of half messages."""
 
     name: str
     number: int
 
 
 class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A batch that is staged: where its entry is in the log, the size of that, where it is to go, and its number."""
+    """A staged batch: log position and size of its entry, its target queue, and its number."""
 
     position: int
     size: int
@@ -29,7 +29,6 @@ class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     sequence: int
 
 
-#: Bytes of the entry of a staged batch; and its number.
 size_of = attrgetter("size")
 _SEQUENCE_OF = attrgetter("sequence")
 
@@ -39,7 +38,7 @@ class HalfOutcome(IntEnum):
 
     COMMITTED = 1
     ROLLED_BACK = 2
-    #: It was not decided in time, or some of its batches were lost.
+    #: Not decided in time, or some of its batches were lost.
     EXPIRED = 3
 
     def __str__(self) -> str:
@@ -47,7 +46,7 @@ class HalfOutcome(IntEnum):
 
 
 class BatchStaged(NamedTuple):
-    """The effect of an entry with a staged batch; producer id and sequence as in the header of the batch."""
+    """The effect of a batch that was staged; producer id and sequence are those of the batch header."""
 
     transaction: TransactionId
     producer_id: int
@@ -67,32 +66,32 @@ class Stage(msgspec.Struct, array_like=True):
     """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint."""
 
     batches: dict[int, StagedBatch] = {}
-    #: Its transaction may be decided elsewhere by now, so it does not expire early.
+    #: Another broker may already have decided the transaction, so it does not expire early.
     prepared: bool = False
 
     @property
     def size(self) -> int:
-        """Bytes of the entries."""
+        """Total size of the entries in bytes."""
         return sum(map(size_of, self.batches.values()))
 
     @property
     def in_order(self) -> list[StagedBatch]:
-        """The batches, in the order in which they were sent. Any thread may ask."""
+        """The batches, in the order in which they were sent. Any thread may read this."""
         return sorted(self.batches.copy().values(), key=_SEQUENCE_OF)
 
     @property
     def began_ms(self) -> int:
-        """When its first batch was staged, in ms since 1970. Any thread may ask."""
+        """When its first batch was staged, in ms since 1970. Any thread may read this."""
         return min((batch.stored_ms for batch in self.batches.copy().values()), default=0)
 
     @property
     def newest_ms(self) -> int:
-        """When something was last staged, in ms since 1970; 0 when nothing is left."""
+        """When its latest batch was staged, in ms since 1970; 0 without batches."""
         return max((batch.stored_ms for batch in self.batches.values()), default=0)
 
 
 class OpenHalf(NamedTuple):
-    """A transaction with half messages that has not ended: its one producer, and what that has staged."""
+    """An undecided transaction with half messages: its only producer, and the batches that this has staged."""
 
     producer_id: int
     stage: Stage
@@ -104,9 +103,9 @@ class Ending(msgspec.Struct, array_like=True):
     at: int = 0
     number: int = -1
     decision: bytes = b""
-    #: What is published, in this order; also what earlier transactions of the name have left.
+    #: To be published in this order; starts with what earlier transactions of the name have left.
     batches: list[StagedBatch] = []
-    #: How many of them are published, or cannot be any more; 0 when there are none to publish.
+    #: How many of them are published or skipped.
     published: int = 0
 
     @property

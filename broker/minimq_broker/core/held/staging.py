@@ -1,9 +1,9 @@
-"""Room for staged batches: how many may wait for the end of their transactions, and for how long.
+"""Staging space: how many batches may wait for the end of their transactions, and for how long.
 
-Whoever stages most leaves as much room as it has: a name, or a producer, may have as many batches, bytes and open
-parts as are free. So no single one fills the room, and ten greedy ones still leave a part to the eleventh.
+A transaction name or a producer may hold at most as many batches, bytes and open parts as are still free. So one of
+them never takes more than half, and ten greedy ones still leave space for the eleventh.
 
-The fuller the room is, the sooner transactions go on which nobody works any more.
+The fuller the space, the sooner idle transactions expire.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ import msgspec
 
 from minimq_common.errors import SystemBusy
 
-#: From this fullness on idle transactions expire early, and at this one as early as they may.
+#: From the first fullness on, idle transactions expire earlier; from the second on, after the shortest idle time.
 _EARLY_FROM = 0.5
 _EARLIEST_AT = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """Limits on what waits for the end of its transaction."""
+    """Limits on all staged batches of a broker."""
 
-    #: Staged batches. All of them take 30 MB of memory.
+    #: Take up to 30 MB of memory.
     batches: int = 200_000
     #: Bytes of their entries in the log.
     size: int = 1 << 62
-    #: Open parts, each of which is what one producer has staged for one transaction. All of them take 50 MB.
+    #: An open part is everything that one producer has staged for one transaction. They take up to 50 MB of memory.
     parts: int = 50_000
 
 
 class Staged(msgspec.Struct, gc=False):
-    """An amount of what is staged; see `StagingLimits`."""
+    """An amount of staged batches; units as in `StagingLimits`."""
 
     batches: int = 0
     size: int = 0
     parts: int = 0
 
     def fullness(self, limits: StagingLimits) -> float:
-        """Return how full the room is, from 0 to 1: by whatever is scarcest."""
+        """Return the used share of the scarcest unit, from 0 to 1."""
         return max(self.batches / limits.batches, self.size / limits.size, self.parts / limits.parts)
 
 
 _NOTHING = Staged()
-#: How an amount of each is called in errors.
+#: Names of the units in errors.
 _UNITS = {"batches": "staged batches", "size": "bytes of staged batches", "parts": "open parts"}
 
 
 class StagedCount:
-    """Counts what is staged: all of it, and what each name and each producer has."""
+    """Counts staged batches: in total, per transaction name, and per producer."""
 
     def __init__(self) -> None:
-        #: None stands for all of them. Without those that have nothing.
+        #: By name or producer id; None is the total. Has no zero amounts.
         self.parties: dict[str | int | None, Staged] = {}
 
     @property
     def all(self) -> Staged:
-        """All that is staged."""
+        """The total."""
         return self.parties.get(None, _NOTHING)
 
     def add(self, name: str, producer_id: int, batches: int, size: int, parts: int = 0) -> None:
-        """Count what comes, or goes when it is negative."""
+        """Add an amount, which is negative if batches are removed."""
         for party in (None, name, producer_id):
             own = self.parties.setdefault(party, Staged())
             own.batches += batches
@@ -74,12 +74,12 @@ class StagedCount:
 
 
 def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, producer_id: int, more: Staged) -> None:
-    """Raise `SystemBusy` when there is no room for more."""
+    """Raise `SystemBusy` if `more` exceeds the free space or the share of its name or producer."""
     for unit, words in _UNITS.items():
         wanted, limit = getattr(more, unit), getattr(limits, unit)
         of_all = _amount(counts, None, unit)
         free = limit - of_all
-        if not wanted or of_all + wanted <= free:  # one party has no more than all together
+        if not wanted or of_all + wanted <= free:  # then no single party can exceed its share
             continue
         of_name, of_producer = _amount(counts, name, unit), _amount(counts, producer_id, unit)
         if wanted > free:
@@ -109,15 +109,15 @@ def _amount(counts: Sequence[StagedCount], party: str | int | None, unit: str) -
 
 @dataclass(frozen=True, slots=True)
 class IdleExpiry:
-    """Time after which a transaction expires for which nothing is staged any more."""
+    """How long a transaction may be idle, that is, without new staged batches, before it expires."""
 
-    #: That time while there is room enough, in ms.
+    #: While there is enough staging space.
     longest_ms: int
-    #: That time when there is none, in ms.
+    #: When there is hardly any.
     shortest_ms: int
 
     def idle_ms(self, fullness: float) -> int:
-        """Return that time for a fullness of the room. It falls by the same factor with each step."""
+        """Return the idle time for a fullness of the staging space. It falls exponentially between the two bounds."""
         least = min(self.shortest_ms, self.longest_ms)
         part = min(max((fullness - _EARLY_FROM) / (_EARLIEST_AT - _EARLY_FROM), 0.0), 1.0)
         return round(self.longest_ms * math.pow(least / self.longest_ms, part))

@@ -1,11 +1,11 @@
-"""Transactions: which batches are staged, how transactions of each name ended, and what is still to be published.
+"""Transactions: staged batches, the latest decision of each name, and the batches still to be published.
 
-A staged batch is in the log, and in no queue. A decision says which of them make up a transaction: these wait until
-they are published, that is copied to their queues, one after the other; the others are dropped.
+A staged batch is in the log, but in no queue. A decision names the batches that make up a transaction: these are then
+published, that is, copied to their queues one after the other. All others are dropped.
 
-A name has one decision at a time, that of its latest number, and a number has only one forever: so a repeated request
-is told the same. Half messages are staged and published like all others, under the name of their producer group, but
-each of their numbers ends by itself, and only its latest outcomes are remembered: see `HalfOutcomes`.
+Of each name, the decision with the latest number is kept. The decision on a number is final, so a repeated request gets
+the same answer. Half messages are staged and published like all others, under the name of their producer group, but
+each of their numbers ends independently, and only the latest outcomes are remembered: see `HalfOutcomes`.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
 
-#: A name is asked for the decision of its latest number when its next one ends. So many do not end in between.
+#: Names whose latest decision is kept. It is needed until their next transaction ends: far fewer names end before that.
 MAX_NAMES = 100_000
-#: Bytes of decisions, each of which says all that its transaction has at any broker.
+#: Bytes of kept decisions; each names the batches of its transaction at all brokers.
 MAX_DECISION_BYTES = 64 << 20
 _POSITION_OF = attrgetter("position")
 
 
 class TransactionTable:
-    """The transactions of one broker, within bounds.
+    """The transactions of one broker, bounded.
 
-    What it holds depends only on what it was told in which order. Used by the thread that changes the state; others
-    may look at `needed_from`, `count`, `size` and `unpublished`.
+    The content depends only on the sequence of changes, so all replicas have the same. Used by the thread that changes
+    the state; others may read `needed_from`, `count`, `size` and `unpublished`.
     """
 
     def __init__(
@@ -64,49 +64,52 @@ class TransactionTable:
         self._changed = changed
         self._max_names = max_names
         self._max_decision_bytes = max_decision_bytes
-        #: What is staged for transactions that are not decided, by producer.
+        #: What is staged for undecided transactions, by producer id.
         self._stages: dict[TransactionId, dict[int, Stage]] = {}
+        #: The numbers in `_stages`, by name.
         self._numbers: dict[str, set[int]] = {}
-        #: With the latest last, unless they were loaded and that has not mattered yet.
+        #: Latest decision last, or unordered after a load until `_order` sorts it.
         self._endings: OrderedDict[str, Ending] = OrderedDict()
         self._ordered = True
         self.open = StagedCount()
         self.outcomes = HalfOutcomes(changed)
         self._decision_bytes = 0
         self.needed_from = NOTHING_NEEDED
-        #: What may have to be published again if the end of the log is lost: where that ended, and needed from where.
+        #: Publications that would have to be repeated if the end of the log were lost: log position at which each
+        #: ended, and the position from which on it needs the log.
         self._finished: list[tuple[int, int]] = []
         self._finished_from = NOTHING_NEEDED
-        #: Of the batches that are decided and not published yet.
+        #: Decided batches that are not published yet.
         self._waiting_count = self._waiting_size = 0
+        #: Names with such batches, and the log position of the first of them.
         self.unpublished: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[StageKey]:
         return (StageKey(*transaction, pid) for transaction, parts in self._stages.items() for pid in parts)
 
-    # ---- looking up --------------------------------------------------------------------------------
+    # ---- lookups -----------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
-        """Number of the batches that are staged and not published yet."""
+        """Number of staged batches that are not published yet."""
         return self.open.all.batches + self._waiting_count
 
     @property
     def size(self) -> int:
-        """Bytes of their entries."""
+        """Total size of their entries in bytes."""
         return self.open.all.size + self._waiting_size
 
     def parts(self, transaction: TransactionId) -> Mapping[int, Stage]:
-        """Return what is staged for a transaction which is not decided, by producer."""
+        """Return what is staged for an undecided transaction, by producer id."""
         return self._stages.get(transaction, {})
 
     def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
-        """Return a batch that is staged for a transaction which is not decided; None when it is not."""
+        """Return a staged batch of an undecided transaction, None if there is no such batch."""
         stage = self.parts(transaction).get(producer_id)
         return stage.batches.get(sequence) if stage else None
 
     def open_halves(self) -> dict[TransactionId, OpenHalf]:
-        """Return the transactions with half messages that have not ended. Any thread may ask."""
+        """Return the undecided transactions with half messages. Any thread may call this."""
         return {
             transaction: OpenHalf(producer_id, stage)
             for transaction, parts in self._stages.copy().items()
@@ -115,25 +118,25 @@ class TransactionTable:
         }
 
     def staged(self, transaction: TransactionId) -> list[StagedBatch]:
-        """Return the batches of a transaction with half messages that has not ended, in their order."""
+        """Return the batches of an undecided transaction with half messages, in their order."""
         found: list[StagedBatch] = []
         for stage in self._stages.get(transaction, {}).values():
             found += stage.in_order
         return found
 
     def ending(self, name: str) -> Ending | None:
-        """Return how the latest transaction of a name ended, None when none has."""
+        """Return the end of the latest decided transaction of a name, None if there is none."""
         return self._endings.get(name)
 
     def endings(self) -> list[tuple[str, int, int]]:
-        """Return each name with its latest number that is decided, and how many batches it has to publish; by name."""
+        """Return name, latest decided number, and number of batches still to be published, sorted by name."""
         return [
             (name, ending.number, len(ending.batches) - ending.published)
             for name, ending in sorted(self._endings.items())
         ]
 
     def check_open(self, transaction: TransactionId, producer_id: int) -> None:
-        """Raise when a producer cannot stage anything for a transaction: it has ended, or a half is of another one."""
+        """Raise if the transaction has ended, or is one with half messages of another producer."""
         name, number = transaction
         if is_half_name(name):
             outcome = self.outcomes.of(transaction)
@@ -149,17 +152,17 @@ class TransactionTable:
             )
 
     def missing(self, decided: TransactionDecided, log_start: int) -> int:
-        """Return how many of the batches that a decision names are not staged, or not in the log any more."""
+        """Return how many of the batches that a decision names are not staged, or no longer in the log."""
         transaction = TransactionId(decided.name, decided.number)
         found = (self.find(transaction, part.producer_id, each) for part in decided.parts for each in part.sequences)
         return sum(batch is None or batch.position < log_start for batch in found)
 
     def open_from(self, *, halves_only: bool = False) -> int:
-        """Return the log position of the oldest batch that waits for a decision. Any thread may ask."""
+        """Return the log position of the oldest batch that waits for a decision. Any thread may call this."""
         return min(self._positions(halves_only=halves_only), default=NOTHING_NEEDED)
 
     def staged_positions(self) -> frozenset[int]:
-        """Return the log positions of all batches that wait for a decision. Any thread may ask."""
+        """Return the log positions of all batches that wait for a decision. Any thread may call this."""
         return frozenset(self._positions(halves_only=False))
 
     def _positions(self, *, halves_only: bool) -> Iterator[int]:
@@ -169,7 +172,7 @@ class TransactionTable:
                     yield from (batch.position for batch in stage.batches.copy().values())
 
     def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
-        """Return what is to be published next of a name, up to a size, and not more than so many batches."""
+        """Return the next batches of a name to be published, up to the one that reaches `max_bytes`."""
         found: list[StagedBatch] = []
         ending = self._endings.get(name)
         for batch in islice(ending.waiting if ending else (), max_batches):
@@ -180,7 +183,7 @@ class TransactionTable:
         return found
 
     def of_name(self, name: str) -> tuple[int, int]:
-        """Return how many batches of a name are staged and not published yet, and the bytes of their entries."""
+        """Return number and bytes of the staged batches of a name that are not published yet."""
         ending = self._endings.get(name)
         sizes = [*map(size_of, ending.waiting)] if ending else []
         for number in self._numbers.get(name, ()):
@@ -189,7 +192,7 @@ class TransactionTable:
         return len(sizes), sum(sizes)
 
     def older(self, before_ms: int, most: int) -> tuple[TransactionId, ...]:
-        """Return transactions, without half messages, that have waited for a decision since before a time."""
+        """Return transactions (not with half messages) that have waited for a decision since before a time."""
         found = (
             transaction
             for transaction, parts in self._stages.items()
@@ -198,11 +201,11 @@ class TransactionTable:
         return tuple(islice(found, most))
 
     def is_prepared(self, transaction: TransactionId) -> bool:
-        """Tell whether nothing that is staged for a transaction expires early."""
+        """Return whether all producers have prepared a transaction, so that nothing of it expires early."""
         return all(stage.prepared for stage in self.parts(transaction).values())
 
     def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
-        """Return the transactions that have been idle for too long for what room there is, the idlest first."""
+        """Return the transactions that are idle for too long, given the free staging space, the idlest first."""
         there = copy(self.open.all)
         if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
             return ()
@@ -222,7 +225,7 @@ class TransactionTable:
                 there.parts -= 1
         return tuple(found)
 
-    # ---- changing ----------------------------------------------------------------------------------
+    # ---- changes -----------------------------------------------------------------------------------
 
     def apply(
         self,
@@ -234,7 +237,7 @@ class TransactionTable:
         | HalfEnded,
         at: int,
     ) -> None:
-        """Take the effect of an entry in, which stands at a log position."""
+        """Apply the effect of the entry at log position `at`."""
         match entry:
             case BatchStaged():
                 self._stage(entry)
@@ -259,7 +262,7 @@ class TransactionTable:
         staged = self.staged(transaction)
         if staged and fact.outcome == HalfOutcome.COMMITTED:
             self._await_publication(fact.name, self._endings.setdefault(fact.name, Ending(at)), staged, at)
-        self._drop_all([transaction])  # only now: until then they keep their segments
+        self._drop_all([transaction])  # only now: at each moment one of the two tables must pin their segments
         self.outcomes.remember(fact, at)
 
     def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
@@ -274,7 +277,7 @@ class TransactionTable:
         parts = self._parts_of(transaction)
         stage = parts.get(producer_id)
         former = None if stage is None else stage.batches.get(sequence)
-        if stage is None:  # whole at once: to another thread, one without batches would seem to have begun in 1970
+        if stage is None:  # added with its batch: to another thread, an empty one would seem to have begun in 1970
             parts[producer_id] = Stage({sequence: batch})
         else:
             stage.batches[sequence] = batch
@@ -307,7 +310,7 @@ class TransactionTable:
         self._forget_names()
 
     def publish(self, position: int, at: int) -> None:
-        """Take note that the batch at a log position is published, by the entry at another one."""
+        """Note that the staged batch at log position `position` was published by the entry at `at`."""
         for name in self.unpublished:
             if next(self._endings[name].waiting).position == position:
                 self._take_off(name, 1, at)
@@ -326,7 +329,7 @@ class TransactionTable:
             self._note(name, ending, at)
 
     def forget_topic(self, topic_id: int, at: int) -> None:
-        """Forget all batches of a topic, which the entry at a log position deletes."""
+        """Drop all batches of a topic, which the entry at log position `at` deletes."""
         self._retain_open(topic_id)
         for name in self.unpublished:
             ending = self._endings[name]
@@ -374,7 +377,7 @@ class TransactionTable:
             pins[name] = min((pin, *map(_POSITION_OF, ending.waiting)))
         else:
             ending.batches, ending.published = [], 0
-            if is_half_name(name):  # there is nothing to remember of a name
+            if is_half_name(name):  # `outcomes` remembers the decisions
                 self._endings.pop(name, None)
             if pin != NOTHING_NEEDED:
                 self._finished.append((at, pin))
@@ -386,7 +389,7 @@ class TransactionTable:
         self.needed_from = min((self._finished_from, *self.unpublished.values()))
 
     def release(self, saved: int) -> None:
-        """Need no more what was published before a log position up to which the state is saved: it stays published."""
+        """No longer pin what was published before log position `saved`, the checkpoint: that is final."""
         self._finished = [(at, pin) for at, pin in self._finished if at >= saved]
         self._finished_from = min((pin for _, pin in self._finished), default=NOTHING_NEEDED)
         self._pin()
@@ -406,19 +409,19 @@ class TransactionTable:
             self._endings = OrderedDict(sorted(self._endings.items(), key=lambda item: item[1].at))
             self._ordered = True
 
-    # ---- as rows, for the checkpoint -----------------------------------------------------------------
+    # ---- checkpoint rows -----------------------------------------------------------------------------
 
     def stage_row(self, name: str, number: int, producer_id: int) -> Stage | None:
-        """Return what a checkpoint holds of a producer in a transaction, to be saved at once; None when it is gone."""
+        """Return the checkpoint row of a producer in a transaction, None if it is gone. Not a copy; encode it at once."""
         return self.parts(TransactionId(name, number)).get(producer_id)
 
     def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:
-        """Take such a row in; they may come in any order."""
+        """Load a checkpoint row. Rows may be loaded in any order."""
         stage = self._parts_of(TransactionId(name, number))[producer_id] = msgspec.convert(row, Stage)
         self.open.add(name, producer_id, len(stage.batches), stage.size, 1)
 
     def load_ending(self, row: Any, name: str) -> None:
-        """Take in how the latest transaction of a name ended, as `ending` returned it; they may come in any order."""
+        """Load the checkpoint row of a name. Rows may be loaded in any order."""
         ending = self._endings[name] = msgspec.convert(row, Ending)
         waiting = list(ending.waiting)
         self._waiting_count += len(waiting)
@@ -429,7 +432,7 @@ class TransactionTable:
 
 
 def check_producer(transaction: TransactionId, producer_id: int, parts: Collection[int]) -> None:
-    """Raise `InvalidArgument` if another producer has begun a transaction with half messages."""
+    """Raise `InvalidArgument` if another producer has begun this transaction with half messages."""
     if parts and producer_id not in parts:
         raise InvalidArgument(
             f"{described(transaction)} was begun by another producer: each transaction draws a number of its own"

@@ -1,7 +1,7 @@
-"""Deliveries that did not end, of queues that members of groups have to themselves: a try of a message that kills.
+"""Unfinished deliveries of leased queues: detects messages that kill their consumer.
 
-A member records a delivery before it makes it if it delivers nothing else meanwhile, which it does after a death. The
-broker records those of members that died and had not: one of the messages from the committed offset on may be why.
+After the death of a member, the next owner delivers one message at a time, and records each delivery beforehand. If a
+member dies without such a record, the broker records a try: any message after the committed offset may be the reason.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from minimq_broker.core.state import QueueKey, State
 
 
 class OwnedQueue(NamedTuple):
-    """A queue, and the epoch of the lease under which a member has it, or had it."""
+    """A queue, and the epoch under which a member owns or owned it."""
 
     queue: QueueKey
     epoch: int
 
 
 def after_death(group: str, owned: Sequence[OwnedQueue], state: State) -> OffsetsCommitted | None:
-    """Return the fact that members died with these queues: of each the next message may be the reason."""
+    """Return the fact that members died while owning these queues; None if no queue had an unrecorded message."""
     found = []
     for queue, epoch in owned:
         offset = state.offset(group, queue) or 0
@@ -31,7 +31,7 @@ def after_death(group: str, owned: Sequence[OwnedQueue], state: State) -> Offset
 
 
 def withdrawn(group: str, owned: Sequence[OwnedQueue], state: State) -> OffsetsCommitted | None:
-    """Return the fact that deliveries under these leases were no tries: their members live."""
+    """Return the fact that deliveries under these leases do not count as tries, as their members live."""
     found = []
     for queue, epoch in owned:
         deliveries = state.deliveries.get((group, *queue))

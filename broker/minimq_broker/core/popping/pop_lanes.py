@@ -1,7 +1,7 @@
-"""The order of a FIFO topic: one consumer at a time has messages of a lane, the oldest ones; other lanes go on.
+"""The order of a FIFO topic: the oldest messages of a lane are with one consumer at a time; other lanes continue.
 
-A lane is all that a broker knows about a message group: the hash of its name. Message groups with the same hash share a
-lane, and wait for each other.
+A lane is the hash of a message group's name, which is all that a broker knows of it. Message groups with the same hash
+share a lane and wait for each other.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 
 
 def earliest_ms(runs: Iterable[Run]) -> int:
-    """Return when the first lane is due: nobody has messages of it then, and its oldest one has waited."""
+    """Return when the first lane is due, in ms: no consumer has messages of it, and its oldest message is due."""
     free_ms: dict[int, int] = {}
     for run in runs:
         if run.state is not DONE:
-            lane = run.lane or -1 - run.first  # messages without a lane wait for nothing but their own time
+            lane = run.lane or -1 - run.first  # a lane of its own: messages without a lane wait only for their own time
             known = free_ms.get(lane)
             if known is None or (run.state is OUT and run.until_ms > known):
                 free_ms[lane] = run.until_ms
@@ -26,7 +26,7 @@ def earliest_ms(runs: Iterable[Run]) -> int:
 
 
 def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
-    """Return the runs that are due: of each lane that nobody has, those before the first that has to wait."""
+    """Return the runs that are due: of each lane that no consumer has, those before the first that has to wait."""
     shut = {run.lane for run in runs if run.state is OUT and run.until_ms > now_ms and run.lane}
     found = []
     for run in runs:
@@ -40,7 +40,7 @@ def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
 
 
 def leading(due: Iterable[Run], least: int, most: int, losses: Callable[[Run], int]) -> Iterator[Run]:
-    """Yield runs without `losses` delivered `least` to `most` times, of each lane up to the first other one."""
+    """Yield runs without losses and with `least` to `most` tries, of each lane only those before any other run."""
     shut = set[int]()
     for run in due:
         if run.lane in shut:
@@ -64,7 +64,7 @@ def heads(due: Iterable[Run]) -> Iterator[Run]:
 def fresh_runs(
     ahead: Iterable[Stretch], busy: Collection[int], first: int, end: int, most: int, pieces: int, out: Run
 ) -> list[Run]:
-    """Return the runs of a first delivery; messages of busy lanes are passed over, and wait."""
+    """Return the runs of a first delivery. Messages of busy lanes are skipped: they become free runs that wait."""
     found: list[Run] = []
     for stretch in ahead:
         if stretch.end <= first:
@@ -84,13 +84,13 @@ def fresh_runs(
 
 
 def busy_lanes(runs: Iterable[Run], found: Iterable[Run]) -> set[int]:
-    """Return the lanes of unsettled messages, except for whole runs that are delivered now."""
+    """Return the lanes of unsettled messages, ignoring whole runs in `found`, which are delivered now."""
     ends = {run.first: run.end for run in found}
     return {run.lane for run in runs if run.state is not DONE and run.lane and ends.get(run.first) != run.end}
 
 
 def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], int]) -> list[Run]:
-    """Return the rest of the lanes that are delivered now, taken away from its former consumers, with its `losses`."""
+    """Return the other messages of the lanes that are delivered now, released from their former consumers."""
     lanes = {run.lane for run in found if run.state is OUT and run.lane}
     taken = {run.first: run.end for run in found}
     return [
@@ -101,7 +101,7 @@ def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], in
 
 
 def following(runs: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[Run]:
-    """Return the messages behind those that a consumer gives up: they go back too, as their turn is after these."""
+    """Return the messages that follow in the lanes of those that a consumer gives up: they are released too."""
     since: dict[int, int] = {}
     for run in settled:
         if run.lane:

@@ -1,8 +1,8 @@
-"""A queue that a group pops: who has which message, until when, and how often it was delivered.
+"""A queue popped by a group: which consumer has which message, until when, and how often it was delivered.
 
-It is a list of runs between the settled messages and those that were never delivered, so its size depends on deliveries
-and not on messages. Every decision is a list of runs to `put` into it. The fact in the log is the same list, so whoever
-applies the fact gets the same queue.
+It is a list of runs between the settled messages and those that were never delivered, so its size depends on the number
+of deliveries, not of messages. Every decision is a list of runs to `put`. The fact in the log is the same list, so each
+replica that applies it gets the same queue.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from minimq_broker.core.popping.pop_runs import (
 from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: A message that has failed once is redelivered with few others, and one that has failed this often alone: one that
-#: kills every consumer dies alone.
-_ALONE_FROM = 2
-_FEWER = 8
+#: After the first failure a message is redelivered in a batch reduced by the divisor. After this many tries it is
+#: redelivered alone, so that a message that kills every consumer affects no others.
+_ALONE_FROM_TRIES = 2
+_RETRY_DIVISOR = 8
 _end_of, _tries_of = attrgetter("end"), attrgetter("tries")
 
 
@@ -49,7 +49,7 @@ class PopRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PopQueue:
-    """One queue as one group pops it. Only `put` and `drop_before` change it; all other methods decide."""
+    """One queue popped by one group. Only `put` and `drop_before` change it; all other methods only decide."""
 
     __slots__ = ("_runs", "done", "due_ms", "has_lanes", "has_lost", "held")
 
@@ -62,7 +62,7 @@ class PopQueue:
         for run in runs:
             self.put(run)
         if self.has_lanes:
-            self.know_due()
+            self.recompute_due()
 
     @property
     def next(self) -> int:
@@ -71,19 +71,19 @@ class PopQueue:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs between `done` and `next`, ascending. Any thread may ask: it is a copy."""
+        """A copy of the runs between `done` and `next`, ascending. Any thread may read this."""
         return self._runs.copy()
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def renew_due(self) -> None:
-        """Determine `due_ms` again after it: what was due then may have been delivered."""
+    def refresh_due(self) -> None:
+        """Recompute `due_ms` once that time has passed: the message may have been delivered meanwhile."""
         if not self.has_lanes:
             self.due_ms = self.earliest_ms()
 
     def copy(self) -> PopQueue:
-        """Return an independent copy, on which changes are tried."""
+        """Return an independent copy, to try changes on."""
         twin = PopQueue(self.done)
         twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
         twin.has_lanes, twin.has_lost = self.has_lanes, self.has_lost
@@ -93,7 +93,7 @@ class PopQueue:
         """Return its row in the checkpoint."""
         return PopRow(self.done, self._runs.copy())
 
-    # ---- changing ----------------------------------------------------------------------------------
+    # ---- changes -----------------------------------------------------------------------------------
 
     def put(self, run: Run) -> None:
         """Set the state of the messages of a run."""
@@ -134,7 +134,7 @@ class PopQueue:
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
         rest = [Run(end, self.done, DONE)] if end < self.done else []
         self._runs[:1] = merged_runs([run, *rest, *self._runs[:1]])
-        self.done = first  # last: other threads look
+        self.done = first  # after the runs: other threads read both without a lock
         self.due_ms = min(self.due_ms, run.until_ms)
 
     def _extend(self, run: Run) -> None:
@@ -150,9 +150,9 @@ class PopQueue:
         runs, old = self._runs, self._runs[i]
         if old.first != run.first:
             return False
-        if not i and run.state is DONE and run.end < old.end:  # as most often: the oldest are settled
+        if not i and run.state is DONE and run.end < old.end:  # the common case: the oldest are settled
             self.held -= run.count if old.state is OUT else 0
-            self.done = run.end  # first: other threads look
+            self.done = run.end  # before the runs: other threads read both without a lock
             runs[0] = old.part(run.end, old.end)
             return True
         if old.end != run.end:
@@ -163,7 +163,7 @@ class PopQueue:
         if i or run.state is not DONE:
             runs[i] = run
         else:
-            self.done = run.end  # first: other threads look
+            self.done = run.end  # before the runs, as above
             del runs[0]
         return True
 
@@ -181,7 +181,7 @@ class PopQueue:
         return i, rest
 
     def drop_before(self, offset: int) -> None:
-        """Forget the messages before an offset, which are deleted. Idempotent."""
+        """Drop the messages before an offset, which were deleted from the log. Idempotent."""
         if offset <= self.done:
             return
         runs = self._runs
@@ -197,27 +197,27 @@ class PopQueue:
             self.done = runs.pop(0).end
 
     def earliest_ms(self) -> int:
-        """Return when something is due for redelivery, in ms since 1970; `NEVER` if nothing is. Any thread may ask."""
+        """Return when the next redelivery is due, in ms since 1970, or `NEVER`. Any thread may call this."""
         runs = self._runs.copy()
         if self.has_lanes:
             return pop_lanes.earliest_ms(runs)
         return min((run.until_ms for run in runs if run.state is not DONE), default=NEVER)
 
-    def know_due(self) -> None:
-        """Determine `due_ms` after changes of a queue with lanes, from all runs."""
+    def recompute_due(self) -> None:
+        """Recompute `due_ms` from all runs. Call it after changes of a queue with lanes."""
         self.due_ms = self.earliest_ms()
 
-    # ---- deciding ----------------------------------------------------------------------------------
+    # ---- decisions ---------------------------------------------------------------------------------
 
     def unsettled_before(self, offset: int) -> int:
-        """Return how many messages before an offset are not settled. Any thread may ask."""
+        """Return how many messages before an offset are not settled. Any thread may call this."""
         done, every = self.done, self._runs.copy()
         runs = [run for run in every if run.first < offset and run.state is not DONE]
         following = every[-1].end if every else done
         return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - following)
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
-        """Return the runs that a consumer gets, failed ones first and alone; none if too much is in flight."""
+        """Return the runs to deliver, failed messages first and alone; none if too many are in flight."""
         most = min(wanted.most, MAX_HELD - self.held)
         found: list[Run] = []
         if due := self._due(now_ms):
@@ -230,7 +230,7 @@ class PopQueue:
         return found + pop_lanes.voided(self._runs, found, wanted.losses) if self.has_lanes else found
 
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
-        if wanted.again_only or len(self._runs) + len(found) >= MAX_RUNS:
+        if wanted.redeliver_only or len(self._runs) + len(found) >= MAX_RUNS:
             return
         again, first = len(found), self.next
         if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
@@ -254,11 +254,11 @@ class PopQueue:
         return [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
 
     def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
-        failed = pop_lanes.leading(due, 1, _ALONE_FROM - 1, wanted.losses)
-        if found := self._pieces(failed, max(1, wanted.most // _FEWER), most, wanted, epoch):
+        failed = pop_lanes.leading(due, 1, _ALONE_FROM_TRIES - 1, wanted.losses)
+        if found := self._pieces(failed, max(1, wanted.most // _RETRY_DIVISOR), most, wanted, epoch):
             return found
         suspects = sorted(
-            (run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM or wanted.losses(run)), key=_tries_of
+            (run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM_TRIES or wanted.losses(run)), key=_tries_of
         )
         if found := self._pieces(suspects, 1, most, wanted, epoch):
             return found
@@ -266,14 +266,14 @@ class PopQueue:
 
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
         found: list[Run] = []
-        shut = set[int]()  # lanes of which something is left
+        shut = set[int]()  # lanes with messages that are not delivered now
         for run in runs:
             if run.lane in shut:
                 continue
-            # One that somebody keeps too long is in hand already.
+            # Expired deliveries already count as held, so `most` does not limit them.
             count = min(run.count, room, run.count if run.state is OUT else most)
-            if count < run.count and (wanted.again_only or len(self._runs) >= 2 * MAX_RUNS):
-                # Whole runs do not add to the pieces. Of the first one a message comes, or all could stay.
+            if count < run.count and (wanted.redeliver_only or len(self._runs) >= 2 * MAX_RUNS):
+                # Deliver whole runs, which adds none. But always one message of the first run, or nothing might move.
                 count = min(count, 1) if run is self._runs[0] else 0
             if count > 0:
                 tries = min(run.tries + 1, MAX_TRIES)
@@ -289,7 +289,7 @@ class PopQueue:
         return found
 
     def is_with(self, client: str, now_ms: int, *, lost_only: bool) -> bool:
-        """Tell whether a consumer has messages; if so wanted, such that were lost with another one before."""
+        """Return whether a consumer has messages; with `lost_only`, messages with which another consumer died."""
         self.has_lost = any(run.lost for run in self._runs)
         return any(
             run.client == client and run.state is OUT and run.until_ms > now_ms and (run.lost or not lost_only)
@@ -297,25 +297,25 @@ class PopQueue:
         )
 
     def has_expired_since(self, asked_ms: int, now_ms: int) -> bool:
-        """Tell whether messages that a consumer has have expired after a time."""
+        """Return whether the delivery of some message expired between `asked_ms` and now."""
         if asked_ms >= now_ms or (now_ms < self.due_ms and not self.has_lanes):
             return False
         return any(run.state is OUT and asked_ms < run.until_ms <= now_ms for run in self._runs)
 
     @property
     def takes_new(self) -> bool:
-        """True if messages may be delivered for the first time. Any thread may ask."""
+        """True if new messages may be delivered. Any thread may read this."""
         return len(self._runs) < MAX_RUNS and self.held < MAX_HELD
 
     def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]], SystemBusy | None]:
-        """Return the runs that follow from a settle, the messages that were redelivered since, and a refusal.
+        """Return the runs that result from a settle, the messages that were redelivered meanwhile, and a refusal.
 
-        The queue may not fall into too many runs: from the first message on that would make more, the rest is refused.
+        Messages from the first one on that would add too many runs are refused.
 
-        A late settle counts as long as nobody else has the messages; a repeated one changes nothing. To extend settled
-        messages is an error, so that whoever still works on them hears of it.
+        A late settle counts unless another consumer got the messages; a repeated one changes nothing. Extending settled
+        messages counts as redelivered, so that a consumer that still works on them learns of it.
 
-        If no run has the epoch of the settle, as after a reset, all of its messages count as redelivered.
+        If no run has the epoch of the settle, for example after a reset, all its messages count as redelivered.
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
@@ -350,7 +350,7 @@ class PopQueue:
         return found, expired, busy
 
     def claim(self, claim: Claim) -> list[Run]:
-        """Return the runs that follow from a claim. Raises `Fenced` if one of its messages is settled, or taken."""
+        """Return the runs that result from a claim. Raises `Fenced` if one of its messages is settled or delivered."""
         _check_ascending(claim.spans)
         found: list[Run] = []
         following = self.next
@@ -380,9 +380,9 @@ class PopQueue:
         return True
 
     def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> list[Run]:
-        """Return the runs after settled messages are to be delivered again.
+        """Return the runs that make settled messages deliverable again; `stored` is first and end offset of the queue.
 
-        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would fall into more runs than a settle may make.
+        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would get more runs than after a settle.
         """
         _check_ascending(wanted.spans)
         found: list[Run] = []
@@ -408,12 +408,12 @@ class PopQueue:
         return found
 
     def settled_spans(self) -> list[tuple[int, int]]:
-        """Return the settled messages, each span from the first to before the second. Any thread may ask."""
+        """Return first and end offset of each span of settled messages. Any thread may call this."""
         done, runs = self.done, self.runs
         return [(0, done)] * bool(done) + [(run.first, run.end) for run in runs if run.state is DONE]
 
     def has_all(self, settled: Settle) -> bool:
-        """Tell whether all messages of a settle are unsettled, and nobody else has got one of them since."""
+        """Return whether all messages of a settle are unsettled and were not redelivered to another consumer."""
         return all(self._has_span(first, end, settled.epoch) for first, end in settled.spans)
 
     def _has_span(self, first: int, end: int, epoch: int) -> bool:
@@ -456,7 +456,7 @@ class PopQueue:
             i += 1
 
     def freed(self, gone: Leave) -> list[Run]:
-        """Return the messages of a consumer that is gone, released."""
+        """Return runs that release the messages of a consumer that is gone."""
         client, died = gone
         return [
             Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane, lost=min(run.lost + died, MAX_LOST))

@@ -1,7 +1,4 @@
-"""Runs of a popped queue: neighboring messages in the same state.
-
-Consumers take messages, settle those that they have, and leave; facts say what becomes of the runs.
-"""
+"""Runs of a popped queue: adjacent messages in the same state; the requests that change them, and the facts."""
 
 from __future__ import annotations
 
@@ -13,20 +10,20 @@ import msgspec
 
 from minimq_common.names import MAX_CLIENT_ID
 
-#: Runs of one popped queue: with more of them, no message is delivered for the first time. A settle may make twice as
-#: many; the rest of it is refused, and redeliveries divide no run any more.
+#: A queue with this many runs delivers no new messages. With twice as many, settles that add runs are refused, and
+#: redeliveries no longer divide runs.
 MAX_RUNS = 4_096
-#: Runs of the dead letters of one queue, settled and open ones by turns.
+#: Runs of the dead letters of one queue, alternately settled and open.
 MAX_CLAIMED_RUNS = 65_536
-#: Messages of one queue that the consumers of one group may have.
+#: Delivered and unsettled messages of one queue and group.
 MAX_HELD = 100_000
-#: Deliveries of one message, as far as they are counted.
+#: Counting of `Run.tries` stops here.
 MAX_TRIES = (1 << 31) - 1
-#: Consumers that died with a message, as far as they are counted.
+#: Counting of `Run.lost` stops here.
 MAX_LOST = 2
-#: Runs in one fact, and in the row of one queue: enough for many consumers that settle at once.
+#: Runs in one fact or one checkpoint row: enough for many consumers that settle at once.
 _MAX_CHANGED = 1 << 20
-#: Later than any time, in ms.
+#: Later than any time.
 NEVER = (1 << 63) - 1
 _POSITION_BITS = 48
 _TERM_BITS = 15
@@ -41,30 +38,31 @@ _LaneHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 class RunState(IntEnum):
     """The state of the messages of a run."""
 
-    #: Nobody has them; they may be taken from `until_ms` on.
+    #: Can be delivered from `until_ms` on.
     FREE = 0
-    #: A consumer has them, until `until_ms`.
+    #: Delivered; a consumer has them until `until_ms`.
     OUT = 1
-    #: They are settled.
+    #: Settled.
     DONE = 2
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Neighboring messages of a queue in the same state, from `first` to before `end`."""
+    """Adjacent messages of a queue in the same state, from `first` to before `end`."""
 
     first: _Offset
     end: _Offset
     state: RunState
+    #: Number of deliveries.
     tries: _Tries = 0
     #: When they may be redelivered, in ms since 1970; 0: at once.
     until_ms: _Offset = 0
-    #: Of their latest delivery, also after its end; 0: there was none.
+    #: Epoch of the latest delivery, even if that has ended; 0 without one.
     epoch: _Offset = 0
     client: _Client = ""
-    #: Of their message group, until they are settled; 0 if the topic is not FIFO, or they cannot be read.
+    #: Lane of unsettled messages; 0 if the topic is not FIFO, or the messages cannot be read.
     lane: _LaneHash = 0
-    #: Number of consumers that died with them since the last outcome, `MAX_LOST` for more: with one, others may be
-    #: the reason; from then on they are delivered with nothing else.
+    #: Consumers that died with them since the last outcome. After the first death, which other messages may have
+    #: caused, each is delivered alone.
     lost: _Lost = 0
 
     @property
@@ -73,13 +71,13 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.end - self.first
 
     def part(self, first: int, end: int) -> Run:
-        """Return the run of some of these messages."""
+        """Return the run of a part of these messages."""
         if first == self.first and end == self.end:
             return self
         return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane, self.lost)
 
     def continues(self, before: Run) -> bool:
-        """Tell whether the run that ends where this one begins has the same state, so that both are one."""
+        """Return whether it can be merged with `before`, which ends where this run begins."""
         return (
             self.state == before.state
             and self.epoch == before.epoch
@@ -92,7 +90,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def merged_runs(runs: list[Run]) -> list[Run]:
-    """Return adjacent runs, those with the same state as one."""
+    """Merge adjacent runs that have the same state."""
     found = [runs[0]]
     for run in runs[1:]:
         last = found[-1]
@@ -108,33 +106,33 @@ Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
 class QueueMoved(msgspec.Struct, frozen=True, array_like=True):
-    """A change of one queue that a group pops."""
+    """A change of one popped queue."""
 
     topic_id: int
     queue_id: int
-    #: The new states of messages, to be applied in this order.
+    #: New states of messages, to be applied in this order.
     runs: Runs
-    #: The first offset that is stored, if messages before it were deleted unsettled; else 0.
+    #: Dropped first: unsettled messages before this offset, which were deleted; 0 if there are none.
     done: _Offset = 0
 
 
 class PopMoved(msgspec.Struct, frozen=True, tag="pop-moved"):
-    """Messages of queues that a group pops were delivered, settled or released."""
+    """Messages of queues popped by a group were delivered, settled or released."""
 
     group: str
     queues: Annotated[tuple[QueueMoved, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
 def handle_epoch(term: int, position: int) -> int:
-    """Return the epoch of the deliveries that the entry at a log position records: no other entry has it.
+    """Return the epoch of the deliveries that the entry at a log position records. It is unique.
 
-    A position alone would repeat after the end of a log was truncated, and a counter after a group was deleted.
+    A position alone would repeat after the log was truncated, a counter after a group was deleted.
     """
     return (term % (1 << _TERM_BITS)) << _POSITION_BITS | position % (1 << _POSITION_BITS)
 
 
 class PopKey(NamedTuple):
-    """A queue, and the group that pops it."""
+    """A queue and the group that pops it."""
 
     group: str
     topic_id: int
@@ -142,7 +140,7 @@ class PopKey(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Neighboring messages of a queue with the same lane; 0: with none."""
+    """Adjacent messages of a queue with the same lane; lane 0 means none."""
 
     first: int
     end: int
@@ -152,72 +150,75 @@ class Stretch(NamedTuple):
 class PopOutcome(IntEnum):
     """The outcome of delivered messages."""
 
-    #: They are consumed.
+    #: Consumed.
     DONE = 0
-    #: They failed: others may have them, after a time.
+    #: Failed: redeliver after a time.
     FREE = 1
-    #: Their consumer keeps them for longer.
+    #: The consumer keeps them for longer.
     EXTEND = 2
-    #: Redeliver without counting a try: no listener saw them.
+    #: No listener saw them: redeliver without counting a try.
     RETURN = 3
 
 
 class Take(NamedTuple):
-    """A consumer wants messages."""
+    """A consumer requests messages."""
 
-    #: Its id; "" if the messages stay with their handle when it is gone.
+    #: Client id; "" if the messages are not released when the client is gone.
     client: str
     most: int
     until_ms: int
-    #: New messages that no consumer of the group wants, from one offset to before another: passed over.
+    #: First and end offset of new messages that do not match the filter of the group: skipped.
     unwanted: tuple[int, int] = (0, 0)
-    #: Only redeliver: the broker has as many runs as it may.
-    again_only: bool = False
+    #: Deliver no new messages, because the broker has too many runs.
+    redeliver_only: bool = False
+    #: A prefetch: deliver nothing while messages wait that have failed before.
     ahead: bool = False
-    #: In a FIFO topic, the lanes of the next messages to be delivered for the first time; else None.
+    #: In a FIFO topic: the lanes of the new messages.
     lanes: Sequence[Stretch] | None = None
+    #: The connected consumers of the group.
     present: Collection[str] = ()
+    #: Time of the request, by the clock of redeliveries.
     asked_ms: int = NEVER
 
     def losses(self, run: Run) -> int:
-        """Return the number of consumers that died with the messages of a run that is due; see `Run.lost`."""
+        """Return `Run.lost` of a run that is due, plus one if its latest consumer is gone."""
         is_lost = run.state is RunState.OUT and run.client != "" and run.client not in self.present
         return min(run.lost + is_lost, MAX_LOST)
 
 
 class Settle(NamedTuple):
-    """A consumer tells the outcome of messages that it has."""
+    """A consumer reports the outcome of messages that it has."""
 
     epoch: int
-    #: Their offsets, each span from the first to before the second; ascending.
+    #: Ascending pairs of first and end offset.
     spans: Sequence[tuple[int, int]]
     outcome: PopOutcome
-    #: The new end of their invisible duration, or when they may be redelivered.
+    #: New end of the invisible duration, or time of the redelivery.
     until_ms: int = 0
-    #: The queue may have more runs than before.
+    #: The number of runs may grow.
     may_divide: bool = True
 
 
 class Claim(NamedTuple):
-    """An operator settles messages that no consumer has taken: dead letters."""
+    """An operator settles dead letters, which no consumer has."""
 
-    #: As of a `Settle`.
+    #: As in `Settle`.
     spans: Sequence[tuple[int, int]]
-    #: Where the queue ends.
+    #: End of the queue.
     end: int
 
 
 class Reopen(NamedTuple):
-    """Settled messages are delivered again, with all of their tries."""
+    """Settled messages are to be delivered again, with all tries left."""
 
-    #: As of a `Settle`.
+    #: As in `Settle`.
     spans: Sequence[tuple[int, int]]
     may_divide: bool = True
 
 
 class Leave(NamedTuple):
-    """A consumer is gone: its messages are released."""
+    """A consumer is gone: release its messages."""
 
     client: str
-    #: It has not announced that: one of its messages may be the reason.
+    #: It did not say goodbye: one of its messages may have killed it.
     died: bool = True

@@ -1,4 +1,4 @@
-"""The consumers that take messages one by one, by group, and their filters."""
+"""The consumers that pop, by group, and their filters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 
 from minimq_common.errors import GroupConflict
 
-#: Refused members that are remembered; all others ask again after a while.
+#: Refused members that are remembered and notified; others have to retry.
 _MOST_REFUSED = 1_000
 
 
 @dataclass(slots=True)
 class _Subscription:
-    """A topic of a group: its filter, and the consumers that use it."""
-
     expression: str
     tags: frozenset[int]
     clients: set[str] = field(default_factory=set)
@@ -22,26 +20,27 @@ class _Subscription:
 
 @dataclass(slots=True)
 class _PopGroup:
+    #: How often each consumer is counted.
     clients: Counter[str] = field(default_factory=Counter)
-    #: Those with a stream: the others may come back within their grace.
+    #: Number of open streams. Consumers without one may still return within their grace period.
     streams: Counter[str] = field(default_factory=Counter)
-    #: The same, replaced as a whole: the writer looks at it.
+    #: Consumers with a stream. Replaced as a whole, as the writer's thread reads it.
     present: frozenset[str] = frozenset()
-    #: Consumers that are counted once, but have not come yet.
+    #: Consumers that are counted although they have not connected yet.
     expected: set[str] = field(default_factory=set)
-    #: Refused members that divide queues.
+    #: Refused members that lease queues instead of popping.
     refused: set[str] = field(default_factory=set)
     topics: dict[str, _Subscription] = field(default_factory=dict)
 
 
 class Poppers:
-    """Consumers that pop, by group. One counts as often as it has come, and stays until it has gone as often."""
+    """Consumers that pop, by group. A consumer is counted: it stays until it has left as often as it came."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _PopGroup] = {}
 
     def came(self, group: str, client_id: str) -> None:
-        """Note that a consumer is there."""
+        """Note that a consumer connected."""
         known = self._groups.setdefault(group, _PopGroup())
         known.streams[client_id] += 1
         known.present = frozenset(known.streams)
@@ -51,14 +50,14 @@ class Poppers:
             known.clients[client_id] += 1
 
     def parted(self, group: str, client_id: str) -> None:
-        """Note the end of a stream of a consumer, which is not gone yet."""
+        """Note that a stream of a consumer ended; the consumer still counts."""
         known = self._groups[group]
         known.streams[client_id] -= 1
-        known.streams += Counter()  # without those at 0
+        known.streams += Counter()  # drops those at 0
         known.present = frozenset(known.streams)
 
     def is_away(self, group: str, client_id: str) -> bool:
-        """Tell whether all streams of a consumer have ended, and it is not gone yet."""
+        """Return whether all streams of a consumer have ended, but it still counts."""
         known = self._groups.get(group)
         return known is not None and client_id in known.clients.keys() - known.streams.keys() - known.expected
 
@@ -68,14 +67,14 @@ class Poppers:
         return known.present if known is not None else frozenset()
 
     def expect(self, group: str, client_id: str) -> None:
-        """Count a consumer that has messages as if it were there, until it comes or is `missed`."""
+        """Count a consumer that has messages, until it connects or is `missed`."""
         known = self._groups.setdefault(group, _PopGroup())
         if client_id not in known.clients:
             known.clients[client_id] = 1
             known.expected.add(client_id)
 
     def missed(self, group: str, client_id: str) -> None:
-        """Wait no longer for a consumer."""
+        """Stop counting an expected consumer."""
         known = self._groups.get(group)
         if known is not None and client_id in known.expected:
             known.expected.remove(client_id)
@@ -84,7 +83,7 @@ class Poppers:
     def subscribe(
         self, group: str, client_id: str, topic: str, expression: str, tags: frozenset[int]
     ) -> frozenset[int]:
-        """Note the filter of a consumer for a topic; return the hashes of the wanted tags."""
+        """Set the filter of a consumer for a topic; return the hashes of the wanted tags. Raises `GroupConflict`."""
         topics = self._groups[group].topics
         known = topics.get(topic)
         differs = known is not None and (known.expression, known.tags) != (expression, tags)
@@ -100,7 +99,7 @@ class Poppers:
         return known.tags
 
     def went(self, group: str, client_id: str) -> bool:
-        """Note that a consumer has gone once; return whether it has gone as often as it came."""
+        """Note that a consumer left once; return whether it no longer counts."""
         known = self._groups[group]
         known.clients[client_id] -= 1
         if known.clients[client_id]:
@@ -113,20 +112,20 @@ class Poppers:
         return True
 
     def leave(self, group: str) -> set[str]:
-        """Forget a group without consumers; return the refused members, which may join now."""
+        """Forget a group if it has no consumers; return its refused members, which may join now."""
         known = self._groups.get(group)
         if known is None or known.clients:
             return set()
         return self._groups.pop(group).refused
 
     def topics(self, group: str, client_id: str) -> list[str]:
-        """Return the topics that a consumer takes from, sorted."""
+        """Return the topics that a consumer pops, sorted."""
         known = self._groups.get(group)
         topics = {} if known is None else known.topics
         return sorted(topic for topic, subscription in topics.items() if client_id in subscription.clients)
 
     def has(self, group: str, client_id: str) -> bool:
-        """Tell whether a consumer is there."""
+        """Return whether a consumer counts."""
         known = self._groups.get(group)
         return known is not None and client_id in known.clients
 
@@ -136,7 +135,7 @@ class Poppers:
         return [] if known is None else sorted(known.clients)
 
     def check_none(self, group: str, member: str | None = None) -> None:
-        """Raise `GroupConflict` while consumers of a group take messages one by one; remember a member for then."""
+        """Raise `GroupConflict` while a group has popping consumers; remember the refused `member` for `leave`."""
         clients = self.of_group(group)
         if clients:
             if member is not None and len(self._groups[group].refused) < _MOST_REFUSED:

@@ -1,7 +1,7 @@
-"""Functions that tell of the bytes of a batch whether it may hold a message that is looked for. Pure.
+"""Searches for messages in the bytes of batches. Pure.
 
-A broker does not open batches, so this looks only where the wanted bytes would stand: in one section, or in the header.
-Who asks opens what is found and compares; so a batch that cannot be looked into *may* hold the message.
+A broker does not open batches, so a search examines only one section, or the header. The client opens the batches that
+are found, and compares. So a search may return false positives: a batch that it cannot examine *may* hold the message.
 """
 
 from __future__ import annotations
@@ -30,33 +30,32 @@ from minimq_common.batch.header import (
 from minimq_common.batch.record_origins import HAS_ORIGINS, directory_place
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
-#: Tells whether a batch may hold what is wanted.
+#: Returns whether a batch may hold the message.
 Search = Callable[[memoryview], bool]
 
-#: Places in the keys of one batch that are compared with the bounds of the keys there. A batch with more may hold it.
-_MOST_PLACES = 256
+#: Matches per batch that are checked against the bounds of its keys. A batch with more *may* hold the message.
+_MAX_MATCHES = 256
 _SEPARATOR = SEPARATOR.encode()
 #: Producer id and sequence number, as in the header and in the origins of a compacted batch.
 _NUMBER = struct.Struct("<QQ")
 _NUMBER_AT = struct.calcsize("<BBHIIqq")
 _NUMBER_END = _NUMBER_AT + _NUMBER.size
-#: Bytes of a compressed batch that are opened first: about one block, and in most batches all but the bodies.
+#: Bytes of a batch that are decompressed at first: about one block, which mostly has everything except the bodies.
 _FIRST_BYTES = 128 << 10
 
 
 class _Sections(msgspec.Struct, frozen=True, gc=False):
-    """The content of a batch up to some section, and where its sections begin; the last one is the end."""
-
+    #: Uncompressed, possibly only up to the wanted section.
     content: bytes | memoryview
+    #: Begin of each section, and the end of the last one.
     bounds: tuple[int, ...]
 
     def bytes_of(self, which: Section) -> bytes:
-        """Return a copy of a section."""
         return bytes(self.content[self.bounds[which] : self.bounds[which + 1]])
 
 
 def key_search(key: str) -> Search:
-    """Return what finds batches in which a message has this key."""
+    """Return a search for messages with this key."""
     wanted = key.encode()
 
     def may_hold(batch: memoryview) -> bool:
@@ -64,8 +63,8 @@ def key_search(key: str) -> Search:
         if sections is None:
             return True
         keys = sections.bytes_of(Section.KEYS)
-        # Keys often share how they begin and differ in how they end: `rfind` compares the first and the last byte
-        # before the others, and takes half the time of `in`.
+        # Keys often have the same begin and different ends. `rfind` compares the first and the last byte before the
+        # others, so it takes half the time of `in`.
         if keys.rfind(wanted) < 0:
             return False
         starts = memoryview(sections.bytes_of(Section.KEY_OFFSETS))
@@ -78,7 +77,7 @@ def key_search(key: str) -> Search:
 
 def _is_a_key(keys: bytes, starts: memoryview[int], wanted: bytes) -> bool:
     at = keys.find(wanted)
-    for _ in range(_MOST_PLACES):
+    for _ in range(_MAX_MATCHES):
         end = at + len(wanted)
         if _is_bound(keys, starts, at, at - 1) and _is_bound(keys, starts, end, end):
             return True
@@ -96,7 +95,7 @@ def _is_bound(keys: bytes, starts: memoryview[int], at: int, separator_at: int) 
 
 
 def value_search(value: str) -> Search:
-    """Return what finds batches in which a property of a message may have this value."""
+    """Return a search for messages with a property of this value."""
     wanted = value.encode()
 
     def may_hold(batch: memoryview) -> bool:
@@ -107,7 +106,7 @@ def value_search(value: str) -> Search:
 
 
 def number_search(producer_id: int, sequence: int) -> Search:
-    """Return what finds the batch with this number, also where compaction has joined it with others."""
+    """Return a search for the batch with this number, also within a compacted batch."""
     wanted = _NUMBER.pack(producer_id, sequence)
 
     def may_hold(batch: memoryview) -> bool:
@@ -122,7 +121,7 @@ def number_search(producer_id: int, sequence: int) -> Search:
 
 
 def verified(search: Search) -> Search:
-    """Return what finds the same, and each batch that does not match its checksum."""
+    """Return the same search, which also finds every batch that does not match its checksum."""
 
     def may_hold(batch: memoryview) -> bool:
         try:

@@ -1,6 +1,6 @@
-"""Making a compacted batch: the records of neighboring batches of a queue that remain, as one batch.
+"""Builds a compacted batch from the remaining records of adjacent batches of a queue.
 
-This and `NewestKeys` are the places where a broker opens batches. They work on whole columns, never on messages.
+Only here and in `NewestKeys` does a broker open batches. Both work on whole columns, never on single messages.
 """
 
 from __future__ import annotations
@@ -29,22 +29,20 @@ from minimq_common.batch.header import (
 from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
 from minimq_common.batch.records import RecordBatch
 
-#: A batch that is joined of several has at most so many records, and about so many bytes: what producers make at most
-#: by default.
+#: Limits on a batch that is joined from several: the defaults of producers. The bytes are approximate.
 JOINED_RECORDS = 8192
 JOINED_BYTES = 1 << 20
-#: Born times within a batch differ by less, in ms.
+#: Born times within a batch differ by less.
 _BORN_SPAN_MS = 1 << 32
 
 
 class BatchPart(msgspec.Struct, frozen=True):
-    """A batch of a queue, opened, and which of its records remain."""
+    """An opened batch of a queue, and which of its records remain."""
 
     base_offset: int
-    #: When it was stored, in ms since 1970.
+    #: In ms since 1970.
     stored_ms: int
-    #: When it was first compacted, or the time if that is now, in ms since 1970; records that come from another batch
-    #: keep the time of that.
+    #: When it was first compacted, possibly now, in ms since 1970. Records with an origin keep the time of that.
     compacted_ms: int
     records: RecordBatch
     remains: Sequence[bool]
@@ -56,16 +54,16 @@ class BatchPart(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Number of records that remain."""
+        """Number of remaining records."""
         return sum(self.remains)
 
     @property
     def left_bytes(self) -> int:
-        """Bytes of the records that remain, about: as if all were equally large."""
+        """Estimated bytes of the remaining records, as if all records had the same size."""
         return self.records.size * self.count // max(self.records.remaining, 1)
 
     def joins(self, parts: Sequence[BatchPart], size: int, count: int) -> bool:
-        """Tell whether it may follow other parts in one batch."""
+        """Return whether it can be joined to `parts`, which would then have this size and count in total."""
         first = parts[0]
         header = self.records.header
         born = [each.records.header.born_first_ms for each in (*parts, self)]
@@ -79,7 +77,7 @@ class BatchPart(msgspec.Struct, frozen=True):
         )
 
     def origins(self, first_offset: int) -> list[RecordOrigin]:
-        """Return where its remaining records come from, in a batch that begins at another offset."""
+        """Return the origins of its remaining records, for a batch that begins at `first_offset`."""
         header, shift = self.records.header, self.base_offset - first_offset
         if self.records.origins is None or not self.records.origins.origins:
             if not any(self.remains):
@@ -94,7 +92,7 @@ class BatchPart(msgspec.Struct, frozen=True):
 
 
 def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
-    """Return the batch of the records that remain of neighboring batches, at least one; it holds all their offsets."""
+    """Return one batch with the remaining records of adjacent batches; it covers all their offsets."""
     first_offset, columns = parts[0].base_offset, _Columns()
     numbers: list[int] = []
     origins: list[RecordOrigin] = []
@@ -140,14 +138,14 @@ def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
 
 
 class _Columns:
-    """The columns of the records that remain, gathered from several batches."""
+    """Gathers the columns of the remaining records from several batches."""
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
         self._keys: list[bytes] = []
         self._tags: list[str | None] = []
         self._born: list[int] = []
-        #: Number of properties of each record, and their names and values.
+        #: Number of properties of each record; the names and values of all.
         self._counts: list[int] = []
         self._names: list[bytes] = []
         self._values: list[bytes] = []
@@ -173,7 +171,7 @@ class _Columns:
                 self._values += values[start:end]
 
     def sections(self) -> tuple[list[bytes], list[int] | None, tuple[int, ...]]:
-        """Return the sections, the hashes of the tags, and the first and the last born time if there is one."""
+        """Return the sections, the tag hashes, and first and last born time (empty without records)."""
         sections = [b""] * len(Section)
         sections[Section.BODY_OFFSETS], sections[Section.BODIES] = _column(self._bodies)
         if any(self._keys):

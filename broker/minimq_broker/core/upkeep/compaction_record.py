@@ -1,4 +1,4 @@
-"""The rounds of compaction that are done, and whether another one is worthwhile now."""
+"""The finished compaction rounds, and whether to start another one."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import msgspec
 
 from minimq_broker.core.facts import TopicCompaction
 
-#: Rounds that are remembered; of more, every other one is forgotten, so that tombstones stay a little longer.
+#: Remembered rounds. If there are more, every other old one is forgotten, so that tombstones stay a little longer.
 _MOST_ROUNDS = 1_000
 
 
 class Round(msgspec.Struct, frozen=True, array_like=True):
-    """A round of compaction: the log position up to which it went, and when it ended, in ms since 1970."""
+    """A compaction round: the log position up to which it went, and when it ended, in ms since 1970."""
 
     end: int
     at_ms: int
 
 
 class CompactionRecord(msgspec.Struct, frozen=True):
-    """The rounds that are done."""
+    """The finished rounds."""
 
     rounds: tuple[Round, ...] = ()
-    #: When the latest one ended, in ms since 1970; 0 if there was none.
+    #: End of the latest round, in ms since 1970; 0 without rounds.
     last_ms: int = 0
+    #: Number of stored tombstones.
     tombstones: int = 0
-    #: Topic ids and queue ids of queues in which an older message of some key could not be removed, so that no
-    #: tombstone may vanish.
+    #: (topic id, queue id) of queues in which an older message could not be removed, so tombstones must stay.
     held: tuple[tuple[int, int], ...] = ()
 
     @property
@@ -38,7 +38,7 @@ class CompactionRecord(msgspec.Struct, frozen=True):
         return self.rounds[-1].end if self.rounds else 0
 
     def since_ms(self, position: int, now_ms: int) -> int:
-        """Return when an entry was compacted first; the time if it is now."""
+        """Return when the entry at a log position was first compacted, `now_ms` if this is the first time."""
         index = bisect_right(self.rounds, position, key=lambda item: item.end)
         return self.rounds[index].at_ms if index < len(self.rounds) else now_ms
 
@@ -47,28 +47,30 @@ class CompactionRecord(msgspec.Struct, frozen=True):
         rounds = self.rounds
         if end > self.position:
             rounds = (*rounds, Round(end, now_ms))
-        if len(rounds) > _MOST_ROUNDS:  # the later ones stand for those before them
+        if len(rounds) > _MOST_ROUNDS:  # each remaining one also stands for the one before it
             rounds = (*rounds[1 : _MOST_ROUNDS // 2 : 2], *rounds[_MOST_ROUNDS // 2 :])
         return CompactionRecord(rounds, now_ms, tombstones, tuple(sorted({*self.held, *held})))
 
 
 class TopicBytes(NamedTuple):
-    """The bytes of a compacted topic in sealed segments: those that were compacted, and those that can be now."""
+    """The bytes of a compacted topic in sealed segments."""
 
     rules: TopicCompaction
+    #: Already compacted.
     clean: int
+    #: Can be compacted now.
     dirty: int
 
     @property
     def is_dirty(self) -> bool:
-        """True if the rules demand a round for what is not compacted."""
+        """True if the share of dirty bytes calls for a round."""
         return self.dirty > 0 and self.rules.dirty_percent * (self.clean + self.dirty) <= 100 * self.dirty
 
 
 def needs_compaction(record: CompactionRecord, topics: Sequence[TopicBytes], now_ms: int) -> bool:
-    """Tell whether a topic's rules demand a round, or some of its tombstones have expired."""
+    """Return whether some topic is dirty enough for a round, or some tombstones have expired."""
     if any(each.is_dirty for each in topics):
-        # What is younger than the lag would be looked at in vain, again and again.
+        # Rounds in quick succession would examine messages younger than the lag again and again.
         return now_ms - record.last_ms >= min(each.rules.min_lag_ms for each in topics if each.dirty) // 2
     stay_ms = min((each.rules.tombstone_ms for each in topics), default=0)
     return bool(record.tombstones and record.rounds) and record.last_ms + max(stay_ms, 1_000) <= now_ms

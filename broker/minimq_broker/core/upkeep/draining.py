@@ -1,4 +1,4 @@
-"""Groups that still have messages to read in queues that are about to go out of sight."""
+"""Finds groups that have not read all messages of queues that are about to be removed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _NAMED_GROUPS = 5
 _NAMED_RANGES = 10
 
 
-#: The first stored offset of a queue, and the one that its next message will get.
+#: First stored offset, and end offset, of a queue.
 Bounds = tuple[int, int]
 
 
 class Lag(NamedTuple):
-    """The backlog of one group: how many messages, of which queues. No group stands for none at all."""
+    """The backlog of one group. `group` None stands for messages that no group has read."""
 
     group: str | None
     messages: int
@@ -40,10 +40,10 @@ class Lag(NamedTuple):
 
 
 def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collection[str] = ()) -> list[Lag]:
-    """Return who has not read all of some queues of one topic, sorted by group.
+    """Return the backlogs of groups in some queues of one topic, sorted by group.
 
-    A group counts when it has committed an offset in the topic or its start there is decided; in a queue without an
-    offset it begins at the first message. Without any group that counts, the messages that nobody has read are told.
+    A group counts if it has an offset or a start in the topic; in a queue without an offset it begins at the first
+    message. If no group counts, the result has the messages that no group, not even an ignored one, has read.
     """
     topic_ids = {queue.topic_id for queue in queues}
     groups = {group for topic_id in topic_ids for group in state.index.groups(topic_id)}
@@ -52,8 +52,8 @@ def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collecti
     return [lag for lag in lags if lag.messages]
 
 
-def say_lags(lags: Sequence[Lag]) -> str:
-    """Return the lags as one sentence."""
+def format_lags(lags: Sequence[Lag]) -> str:
+    """Describe lags in one sentence."""
     more = f"; and {len(lags) - _NAMED_GROUPS} more groups" if len(lags) > _NAMED_GROUPS else ""
     return "; ".join(map(str, lags[:_NAMED_GROUPS])) + more
 

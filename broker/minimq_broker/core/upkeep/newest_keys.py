@@ -1,7 +1,7 @@
 """The newest offset of each key, for compaction: bounded in memory, and never wrong about a key.
 
-A key is told from others by itself if it is short, else by its BLAKE2b hash of 16 bytes: nobody can make two keys with
-the same one, and a short key is never as long as a hash.
+A short key is identified by itself, others by their BLAKE2b hash of 16 bytes: collisions cannot be constructed, and a
+short key is always shorter than a hash.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from minimq_common.batch.records import RecordBatch
 
 _HASH_BYTES = 16
 _SEPARATOR = SEPARATOR.encode()
-#: Stands for the key of a message that has none, which is never removed.
+#: Key of messages without one. They are never removed.
 NO_KEY = b""
 
 
 def key_names(records: RecordBatch) -> list[bytes]:
-    """Return what tells the first key of each record from other keys. Raises `CorruptBatch`."""
+    """Return the identity of the first key of each record. Raises `CorruptBatch`."""
     keys = records.raw_keys()
     if _SEPARATOR in bytes(records.section(Section.KEYS)):
         keys = [key.partition(_SEPARATOR)[0] for key in keys]
@@ -31,7 +31,7 @@ def key_names(records: RecordBatch) -> list[bytes]:
 
 
 def are_tombstones(records: RecordBatch) -> list[bool]:
-    """Tell for each record whether its body is empty. Raises `CorruptBatch`."""
+    """Return for each record whether its body is empty. Raises `CorruptBatch`."""
     return [start == end for start, end in pairwise(records.body_ends())]
 
 
@@ -45,11 +45,11 @@ class NewestKeys:
 
     @property
     def is_full(self) -> bool:
-        """True if no further batch is to be added."""
+        """True if no further batch may be added."""
         return self._count >= self._most
 
     def add(self, queue: QueueKey, names: Sequence[bytes], offsets: Sequence[int]) -> None:
-        """Take in the keys of a batch by their names; it comes after all earlier ones of its queue."""
+        """Add the keys of a batch. Batches of a queue must be added in the order of their offsets."""
         newest = self._offsets[queue]
         before = len(newest)
         newest.update(zip(names, offsets, strict=True))
@@ -57,7 +57,7 @@ class NewestKeys:
         self._count += len(newest) - before
 
     def remain(self, queue: QueueKey, names: Sequence[bytes], offsets: Sequence[int]) -> list[bool]:
-        """Tell for each record whether no newer one with its key was added."""
+        """Return for each record whether it remains: no newer one with its key was added."""
         newest = self._offsets.get(queue)
         if not newest:
             return [True] * len(names)

@@ -1,4 +1,4 @@
-"""Decides which segments of the CommitLog go or are rewritten, and when the active one is sealed so that it can go."""
+"""Decides which segments of the CommitLog to delete or rewrite, and when to seal the active one so that it expires."""
 
 from __future__ import annotations
 
@@ -10,65 +10,68 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """The rules by which segments are kept."""
+    """How long segments are kept."""
 
-    #: Time in ms after its last batch was stored that a segment is kept; 0: forever.
+    #: Counts from the store time of the last batch in a segment; 0: forever.
     max_age_ms: int = 0
-    #: Bytes of disk that all segments together may use; 0: without a limit.
+    #: Disk space of all segments; 0: no limit.
     max_bytes: int = 0
 
     def is_over_age(self, stored_ms: int, now_ms: int) -> bool:
-        """Tell whether what was stored at a time is too old now; both in ms since 1970."""
+        """Return whether data stored at a time has expired; both times in ms since 1970."""
         return bool(self.max_age_ms) and stored_ms + self.max_age_ms <= now_ms
 
 
 FOR_EVER = RetentionRules()
 
-#: Segments that go at once because of their age: so many at least, or a tenth of all. A log that is deleted while it
-#: grows needs far fewer; whoever sees that a clock is wrong has time to do something.
+#: One call expires at most this many segments by age, or a tenth of all. A growing log needs far fewer, and if the
+#: clock is wrong, operators have time to react.
 AGED_AT_ONCE = 16
-_AGED_PART = 10
+_AGED_DIVISOR = 10
 
-#: A segment is rewritten for the sake of its disk when at least such a part of it is garbage.
-_GARBAGE_PART = 0.5
-#: What is smaller than this part of a segment of the usual size is merged with a neighbor.
-_SMALL_PART = 16
+#: Rewrite a segment to free disk space if at least this share of it is garbage.
+_MIN_GARBAGE_SHARE = 0.5
+#: Segments below this fraction (1/16) of the usual size are small: merged with a neighbor.
+_SMALL_DIVISOR = 16
 
 
-#: A log position beyond all others: nobody needs entries before it.
+#: A log position beyond all others: no entries are needed.
 NOTHING_NEEDED = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRest:
-    """The needed part of a sealed segment; sizes are estimates, 0 only if there is nothing."""
+    """The needed parts of a sealed segment. Sizes are estimates, but 0 is exact."""
 
-    #: Topics that were deleted or keep less: their messages may go, however young the segment is.
+    #: Messages of topics that were deleted or have a shorter retention: deletable at any age of the segment.
     garbage_bytes: int = 0
+    #: Kept if the segment expires by age; includes `lasting_bytes`.
     aged_bytes: int = 0
+    #: Kept even if the segment has to go because of size or disk.
     lasting_bytes: int = 0
+    #: Left by a rewriting, and has only topics that outlive the age of segments.
     is_rest: bool = False
 
 
-#: Of a segment that can be removed as a whole once it is too old.
+#: Of a segment that can be removed as a whole once it expires.
 NO_REST = SegmentRest()
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts about a segment that the decision needs."""
+    """What the decision needs to know about a segment."""
 
     start: int
-    #: Log position after its last one.
+    #: Log position after its last entry.
     end: int
     size_bytes: int
-    #: When its last batch was stored, in ms since 1970; None when it holds none.
+    #: Store time of its last batch, in ms since 1970; None without batches.
     newest_ms: int | None
     rest: SegmentRest = NO_REST
 
 
 class Reason(StrEnum):
-    """Why a segment goes."""
+    """Why a segment is deleted."""
 
     AGE = "age"
     SIZE = "size"
@@ -76,27 +79,27 @@ class Reason(StrEnum):
 
 
 class Expired(NamedTuple):
-    """A segment that is to be deleted, or rewritten so that only what is needed of it stays."""
+    """A segment to be deleted, or to be rewritten with only the entries that are still needed."""
 
     segment: SegmentFacts
     reason: Reason
-    #: About how much of it stays; 0 only if nothing does.
+    #: Estimated size after the rewriting; 0 only if nothing is kept.
     kept_bytes: int = 0
-    #: Its file is removed: nothing stays of it, nor of those before it.
+    #: Delete the file: nothing of it, or of the segments before it, is kept.
     is_removed: bool = True
 
 
 def expired(
     segments: Sequence[SegmentFacts], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
 ) -> list[Expired]:
-    """Return the segments to be deleted or rewritten now, oldest first; of those that are too old only some at once.
+    """Return the segments to delete or rewrite now, oldest first; by age only some at once, see `AGED_AT_ONCE`.
 
-    Nothing goes behind a segment that has to stay, but for what a rewriting has left of some. The last segment, which
-    is written to, always stays.
+    Stops at the first segment that has to stay, but skips the rests of rewritten ones. The last segment, which is
+    active, always stays.
     """
     gone: list[Expired] = []
     left = sum(segment.size_bytes for segment in segments)
-    aged = max(AGED_AT_ONCE, len(segments) // _AGED_PART)
+    aged = max(AGED_AT_ONCE, len(segments) // _AGED_DIVISOR)
     is_first = True
     for segment in segments[:-1]:
         if segment.end > free_to:
@@ -107,7 +110,7 @@ def expired(
             reason = Reason.AGE
             aged -= 1
         elif _is_left_by(rest, rest.lasting_bytes, is_first=is_first) and rest.aged_bytes == rest.lasting_bytes:
-            is_first = False  # nothing can be taken from it, whatever its age
+            is_first = False  # nothing can be deleted from it, whatever its age
             continue
         elif rules.max_bytes and left > rules.max_bytes:
             reason = Reason.SIZE
@@ -125,7 +128,7 @@ def expired(
 
 
 def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes: int) -> int:
-    """Return how much of a log to delete early; 0 if that would not help, or others fill the disk bit by bit."""
+    """Return how many bytes to delete early; 0 if that cannot help, or it is not this log that fills the disk."""
     deletable = sum(segment.size_bytes for segment in segments[:-1])
     if not 0 < excess_bytes <= deletable or 2 * grown_bytes < segments[0].size_bytes:
         return 0
@@ -137,7 +140,7 @@ def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
 
 
 def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
-    """Tell whether to seal the active segment because all its batches have expired: nothing else does without sends."""
+    """Return whether to seal the active segment as all its batches expired. Without sends, nothing else seals it."""
     return active.newest_ms is not None and _is_over_age(active, now_ms, rules)
 
 
@@ -148,16 +151,16 @@ def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> b
 
 
 def is_worthwhile(used_bytes: int, garbage_bytes: int, segment_bytes: int) -> bool:
-    """Return whether enough of a segment is garbage for a rewriting."""
-    return garbage_bytes >= max(_GARBAGE_PART * used_bytes, segment_bytes // _SMALL_PART)
+    """Return whether a segment has enough garbage to rewrite it."""
+    return garbage_bytes >= max(_MIN_GARBAGE_SHARE * used_bytes, segment_bytes // _SMALL_DIVISOR)
 
 
 def with_neighbors(kept: Sequence[tuple[int, bool]], index: int, segment_bytes: int) -> range:
-    """Return the segments rewritten with one: smaller rests ahead, so that a byte is written anew as sizes double."""
+    """Return the segments to rewrite with the one at `index`: smaller rests before it, so sizes double each time."""
     first, total = index, kept[index][0]
     while first and kept[first - 1][1]:
         size = kept[first - 1][0]
-        if size > max(total, segment_bytes // _SMALL_PART) or total + size > segment_bytes:
+        if size > max(total, segment_bytes // _SMALL_DIVISOR) or total + size > segment_bytes:
             break
         total += size
         first -= 1

@@ -262,7 +262,7 @@ class PopDrafts:
         draft = self._drafts.get(key)
         if draft is None and (queue := self._state.popped.get(key)) is not None:
             if now_ms >= queue.due_ms:
-                queue.renew_due()
+                queue.refresh_due()
             draft = self._drafts[key] = PopDraft(queue)
         return draft
 
