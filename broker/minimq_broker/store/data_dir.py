@@ -1,4 +1,4 @@
-"""The data directory of one broker: its format, its owner, and its exclusive use by one process.
+"""The data directory of one broker: its format, its owner, and its lock.
 
 Its files::
 
@@ -8,10 +8,10 @@ Its files::
     DIR/commitlog/      the segments, see `commit_log.py`
     DIR/state.mdb       the checkpoint, see `checkpoint.py`; `.damaged-N`: one that was set aside
     DIR/clock           the time by which old data is deleted
-    DIR/crash           stacks of a process that a fault of memory ended, for the next start, see `crash_note.py`
-    DIR/copying         there while everything is copied from another replica, see `copy.py`
-    DIR/rebuilding/     a copy of another replica in the making, beside what is there, see `replication/rebuild.py`
-    DIR/rebuilt/        such a copy, whole and synced: it takes the place of log and state when the directory is opened
+    DIR/crash           stacks of a process that a memory fault killed, for the next start, see `crash_note.py`
+    DIR/copying         exists while everything is copied from another replica, see `copy.py`
+    DIR/rebuilding/     an unfinished copy of another replica next to the existing data, see `replication/rebuild.py`
+    DIR/rebuilt/        a finished and synced copy: replaces log and state when the directory is opened
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FORMAT = 5
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The broker that a data directory belongs to: what it has acknowledged is counted under its replica id."""
+    """The broker that a data directory belongs to. Masters count its acknowledgements under its replica id."""
 
     cluster: str
     name: str
@@ -42,7 +42,7 @@ class Owner:
 
     @property
     def crc32c(self) -> str:
-        """The checksum that is stored with it."""
+        """Checksum, stored in the file too."""
         return f"{google_crc32c.value(json.dumps(asdict(self)).encode()):08x}"
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Owner:
 
 
 class DataDirectory:
-    """A data directory, held by this process until `close`."""
+    """A data directory, locked by this process until `close`."""
 
     def __init__(self, path: Path, *, create: bool, owner: Owner | None = None, rebuilds: bool = False) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class DataDirectory:
                 self._check_format()
             if owner is not None:
                 self._check_owner(owner)
-                shutil.rmtree(self.rebuilding_path, ignore_errors=True)  # nobody goes on with it
+                shutil.rmtree(self.rebuilding_path, ignore_errors=True)  # from a rebuild that was given up
         except BaseException as error:
             os.close(self._lock)
             if isinstance(error, OSError):
@@ -85,18 +85,18 @@ class DataDirectory:
             raise
 
     def close(self) -> None:
-        """Let other processes have the directory."""
+        """Release the lock."""
         os.close(self._lock)
 
     def check_whole(self) -> None:
-        """Raise `CopyInterrupted` when the directory holds a part of a copy."""
+        """Raise `CopyInterrupted` if the directory holds an incomplete copy."""
         if self.copying_path.exists():
             raise CopyInterrupted(
                 f"{self.path} holds a part of a copy that was interrupted: copy again, or use another directory"
             )
 
     def owner(self) -> Owner:
-        """Return the owner of the data. Raises `StoreError` when that cannot be read."""
+        """Return the owner of the data. Raises `StoreError` if it cannot be read."""
         marker = self.owner_path
         try:
             found = json.loads(marker.read_text())
@@ -111,9 +111,9 @@ class DataDirectory:
         return owner
 
     def replace_by_rebuilt(self) -> None:
-        """Put the copy at `rebuilding_path`, whole and synced, in the place of log and state.
+        """Replace log and state by the finished and synced copy at `rebuilding_path`.
 
-        From the first step on it counts as what the directory holds, whatever comes in between.
+        Crash-safe: once the first step is done, the next start completes the replacement.
         """
         self.rebuilding_path.rename(self._rebuilt_path)
         sync_directory(self.path)
@@ -150,7 +150,8 @@ class DataDirectory:
             raise DataDirectoryInUse(
                 f"{self.path} is in use by process {holder}: stop it first, or choose another directory"
             ) from None
-        # Over what it holds: on a full disk the room of a file that is emptied first may be gone. It is only told.
+        # Overwrites the file in place: on a full disk, an emptied file might not get its space back. The content is
+        # informational only.
         with contextlib.suppress(OSError):
             os.ftruncate(self._lock, os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0))
 
@@ -198,7 +199,7 @@ def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a small file, synced: whatever interrupts it leaves the former one or this one. Raises `OSError`."""
+    """Replace a small file atomically, and sync. Raises `OSError`."""
     made = path.with_name(f"{path.name}.new")
     with made.open("wb") as file:
         file.write(data)
@@ -209,7 +210,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make new and removed names in a directory survive a power cut."""
+    """Sync a directory, so that new and removed names survive a power failure."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""The disk that the data directory is on: how full it is now, and whether batches may still be written to it."""
+"""The disk of the data directory: how full it is, and whether batches may be written."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from minimq_common.errors import StoreFull
 
 log = logging.getLogger(__name__)
 
-#: Time after which a disk that is far from full is looked at again before a batch is written, in seconds.
+#: Seconds for which the usage of a disk below all watermarks is cached.
 _LOOK_AGAIN_S = 0.01
-#: With less than this free a write of a group may find only room for a part of it.
+#: With less free space, a write of a group may succeed only in part.
 _SCARCE_BYTES = 32 << 20
 
 
 def is_full(error: BaseException, folder: Path) -> bool:
-    """Tell whether something could not be written for want of space, by what was raised and the folder it was for."""
+    """Return whether an error of writing to a folder means that its disk is full."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     if isinstance(error, StoreFull | lmdb.DiskError):
         return True
-    # LMDB calls it an input/output error, for which it has no class, when only a part of a write still fits.
+    # If only a part of a write fits, LMDB reports an input/output error, for which it has no class.
     return type(error) is lmdb.Error and shutil.disk_usage(folder).free < _SCARCE_BYTES
 
 
 class Disk:
-    """Watches the disk of one directory. Thread-safe."""
+    """Watches how full the disk of one directory is. Thread-safe."""
 
     def __init__(self, path: Path, marks: Watermarks, risen: Callable[[], None]) -> None:
         self._risen = risen
         self._path = path
         self._marks = marks
-        #: Protects what follows.
+        #: Guards the attributes below.
         self._lock = threading.Lock()
         self._latest = DiskUse(0, 0), DiskLevel.NORMAL
         self._looked_at = -math.inf
 
     @property
     def latest(self) -> tuple[DiskUse, DiskLevel]:
-        """The result of the latest look."""
+        """Usage and level at the latest check."""
         return self._latest
 
     def look(self) -> tuple[DiskUse, DiskLevel]:
-        """Return how full the disk is, and what that calls for. Raises `OSError`."""
+        """Check how full the disk is; return usage and level. Raises `OSError`."""
         with self._lock:
             usage = shutil.disk_usage(self._path)
             use = DiskUse(usage.used, usage.free)
@@ -68,16 +68,16 @@ class Disk:
         return use, level
 
     def excess_bytes(self) -> int:
-        """Return how much has to be deleted though it is not expired; 0 when nothing has to. Raises `OSError`."""
+        """Return how many bytes to delete early, before they expire; 0 if none. Raises `OSError`."""
         return self._marks.excess_bytes(*self.look())
 
     def refusal(self) -> StoreFull | None:
-        """Return why no batch may be written now, None when it may."""
+        """Return why no batch may be written now, or None."""
         if self._latest[1] == DiskLevel.NORMAL and time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
-            return None  # a look costs as much as half of a small commit
+            return None  # a check costs half as much as a small commit
         try:
             use, level = self.look()
-        except OSError:  # the write will tell what is wrong
+        except OSError:  # the write will raise what is wrong
             return None
         if level < DiskLevel.REFUSE:
             return None

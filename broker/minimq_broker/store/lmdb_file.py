@@ -1,4 +1,4 @@
-"""Opening LMDB files so that a damaged one is an error that names it, and never the end of the process."""
+"""Opens LMDB files so that a damaged one raises an error that names it, and never crashes the process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from minimq_common.files.sealed_rows import RowDamage
 
 log = logging.getLogger(__name__)
 
-#: Transactions that may read one file at the same time.
+#: Concurrent read transactions per file.
 _READERS = 120
-#: Of a lock file: the table of so many readers fits in.
+#: Size of the lock file, enough for the table of `_READERS`.
 _LOCK_BYTES = 8192
-#: Tables that a file may get beyond those that it is made with.
+#: Tables that may be added to a file after its creation.
 _MORE_TABLES = 2
 
 
 class DamagedFile(StoreError):
-    """An LMDB file that cannot be opened for what is in it."""
+    """An LMDB file that cannot be used because its content is damaged."""
 
 
 class DamagedPages(DamagedFile):
@@ -42,7 +42,7 @@ class DamagedPages(DamagedFile):
         self.reason = reason
 
 
-#: What reading a damaged LMDB file raises, as against what a full disk, a lack of memory and the like do.
+#: Errors of reading a damaged LMDB file; not those of a full disk, too little memory and the like.
 DAMAGE = (
     struct.error,
     CorruptEntry,
@@ -65,7 +65,7 @@ DAMAGE = (
 def open_lmdb(
     path: Path, *, map_bytes: int, readonly: bool, tables: Sequence[bytes] = (), verified: bool = False
 ) -> lmdb.Environment:
-    """Open an LMDB file whose pages are in order, or make it unless `readonly`."""
+    """Open an LMDB file after verifying its pages (unless `verified`); create it unless `readonly`."""
     if path.exists() and not verified:
         check_pages_of(path)
     env = _open(path, map_bytes, readonly, tables)
@@ -73,15 +73,15 @@ def open_lmdb(
     size = path.stat().st_size
     if size >= pages:
         return env
-    # A read beyond the end of the file would kill the process. A few pages that nothing refers to may be missing in a
-    # file that is in order. When others are missing, LMDB and the checksums tell, once there are zeros to be read.
+    # A read beyond the end of the file would kill the process. An intact file may lack a few pages at its end that
+    # nothing refers to. If others are missing, LMDB and the checksums detect it once these are filled with zeros.
     try:
         if not readonly:
             log.warning("store: filled up with zeros file=%s from=%d to=%d", path, size, pages)
             os.truncate(path, pages)
             return env
         env.close()
-        with tempfile.TemporaryDirectory() as folder:  # its file lives on, without a name, until it is closed
+        with tempfile.TemporaryDirectory() as folder:  # the open file outlives its name
             copy = shutil.copyfile(path, Path(folder) / path.name)
             os.truncate(copy, pages)
             return _open(copy, map_bytes, readonly, tables)
@@ -92,7 +92,7 @@ def open_lmdb(
 
 
 def check_pages_of(path: Path) -> None:
-    """Verify the pages of an LMDB file that nobody has open. Raises `DamagedFile`, `StoreError`."""
+    """Verify the pages of an LMDB file that is not open. Raises `DamagedFile`, `StoreError`."""
     try:
         check_file(path)
     except PageDamage as error:
@@ -102,8 +102,8 @@ def check_pages_of(path: Path) -> None:
 
 
 def close_with(owner: object, env: lmdb.Environment, path: Path) -> None:
-    """Close an LMDB file once nobody has the owner of it any more; its name is free for another file at once."""
-    # Another file that gets one of their inodes is refused as open, until LMDB has forgotten this one.
+    """Close an LMDB file when its owner is garbage-collected. Its name may be reused at once."""
+    # Keeps the inodes in use: LMDB refuses a new file with one of them as already open until this one is closed.
     inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(path)]
     weakref.finalize(owner, _close, env, inodes).atexit = False
 
@@ -115,18 +115,18 @@ def _close(env: lmdb.Environment, inodes: list[int]) -> None:
 
 
 def lmdb_files(path: Path) -> list[Path]:
-    """Return those of an LMDB file and its lock file that are there."""
+    """Return an LMDB file and its lock file, as far as they exist."""
     return [file for file in (path, lock_file(path)) if file.exists()]
 
 
 def free_name(path: Path) -> Path:
-    """Return a name for a damaged file that is set aside."""
+    """Return an unused name for a damaged file that is set aside."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in count(1))
     return next(name for name in names if not name.exists())
 
 
 def set_aside(path: Path) -> Path:
-    """Give a damaged file that nobody has open another name, and return that."""
+    """Rename a damaged file that is not open, and return the new name."""
     aside = free_name(path)
     path.rename(aside)
     remove_lmdb(path)  # its lock file
@@ -134,7 +134,7 @@ def set_aside(path: Path) -> Path:
 
 
 def remove_lmdb(path: Path) -> None:
-    """Delete an LMDB file and its lock file, as far as they are there."""
+    """Delete an LMDB file and its lock file, as far as they exist."""
     for file in lmdb_files(path):
         file.unlink()
 
@@ -157,7 +157,7 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
             lock=not readonly,
         )
     except (OSError, lmdb.Error) as error:
-        if is_new:  # the half of a file could not be opened the next time
+        if is_new:  # an incomplete file could not be opened the next time
             remove_lmdb(path)
         if not readonly and is_full(error, path.parent):
             raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
@@ -170,14 +170,14 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
 
 
 def unreadable(error: Exception) -> StoreError | None:
-    """Return what an error of LMDB, or of decoding what it returned, means to a caller; None for any other."""
+    """Translate an error of LMDB, or of decoding what it returned, for callers; None for any other error."""
     if not isinstance(error, lmdb.Error | struct.error):
         return None
     return CorruptEntry(f"the store of this broker cannot be read ({error}): stop it and run minimq-broker check")
 
 
 def lock_file(path: Path) -> Path:
-    """Return where the lock file of an LMDB file is."""
+    """Return the path of the lock file of an LMDB file."""
     return path.with_name(f"{path.name}-lock")
 
 
@@ -186,7 +186,7 @@ def _reserve(lock: Path) -> None:
     try:
         os.posix_fallocate(file, 0, max(os.fstat(file).st_size, _LOCK_BYTES))
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system reserves nothing
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):  # the file system cannot reserve space
             raise
     finally:
         os.close(file)

@@ -1,4 +1,4 @@
-"""The segments of a CommitLog as readers see them."""
+"""Reads across the segments of a CommitLog."""
 
 from __future__ import annotations
 
@@ -24,21 +24,26 @@ _START_OF = attrgetter("start")
 class LogReader:
     """Reads the segments of one log. Any thread may read.
 
-    A reader has the segments that it found when it began, whatever is added, rewritten or removed meanwhile.
+    Each read works on the list of segments at its begin, even if segments are added, rewritten or removed meanwhile.
     """
 
     damage: DamageMarks
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        #: Names a queue in errors; called on any thread, and so is the next.
+        #: Returns the display name of a queue for errors. Called on any thread, like `report_damage`.
         self.name_of: Callable[[QueueKey], str] = str
-        #: Told the start of a segment that is damaged, and the reason.
+        #: Receives the start of a damaged segment, and the reason.
         self.report_damage: Callable[[int, str], None] = lambda start, reason: None
+        #: Replaced as a whole, never changed in place.
         self.segments: list[Segment] = []
+        #: Log position from which on no rewriting has removed entries.
         self.complete_from = 0
+        #: Log position of the checkpoint.
         self.saved_to = 0
+        #: First visible offset of queues, see `show_from`.
         self.floors: Mapping[QueueKey, int] = {}
+        #: Grows whenever first offsets of queues may have changed.
         self.cuts = 0
         self.truncations = 0
 
@@ -48,7 +53,7 @@ class LogReader:
         self.cuts += 1
 
     def show_from(self, floors: Mapping[QueueKey, int]) -> None:
-        """Show messages of some queues only from an offset on."""
+        """Hide the messages of some queues before an offset."""
         if floors != self.floors:
             self.floors = floors
             self.cuts += 1
@@ -72,12 +77,12 @@ class LogReader:
         return segment is not None and (segment.entry_at(position) is not None or position == self.end)
 
     def _segment_of(self, position: int) -> Segment | None:
-        segments = self.segments  # another thread may remove or join some meanwhile
+        segments = self.segments  # another thread may replace the list
         index = bisect_right(segments, position, key=_START_OF) - 1
         return segments[index] if index >= 0 else None
 
     def next_position(self, position: int) -> int:
-        """Return the first log position from one on at which an entry begins, if a rewriting has left out others."""
+        """Return the log position of the next stored entry at or after `position`, skipping gaps left by rewritings."""
         if position >= self.complete_from:
             return position
         with closing(self.entries(position)) as entries:
@@ -85,7 +90,7 @@ class LogReader:
         return min(found, self.complete_from)
 
     def entry_at(self, position: int) -> bytes:
-        """Return the entry that begins at a log position. Raises `CorruptEntry` when none does that can be read."""
+        """Return the entry that begins at a log position. Raises `CorruptEntry` if none does, or it is unreadable."""
         segment = self._segment_of(position)
         if segment is not None:
             try:
@@ -145,7 +150,7 @@ class LogReader:
         return first is not None and first <= offset and not self.may_lack(queue, offset)
 
     def may_lack(self, queue: QueueKey, offset: int) -> bool:
-        """Return whether a batch that was at an offset of a queue may have been left out by a rewriting."""
+        """Return whether a rewriting may have removed the batch at an offset of a queue."""
         if self.complete_from == self.start:
             return False
         for segment in reversed(self.segments):
@@ -162,7 +167,7 @@ class LogReader:
     def _segments_from(self, queue: QueueKey, offset: int) -> list[Segment]:
         segments = self.segments
         index = len(segments) - 1
-        while index > 0:  # from the newest back: nearly all readers are near the end
+        while index > 0:  # newest first: nearly all readers are near the end
             first = segments[index].first_offset(queue)
             if first is not None and first <= offset:
                 break
@@ -170,16 +175,16 @@ class LogReader:
         return segments[index:]
 
     def first_offset(self, queue: QueueKey) -> int | None:
-        """Return the first offset of a queue that is still stored, None when nothing of it is."""
+        """Return the first visible offset of a queue that is still stored, None if there is none."""
         found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
         return self._shown(queue, found)
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
-        """Return the first stored offset of a queue at or after a time (ms since 1970); None if there is none."""
+        """Return the first visible offset of a queue stored at or after a time (ms since 1970), or None."""
         return self._shown(queue, self._first_answer(self.segments, lambda each: each.offset_at(queue, timestamp_ms)))
 
     def offset_from(self, queue: QueueKey, position: int) -> int | None:
-        """Return the first stored offset of a queue at or after a log position; None if there is none."""
+        """Return the first visible offset of a queue at or after a log position, or None."""
         return self._shown(queue, self._first_answer(self.segments, lambda each: each.offset_from(queue, position)))
 
     def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:

@@ -1,8 +1,7 @@
-"""The LMDB file of a segment: its tables, the mark of a rewriting, and the check of its pages.
+"""The LMDB file of a segment: its tables, the mark of a rewriting, and the verification of its pages.
 
-LMDB trusts the pages of a file, and some damage ends the process, or hides rows. So all pages are verified in the
-background after a start. An earlier read of a segment verifies it first, unless it has so many pages that others would
-have to wait.
+LMDB trusts the pages of a file: damage can crash the process or hide rows. So the broker verifies all pages in the
+background after a start. A read before that verifies the segment first, unless this would take too long.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from minimq_common.files.sealed_rows import RowDamage, seal, unseal
 
 LOG_TABLE = b"log"
 _ROW_TABLE = b"consumequeue"
-#: Says of a rewritten segment, in which entries may be missing, at which log position it ends.
+#: The log position at which a rewritten segment ends, as its last entries may be missing.
 _MARK_TABLE, _MARK_KEY, _MARK = b"rewritten", b"end", struct.Struct(">Q")
-#: Room in the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
-_MAP_SLACK = 512 << 20
-#: Number of tree pages that are verified at once, in 25 to 110 ms: those of 1 GiB of batches of 24 KiB, for one.
-_FEW_PAGES = 1500
+#: Size of the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
+_MAP_SLACK_BYTES = 512 << 20
+#: A read verifies at most this many tree pages, which takes 25 to 110 ms: for example 1 GiB of batches of 24 KiB.
+_MAX_PAGES_ON_READ = 1500
 
 
 class SegmentFile:
@@ -40,7 +39,7 @@ class SegmentFile:
         self.start = start
         size = path.stat().st_size if path.exists() else 0
         tables = (LOG_TABLE, _ROW_TABLE, DUE_TABLE)
-        map_bytes = max(segment_bytes, size) + _MAP_SLACK
+        map_bytes = max(segment_bytes, size) + _MAP_SLACK_BYTES
         self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=tables, verified=verified)
         try:
             self._log, self._rows, due = (self._env.open_db(name, create=False) for name in tables)
@@ -53,7 +52,7 @@ class SegmentFile:
                 raise kind(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
             raise
         self._page_bytes = self._env.stat()["psize"]
-        #: Of what is written to nothing is looked at.
+        #: Only for sealed segments.
         self.pages = PageCheck(path)
 
     def _mark(self) -> int:
@@ -67,23 +66,23 @@ class SegmentFile:
             raise lmdb.CorruptedError(f"the mark of a rewritten segment is damaged: {error}") from None
 
     def mark_rewritten(self, end: int) -> None:
-        """Mark it as rewritten, and where it ends; synced."""
+        """Mark the segment as rewritten and ending at a log position, and sync."""
         table = self._env.open_db(_MARK_TABLE)
         with self._env.begin(table, write=True) as txn:
             txn.put(_MARK_KEY, seal(_MARK_KEY, _MARK.pack(end)))
         self.rewritten_to = end
 
     def close(self) -> None:
-        """Close the file. Nothing may be read afterwards."""
+        """Close the file. There must be no readers."""
         self._env.close()
 
     def remove_file(self) -> None:
-        """Take the file its name; what it holds can be read until this object is gone."""
+        """Unlink the file. It can be read until this object is garbage-collected."""
         self.let_go()
         remove_lmdb(self.path)
 
     def let_go(self) -> None:
-        """Close the file once nobody has this object any more; its name is free for another file."""
+        """Close the file when this object is garbage-collected. Its name may be reused at once."""
         close_with(self, self._env, self.path)
 
     def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:
@@ -97,7 +96,7 @@ class SegmentFile:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """The numbers of its entries, of its rows, and of those of the due table."""
+        """Numbers of entries, index rows and due rows."""
         with self._reading() as txn:
             return txn.stat(self._log)["entries"], txn.stat(self._rows)["entries"], self.due.count(txn)
 
@@ -108,7 +107,7 @@ class SegmentFile:
 
 
 class PageCheck:
-    """The check of the pages of one file, which is not written meanwhile. Any thread may call any method."""
+    """Verifies the pages of one file, which must not be written meanwhile. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.is_over = True
@@ -116,16 +115,16 @@ class PageCheck:
         self._damage = ""
 
     def look(self, pages: int) -> None:
-        """Verify the pages of all trees if there are few. Raises `CorruptEntry` when something is wrong."""
+        """Verify all tree pages if there are few. Raises `CorruptEntry` if damage was found now or before."""
         if self._damage:
             raise CorruptEntry(self._damage)
-        if pages <= _FEW_PAGES:
+        if pages <= _MAX_PAGES_ON_READ:
             for _ in self.walk():
                 pass
 
     def walk(self, *, deep: bool = False) -> Iterator[None]:
-        """Verify all pages in small steps. Raises `CorruptEntry` when something is wrong."""
-        with suppress(FileNotFoundError):  # it was removed, and who still reads it finishes
+        """Verify all pages, one small step per iteration. Raises `CorruptEntry` on damage."""
+        with suppress(FileNotFoundError):  # it was removed, and its remaining readers finish
             try:
                 yield from walk_file(self._path, deep=deep)
             except PageDamage as error:
@@ -135,7 +134,7 @@ class PageCheck:
 
 
 def mark_in(path: Path) -> int:
-    """Return where a damaged file of a rewritten segment ends; 0 when it has no mark that can be read."""
+    """Return the end in the mark of a damaged rewritten segment; 0 if it has no readable mark."""
     with suppress(PageDamage, RowDamage, struct.error):
         for key, stored in rows_in(path, _MARK_TABLE):
             if key == _MARK_KEY:
@@ -148,12 +147,12 @@ def _marked_end(stored: bytes) -> int:
 
 
 def is_segment(path: Path) -> bool:
-    """Return whether a file is named like a segment."""
+    """Return whether a file has the name of a segment."""
     return re.fullmatch(r"[0-9]{20}\.mdb", path.name) is not None
 
 
 def segment_files(path: Path, without: Collection[str] = ()) -> list[Path]:
-    """Return the files of segments in order, without the excluded ones. Raises `StoreError` for a misnamed file."""
+    """Return the segment files in order, except those in `without`. Raises `StoreError` for a misnamed file."""
     files = sorted(file for file in path.glob("*.mdb") if file.name not in without)
     for file in files:
         if not is_segment(file):

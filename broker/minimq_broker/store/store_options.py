@@ -13,18 +13,18 @@ from minimq_broker.store.data_dir import Owner
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """The sizes and times of a store."""
+    """Options of a store."""
 
     segment_bytes: int = 1 << 30
-    #: Acknowledge after the sync, or before the commit.
+    #: True: acknowledge after the sync; False: before the commit.
     sync: bool = True
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
-    #: Age at which a segment may be rewritten for the sake of its garbage.
+    #: Minimum age of a segment that is rewritten only to remove garbage.
     rewrite_after_s: float = 3600.0
     dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
-    #: None: half of the disk, because staged batches are written once more when they are published.
+    #: None: half of the disk, because publishing writes staged batches a second time.
     staging: StagingLimits | None = None
     max_delay_ms: int = MAX_DELAY_MS
     replication_timeout_s: float = 5.0

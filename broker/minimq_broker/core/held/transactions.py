@@ -412,7 +412,7 @@ class TransactionTable:
     # ---- checkpoint rows -----------------------------------------------------------------------------
 
     def stage_row(self, name: str, number: int, producer_id: int) -> Stage | None:
-        """Return the checkpoint row of a producer in a transaction, None if it is gone. Not a copy; encode it at once."""
+        """Return the checkpoint row of a producer in a transaction, None if it is gone. Not a copy: encode at once."""
         return self.parts(TransactionId(name, number)).get(producer_id)
 
     def load_stage(self, row: Any, name: str, number: int, producer_id: int) -> None:

@@ -1,1 +1,1 @@
-"""Batches that are stored and not yet visible, and dead letters."""
+"""Batches that are stored but not yet visible: delayed batches and half messages."""

@@ -1,4 +1,4 @@
-"""The decisions about delayed batches in one group commit."""
+"""Decisions about delayed batches within one commit group."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-#: Rows that one job looks at: of batches that were recalled, or whose topic was deleted.
+#: Rows that one job examines; most may be of recalled batches or deleted topics.
 _LOOKED_AT = 10_000
 _DAY_MS = 86_400_000
-#: A message may be this late in ms after the clock was set back by less. By more, the mark is set back as well.
-_LATE_MS = 1_000
+#: If the clock was set back by at most this, new messages are delayed until after the mark; else the mark is set back.
+_MAX_LATE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class DelayLimits:
     """Limits on delayed batches."""
 
     longest_ms: int = MAX_DELAY_MS
-    #: Returns why none may be stored now, None when one may.
+    #: Returns why none may be stored now, or None.
     refusal: Callable[[], StoreFull | None] = lambda: None
 
 
 def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
-    """Return why no batch may be delayed now, None when one may: they fill the disk, and nothing can be deleted."""
+    """Return why no batch may be delayed now, or None: the disk fills up while waiting batches pin the oldest data."""
     use, level = disk.latest
     if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
         return None
@@ -68,15 +68,15 @@ class DelayDrafts:
 
     def __init__(self, group: CommitGroup, limits: DelayLimits) -> None:
         self._group, self._state, self._limits = group, group.state, limits
-        #: After what the group publishes.
+        #: The mark after the publications of the group.
         self._published = group.state.delays.published
-        #: What the group recalls.
+        #: Batches that the group recalls.
         self._recalled: set[DueKey] = set()
 
-    # ---- taking in ----------------------------------------------------------------------------------
+    # ---- storing ------------------------------------------------------------------------------------
 
     def check(self, job: AppendJob, topic: Topic) -> None:
-        """Raise `InvalidArgument` for a delayed batch in a transaction, or of a FIFO topic."""
+        """Raise `InvalidArgument` if the delayed batch is in a transaction or of a FIFO topic."""
         if job.transaction is not None:
             raise InvalidArgument("a message of a transaction cannot be delayed: send it by itself, or without a delay")
         if topic.fifo:
@@ -85,7 +85,7 @@ class DelayDrafts:
             )
 
     def due_ms(self, delay: Delay) -> int | None:
-        """Return when a batch is due, in ms since 1970; None when it is due now."""
+        """Return when a batch is due, in ms since 1970; None if it is due now."""
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
         if due_ms > now_ms + self._limits.longest_ms:
@@ -96,14 +96,14 @@ class DelayDrafts:
         if due_ms <= now_ms:
             return None
         ahead_ms = self._published.due_ms - due_ms
-        return self._published.due_ms + 1 if 0 <= ahead_ms <= _LATE_MS else due_ms
+        return self._published.due_ms + 1 if 0 <= ahead_ms <= _MAX_LATE_MS else due_ms
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:
-        """Write a batch that waits for a queue."""
+        """Add a delayed batch to the group."""
         if (refusal := self._limits.refusal()) is not None:
             raise refusal
         header, now_ms = job.header, self._group.now_ms
-        if due_ms <= self._published.due_ms:  # the clock was set back, or that of another master was ahead
+        if due_ms <= self._published.due_ms:  # the clock was set back, or that of an earlier master was ahead
             fact = DelaysSetBack(now_ms, self._group.end)
             self._group.add(fact)
             self._published = self._published.set_back(fact)
@@ -117,13 +117,13 @@ class DelayDrafts:
     # ---- publishing ---------------------------------------------------------------------------------
 
     def publish(self, job: DueJob, index: DueIndex) -> None:
-        """Write the next batches that are due to their queues, but for those that are not to be published."""
+        """Publish the next batches that are due; skip those that were recalled, dropped or lost."""
         size = 0
         recalled = passed = None
         for looked, (row, segment) in enumerate(index.walk(self._published.key, self._group.now_ms + 1)):
             key = row.due
             if row.is_recall:
-                recalled = passed = key  # its batch may be gone with its segment
+                recalled = passed = key  # the segment of its batch may already be deleted
                 continue
             if job.published >= MAX_PUBLISHED or size >= MAX_PUBLISHED_BYTES or looked >= _LOOKED_AT:
                 job.has_more = True
@@ -155,7 +155,7 @@ class DelayDrafts:
             topic_id, messages = row.counted
             self._skip(DueSkipped(*key, *((topic_id, messages) if self._state.topic_name(topic_id) else ())))
             return
-        topic = self._state.topics[self._state.topic_name(delayed.place.topic_id) or ""]  # it is there: see above
+        topic = self._state.topics[self._state.topic_name(delayed.place.topic_id) or ""]  # exists: `publish` checked
         place = self._group.release(topic, delayed.place.queue_id, data, key)
         self._published = self._published.moved(key)
         job.messages += delayed.messages
@@ -168,7 +168,7 @@ class DelayDrafts:
     # ---- recalling ----------------------------------------------------------------------------------
 
     def recall(self, job: RecallJob, index: DueIndex) -> None:
-        """Take batches of a topic back if they wait. Raises `TopicNotFound`."""
+        """Recall the waiting batches of a job. Raises `TopicNotFound`."""
         topic_id = self._state.topic(job.topic).topic_id
         found: list[RecalledBatch] = []
         for key in job.keys:

@@ -1,4 +1,4 @@
-"""The due tables of all segments of a log together: what is due next, what waits, and what was recalled."""
+"""The due tables of all segments of a log: finds batches that are due, that wait, and that were recalled."""
 
 from __future__ import annotations
 
@@ -16,67 +16,67 @@ from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import CorruptEntry, StoreError
 
-#: Rows that are looked at for one page of a listing.
-_LISTED_ROWS = 20_000
-#: Recalled batches that are looked at before a segment is said to have one that waits.
+#: Rows that are examined for one page of a listing.
+_MAX_PAGE_ROWS = 20_000
+#: Recalled batches that are examined before a segment is assumed to have a waiting one.
 _LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedBatch:
-    """A batch that waits, as it is listed."""
+    """A listed delayed batch."""
 
     key: DueKey
     queue_id: int
+    #: Number of messages.
     count: int
-    #: When it was stored, in ms since 1970.
+    #: In ms since 1970.
     stored_ms: int
-    #: It may be taken back.
     is_recallable: bool
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedRange:
-    """Delayed batches of a topic, by when they are due."""
+    """Selects delayed batches of a topic for a listing."""
 
-    #: Due from this time on, in ms since 1970.
+    #: Due at or after this time, in ms since 1970.
     from_ms: int = 0
-    #: Due before this time; None: at any time.
+    #: Due before this time; None: no limit.
     before_ms: int | None = None
-    #: Only those behind this key.
+    #: Only batches after this key.
     after: DueKey = NO_KEY
-    #: The maximum number of batches.
     max_batches: int = 1_000
     max_bytes: int = 1 << 20
+    #: List recalled batches instead of waiting ones.
     recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedPage:
-    """Some delayed batches, in the order in which they are due."""
+    """Some delayed batches, by due time."""
 
     batches: list[DelayedBatch]
-    #: Where the next page goes on; None when there are no more.
+    #: `DelayedRange.after` of the next page; None if this is the last one.
     next: DueKey | None = None
 
 
 class DueIndex:
-    """Looks into the due tables of a log. Any thread may; nothing is kept in memory but the next key of each segment.
+    """Searches the due tables of a log. Thread-safe; keeps only the next key of each segment in memory.
 
-    A mark says up to which key delayed batches are published.
+    In all methods, `mark` is the key up to which delayed batches are published.
     """
 
     def __init__(self, log: LogReader) -> None:
         self._log = log
 
     def next_key(self, mark: DueKey) -> DueKey | None:
-        """Return the first key behind a mark; None if there is none. It may be that of a recalled batch."""
+        """Return the first key after a mark, possibly of a recalled batch; None if there is none."""
         found = (segment.due.next_key(mark) for segment in self._log.segments)
         return min((key for key in found if key is not None), default=None)
 
     def walk(self, mark: DueKey, before_ms: int, from_ms: int = 0) -> Iterator[tuple[DueRow, Segment]]:
-        """Yield the rows behind a mark that are due before a time, by key; that of a recall ahead of its batch."""
+        """Yield the rows after a mark that are due before a time, by key. A recall comes before its batch."""
         start, end = max(key_after(mark), key_from(from_ms)), key_from(before_ms)
         parts = [
             self._rows(segment, start, end)
@@ -99,11 +99,11 @@ class DueIndex:
             ) from error
 
     def find(self, key: DueKey) -> BatchDelayed | None:
-        """Return what is known of a delayed batch by its header; None when there is none that can be read."""
+        """Return the effect of a delayed batch, from its header alone; None if there is no readable one."""
         return next((batch_in(segment, key) for segment in self._from(key.id)[:1]), None)
 
     def is_recalled(self, key: DueKey, mark: DueKey) -> bool:
-        """Return whether there is a recall of a batch."""
+        """Return whether a batch was recalled."""
         return self._recall_of(key, mark) is not None
 
     def _recall_of(self, key: DueKey, mark: DueKey) -> DueRow | None:
@@ -121,9 +121,9 @@ class DueIndex:
         return segments[index:]
 
     def needs(self, position: int, entry: memoryview, mark: DueKey) -> bool:
-        """Return whether the entry of a delayed batch at a log position is needed. Raises `CorruptEntry`.
+        """Return whether the entry of a delayed batch has to be kept: it is neither published nor recalled for good.
 
-        It is while the batch waits: it is neither published, by the saved mark, nor recalled for good.
+        `mark` is that of the checkpoint, so recovery cannot undo this. Raises `CorruptEntry`.
         """
         key = DueKey(delay_of(entry, position)[0], position)
         return key > mark and not self._is_recalled_for_good(key, mark)
@@ -133,14 +133,14 @@ class DueIndex:
         return row is not None and row.position < self._log.saved_to
 
     def waiting_from(self, mark: DueKey) -> int | None:
-        """Return where the first segment with a batch that waits starts; None when there is none."""
+        """Return the start of the first segment with a waiting batch; None if no batch waits."""
         for segment in self._log.segments:
             if self._has_waiting(segment, mark):
                 return segment.start
         return None
 
     def keeps_first(self, mark: DueKey) -> bool:
-        """Return whether the first segment has a batch that waits, and is not the only one."""
+        """Return whether a waiting batch keeps the first segment from being deleted; False if it is the only one."""
         segments = self._log.segments
         return len(segments) > 1 and self._has_waiting(segments[0], mark)
 
@@ -153,14 +153,14 @@ class DueIndex:
         return False
 
     def page(self, topic_id: int, wanted: DelayedRange, published: DueMark) -> DelayedPage:
-        """Return some delayed batches of a topic that are not due. Raises `CorruptEntry`."""
+        """Return a page of delayed batches of a topic that are not published. Raises `CorruptEntry`."""
         found: list[DelayedBatch] = []
         before_ms = 1 << 63 if wanted.before_ms is None else wanted.before_ms
         size = 0
         recalled = last = NO_KEY
         walk = self.walk(max(published.key, wanted.after), before_ms, wanted.from_ms)
         for looked, (row, segment) in enumerate(walk):
-            if looked >= _LISTED_ROWS or len(found) >= wanted.max_batches or size >= wanted.max_bytes:
+            if looked >= _MAX_PAGE_ROWS or len(found) >= wanted.max_batches or size >= wanted.max_bytes:
                 return DelayedPage(found, last)
             last = row.due
             if row.is_recall:
@@ -181,7 +181,7 @@ class DueIndex:
 
 
 def batch_in(segment: Segment, key: DueKey) -> BatchDelayed | None:
-    """Return what the header of a delayed batch in a segment says, verified; the batch itself may be large."""
+    """Return the effect of a delayed batch in a segment. Verifies the header only, as the batch may be large."""
     with suppress(StoreError), closing(segment.entries(key.id)) as entries:
         position, entry = next(entries, (-1, memoryview(b"")))
         done = effect(entry, key.id) if position == key.id else None

@@ -1,9 +1,9 @@
-"""The due table of a segment: its delayed batches by when they are due, and the recalls in it.
+"""The due table of a segment: its delayed batches by due time, and the recalls that it holds.
 
     due     (due time, id of the batch, kind of row) -> `DueRow`
 
-Rows are written in one transaction with their entries, and stay when the batch is published: the mark of the state
-tells which are over. What a batch is, its entry says, which has a checksum.
+Rows are written in one transaction with their entries. They stay after the publication: the mark of the state separates
+published from waiting batches. Rows have no checksum, so their entries are read for anything that matters.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from minimq_broker.core.state import Effect
 
 DUE_TABLE = b"due"
 
-#: When the batch is due, its id, and the kind of the row: that of a recall comes ahead of that of its batch.
+#: Due time and id of the batch, kind of row. A recall sorts before its batch.
 _KEY = struct.Struct(">QQB")
 _RECALL, _WAIT, _BEHIND = 0, 1, 0xFF
-#: Topic id and number of messages of a batch, in case that its entry is damaged.
+#: Topic id and number of messages of a batch, needed if its entry is damaged.
 _WAITING = struct.Struct("<QI")
 #: Log position of a recall.
 _RECALLED = struct.Struct("<Q")
@@ -31,34 +31,34 @@ _MAX = (1 << 64) - 1
 
 
 class DueRow(NamedTuple):
-    """A row as it is stored: that of a batch, whose id is the position of its entry, or of its recall."""
+    """A stored row, of a delayed batch or of its recall."""
 
     key: bytes
     value: bytes
 
     @property
     def due(self) -> DueKey:
-        """The key of the batch. Raises `struct.error` if it is none."""
+        """The key of the batch. Raises `struct.error` if it is malformed."""
         return DueKey(*_KEY.unpack(self.key)[:2])
 
     @property
     def is_recall(self) -> bool:
-        """True if the batch is recalled by the entry of the row."""
+        """True if it is the row of a recall."""
         return self.key[-1] == _RECALL
 
     @property
     def position(self) -> int:
-        """Log position of the entry that it is of."""
+        """Log position of its entry."""
         return int(_RECALLED.unpack_from(self.value)[0]) if self.is_recall else self.due.id
 
     @property
     def counted(self) -> tuple[int, int]:
-        """Topic id and number of messages of a batch, not verified; zeros if they are damaged."""
+        """Topic id and number of messages of a batch, unverified; zeros if the row is malformed."""
         return _WAITING.unpack(self.value) if len(self.value) == _WAITING.size else (0, 0)
 
 
 def due_rows_of(effect: Effect, position: int) -> Iterator[DueRow]:
-    """Yield the rows of the entry with an effect, at a log position."""
+    """Yield the due rows of the entry with this effect and log position."""
     if isinstance(effect, BatchDelayed):
         yield DueRow(_KEY.pack(*effect.key, _WAIT), _WAITING.pack(effect.place.topic_id, effect.messages))
     elif isinstance(effect, BatchesRecalled):
@@ -67,17 +67,17 @@ def due_rows_of(effect: Effect, position: int) -> Iterator[DueRow]:
 
 
 def key_after(key: DueKey) -> bytes:
-    """Return where in the table the rows behind a key begin."""
+    """Return the database key at which the rows after a key begin."""
     return _KEY.pack(*key, _BEHIND)
 
 
 def key_from(due_ms: int) -> bytes:
-    """Return where in the table the rows begin that are due at a time or later, in ms since 1970."""
+    """Return the database key at which the rows due at or after a time (ms since 1970) begin."""
     return _KEY.pack(min(due_ms, _MAX), 0, 0)
 
 
 class _Next(NamedTuple):
-    """The first key behind a mark, as the table was after some changes."""
+    """Cached result of `DueTable.next_key`, valid while the table has this number of changes."""
 
     changes: int
     mark: DueKey
@@ -89,68 +89,68 @@ class DueTable:
 
     def __init__(self, table: Any, reading: Callable[[], Any]) -> None:
         self._db = table
-        self._method = WeakMethod(reading)  # the file is closed once nobody has the segment
+        self._method = WeakMethod(reading)  # weak: the file is closed once the segment has no references
         self._changes = 0
         self._next = _Next(-1, NO_KEY, None)
 
     def _reading(self) -> Any:
         begin = self._method()
-        assert begin is not None  # whoever reads has the segment
+        assert begin is not None  # readers hold a reference to the segment
         return begin()
 
     def count(self, txn: lmdb.Transaction) -> int:
-        """Return the number of its rows."""
+        """Return the number of rows."""
         return int(txn.stat(self._db)["entries"])
 
     def pages(self, txn: lmdb.Transaction) -> int:
-        """Return the number of its pages."""
+        """Return the number of tree pages."""
         stat = txn.stat(self._db)
         return int(stat["branch_pages"] + stat["leaf_pages"])
 
-    # ---- writing ------------------------------------------------------------------------------------
+    # ---- writes -------------------------------------------------------------------------------------
 
     def put(self, txn: lmdb.Transaction, rows: Sequence[DueRow]) -> None:
-        """Add rows. `changed` follows the commit."""
+        """Add rows. Call `changed` after the commit."""
         with txn.cursor(self._db) as cursor:
             cursor.putmulti([(row.key, row.value) for row in rows])
 
     def truncate(self, txn: lmdb.Transaction, position: int) -> None:
-        """Delete the rows of all entries from a log position on. `changed` follows the commit."""
+        """Delete the rows of all entries from a log position on. Call `changed` after the commit."""
         with txn.cursor(self._db) as cursor:
             gone = [bytes(key) for key, value in cursor if DueRow(bytes(key), bytes(value)).position >= position]
         for key in gone:
             txn.delete(key, db=self._db)
 
     def changed(self) -> None:
-        """Forget what was found: rows were written, and committed."""
+        """Invalidate the cache: rows were changed and committed."""
         self._changes += 1
 
-    # ---- reading ------------------------------------------------------------------------------------
+    # ---- reads --------------------------------------------------------------------------------------
 
     def rows(self, start: bytes = b"\0") -> Iterator[DueRow]:
-        """Yield the rows from a key on."""
+        """Yield the rows from a database key on."""
         with self._reading() as txn, txn.cursor(self._db) as cursor:
             if cursor.set_range(start):
                 for key, value in cursor:
                     yield DueRow(bytes(key), bytes(value))
 
     def next_key(self, mark: DueKey) -> DueKey | None:
-        """Return the first key behind a mark, of a batch that waits or of a recall; None when there is none."""
+        """Return the first key after a mark, of a batch or a recall; None if there is none."""
         found = self._next
         if found.changes == self._changes and found.mark <= mark and (found.key is None or found.key > mark):
             return found.key
-        changes = self._changes  # ahead of looking: what is written in between is looked for the next time
+        changes = self._changes  # before the lookup, so that a write in between invalidates the result
         first = next(self.rows(key_after(mark)), None)
         key = None if first is None else first.due
         self._next = _Next(changes, mark, key)
         return key
 
     def has(self, row: DueRow) -> bool:
-        """Return whether a row is stored as it should be."""
+        """Return whether exactly this row is stored."""
         return self._get(row.key) == row
 
     def recall_of(self, key: DueKey) -> DueRow | None:
-        """Return the row of the recall of a batch; None when it has none here."""
+        """Return the recall of a batch, None if this segment has none."""
         return self._get(_KEY.pack(*key, _RECALL))
 
     def _get(self, key: bytes) -> DueRow | None:

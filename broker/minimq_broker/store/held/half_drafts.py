@@ -1,4 +1,4 @@
-"""The job that ends a transaction with half messages, and such decisions in one group commit."""
+"""The job that ends a transaction with half messages, and such decisions within one commit group."""
 
 from __future__ import annotations
 
@@ -17,32 +17,30 @@ from minimq_common.names import is_half_name
 if TYPE_CHECKING:
     from minimq_broker.store.commit_group import CommitGroup
 
-#: Published batches in one transaction of the writer, by bytes and by number (small ones cost time, not disk), so
-#: that other jobs do not wait long for it.
+#: Limits on the batches published in one commit, so that other jobs do not wait long. Small ones cost time, hence the
+#: number.
 MAX_PUBLISHED_BYTES = 16 << 20
 MAX_PUBLISHED = 500
 
 
 @dataclass(slots=True, eq=False)
 class EndJob(Job):
-    """The end of a transaction with half messages.
-
-    Results: the outcome that stands, None when nothing is known of the transaction; whether it is new; and whether
-    some committed batches are still to be published.
-    """
+    """Ends a transaction with half messages."""
 
     transaction: TransactionId
     wanted: HalfOutcome
-    #: How many its producer has staged for it; 0 from anybody else, who cannot know.
+    #: Number of batches that the producer has staged; 0 if the request is from anyone else.
     batches: int = 0
+    #: The final outcome; None if the transaction is unknown.
     stands: HalfOutcome | None = field(default=None, init=False)
     is_new: bool = field(default=False, init=False)
+    #: Some committed batches are still to be published.
     leaves_some: bool = field(default=False, init=False)
 
     to_sender = True
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """End it, and publish what is committed along with that if it is not too much."""
+        """End the transaction, and publish its batches in the same commit if they fit."""
         staged = group.halves.end(self)
         if not self.is_new:
             return
@@ -59,28 +57,28 @@ class EndJob(Job):
 
 
 class HalfDrafts:
-    """The changes of one group commit to half messages."""
+    """The decisions of one commit group about half messages."""
 
     def __init__(
         self, table: TransactionTable, staged: Mapping[TransactionId, Mapping[int, Mapping[int, StagedBatch]]]
     ) -> None:
         self._table = table
-        #: What the group has staged so far, by producer and sequence.
+        #: Batches that the group has staged so far, by transaction, producer id and sequence number.
         self._staged = staged
         self._ended: dict[TransactionId, HalfOutcome] = {}
         self._published = self._published_bytes = 0
-        #: Names with committed batches that the group does not publish: what comes behind must not overtake them.
+        #: Names with committed batches that the group leaves for later: later ones must not overtake these.
         self._left: set[str] = set()
 
     def check_open(self, transaction: TransactionId, producer_id: int) -> None:
-        """Raise as `TransactionTable.check_open`, by what the group does."""
+        """Like `TransactionTable.check_open`, for the decisions of this group."""
         if is_half_name(transaction.name):
             if transaction in self._ended:
                 raise ended(transaction, self._ended[transaction])
             check_producer(transaction, producer_id, self._staged.get(transaction, {}))
 
     def end(self, job: EndJob) -> Sequence[StagedBatch]:
-        """Decide a job; return what was staged for it before the group."""
+        """Decide a job; return the batches that were staged before this group."""
         transaction = job.transaction
         job.stands = self._ended.get(transaction) or self._table.outcomes.of(transaction)
         staged = self._table.staged(transaction)
@@ -94,7 +92,7 @@ class HalfDrafts:
         return staged
 
     def may_publish(self, transaction: TransactionId, batches: Sequence[StagedBatch]) -> bool:
-        """Tell whether the group publishes what a commit has staged before, which counts for its bounds."""
+        """Return whether the group may publish the batches of a transaction, and count them against the limits."""
         if transaction.name in self._left or transaction.name in self._table.unpublished:
             return False
         if self._staged.get(transaction):
@@ -106,5 +104,5 @@ class HalfDrafts:
         return True
 
     def leave(self, name: str) -> None:
-        """Note that something committed under a name is not published by the group."""
+        """Note that the group leaves committed batches of a name for later."""
         self._left.add(name)
