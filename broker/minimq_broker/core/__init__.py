@@ -1,1 +1,1 @@
-"""Decisions of the broker, apart from disk, network and clock."""
+"""Decisions of the broker, without disk, network and clock."""

@@ -1,1 +1,1 @@
-"""Decisions about batches that are stored and not yet visible."""
+"""Decisions about batches that are stored but not yet visible."""

@@ -1,1 +1,1 @@
-"""Decisions about what is deleted, rewritten and found."""
+"""Decisions about retention, compaction and searches."""

@@ -157,8 +157,8 @@ class PopLine:
             take.answers.add(
                 DeliveredRuns(take.id, take.max_bytes, take.have, step.key, step.runs, job.epoch, has_more)
             )
-        elif step.makes_room or step.asks_again:
-            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, has_more=step.asks_again)
+        elif step.makes_room or step.must_ask_again:
+            popped = broker_pb2.PoppedMessages(makes_room=step.makes_room, has_more=step.must_ask_again)
             take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))

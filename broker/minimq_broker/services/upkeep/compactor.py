@@ -64,7 +64,7 @@ class Compactor(PeriodicTask):
         if begun is None or not (yield from begun.run(_STEP_S)):
             return False
         self._finish(store, begun)
-        return begun.has_gone_on
+        return begun.has_advanced
 
     def _begin(self, needed_from: int, store: MessageStore) -> CompactionRound | None:
         state = store.state

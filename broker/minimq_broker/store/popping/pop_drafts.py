@@ -1,4 +1,4 @@
-"""Jobs for popped queues, and their decisions in one group commit."""
+"""Jobs for popped queues, and their decisions within one commit group."""
 
 from __future__ import annotations
 
@@ -29,49 +29,51 @@ from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFou
 if TYPE_CHECKING:
     from minimq_broker.store.commit_group import CommitGroup
 
-#: Stands for the end of a queue after the batches of the same commit.
+#: Stands for the end of a queue after the batches of the same commit group.
 AS_WRITTEN = -1
 _WITH_SPANS = (Settle, Claim, Reopen)
 
 
 @dataclass(slots=True, eq=False)
 class PopStep:
-    """A request of a consumer about one queue.
-
-    Results: the reason of a refusal, which does not affect the other steps; the delivered messages; the messages that
-    were redelivered before a late settle; the number of messages that were deleted unsettled; whether the consumer has
-    to settle what it has before it gets more; whether it has to ask again, to show that it is alive.
-    """
+    """A request of a consumer about one queue."""
 
     id: int
     key: PopKey
     what: Take | Settle | Leave | Claim | Reopen
-    #: First offset that is stored, and where the queue ends for readers, or `AS_WRITTEN`: its end with what the same
-    #: commit writes, so that both are on disk or neither is.
+    #: First offset, and the end of the queue for readers. `AS_WRITTEN` includes the batches of the same commit: they
+    #: and the delivery are on disk together or not at all.
     stored: tuple[int, int] = (0, 0)
+    #: Why it was refused. Does not affect other steps.
     error: MiniMQError | None = field(default=None, init=False)
+    #: The delivered messages.
     runs: list[Run] = field(default_factory=list, init=False)
+    #: Messages of a late settle that were already redelivered.
     expired: list[tuple[int, int]] = field(default_factory=list, init=False)
+    #: Number of messages that were deleted unsettled.
     missed: int = field(default=0, init=False)
+    #: The consumer must settle its messages before it gets more.
     makes_room: bool = field(default=False, init=False)
-    asks_again: bool = field(default=False, init=False)
+    #: The consumer must repeat the take, to show that it is alive.
+    must_ask_again: bool = field(default=False, init=False)
 
 
 @dataclass(slots=True, eq=False)
 class PopJob(Job):
-    """The settles and takes of one request, in order; recorded by one fact for each group, which gives their epoch."""
+    """The steps of one request, in order. Recorded by one fact per group."""
 
     group: str
     steps: Sequence[PopStep]
     #: Time of the decision, in ms since 1970.
     now_ms: int
+    #: Of its deliveries.
     epoch: int = field(default=0, init=False)
 
     pops = True
 
     @property
     def size(self) -> int:
-        """Bytes that the job holds in memory, roughly."""
+        """Approximate memory of the job, in bytes."""
         size = 256 * len(self.steps)
         for step in self.steps:
             if isinstance(step.what, _WITH_SPANS):
@@ -79,30 +81,30 @@ class PopJob(Job):
         return size
 
     def decide(self, group: CommitGroup, log: LogReader) -> None:
-        """Record what moves; a refused step has its `error` set."""
+        """Record the changes. A refused step has its `error` set."""
         for moved in group.pops.decide(self, handle_epoch(group.state.term, group.end)):
             group.add(moved)
 
 
 class PopDraft:
-    """A popped queue as it will be after a commit. It is copied only when something follows on a change."""
+    """A popped queue as it will be after a commit. Copied lazily: only if a later decision needs its changes."""
 
     def __init__(self, queue: PopQueue) -> None:
         self._queue = queue
         self._is_copy = False
-        #: Changes that are not in the queue yet.
-        self._unput: list[Run] = []
+        #: Changes that are not put into the queue yet.
+        self._pending_runs: list[Run] = []
         self._runs: list[Run] = []
         self._done = 0
 
     @property
     def queue(self) -> PopQueue:
         """The queue with all changes so far; read-only."""
-        if self._unput:
+        if self._pending_runs:
             queue = self._own()
-            for run in self._unput:
+            for run in self._pending_runs:
                 queue.put(run)
-            self._unput = []
+            self._pending_runs = []
         return self._queue
 
     def _own(self) -> PopQueue:
@@ -111,20 +113,20 @@ class PopDraft:
         return self._queue
 
     def drop_before(self, first: int) -> int:
-        """Pass over deleted messages; return how many of them were not settled."""
+        """Drop deleted messages; return how many of them were not settled."""
         queue = self.queue
         if first <= queue.done:
             return 0
         missed = queue.unsettled_before(first)
         self._own().drop_before(first)
         self._done = first
-        # Whoever repeats the changes drops first, and what follows cannot be true of messages that are gone.
+        # `State.apply` drops first, then puts the runs: these must not contain dropped messages.
         self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
         return missed
 
     def put(self, runs: Sequence[Run]) -> None:
         """Set the states of messages."""
-        self._unput += runs
+        self._pending_runs += runs
         self._runs += runs
 
     def changes(self, key: PopKey) -> QueueMoved | None:
@@ -137,7 +139,7 @@ class PopDraft:
 
 
 class PopDrafts:
-    """The popped queues that one group commit changes, as they will be after it."""
+    """The popped queues that one commit group changes, as they will be after the commit."""
 
     def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
         self._state = state
@@ -145,7 +147,7 @@ class PopDrafts:
         self._drafts: dict[PopKey, PopDraft] = {}
 
     def decide(self, job: PopJob, epoch: int) -> list[PopMoved]:
-        """Return the facts that follow from a job, one for each group. A refused step has its `error` set."""
+        """Return the facts that result from a job, one per group. A refused step has its `error` set."""
         job.epoch = epoch
         touched: dict[PopKey, PopDraft] = {}
         for step in job.steps:
@@ -160,7 +162,7 @@ class PopDrafts:
         return [*map(PopMoved, moved, map(tuple, moved.values()))]
 
     def decide_whole(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
-        """Return the facts of a job of settles; each settle counts for all of its messages."""
+        """Return the facts of a job of settles, all of which succeed, or raise. `strict`: none may be a repeat."""
         keys = {step.key for step in job.steps}
         before = {key: self._drafts[key].queue.copy() for key in keys if key in self._drafts}
         try:
@@ -231,7 +233,7 @@ class PopDrafts:
 
         for queue in queues:
             if queue.has_expired_since(take.asked_ms, job.now_ms):
-                step.asks_again = True  # its process may stand still, too, or be the one that does
+                step.must_ask_again = True  # this consumer may hang too, or be the one that held them
                 return
         step.makes_room = has_some(lost_only=True)
         if step.makes_room:

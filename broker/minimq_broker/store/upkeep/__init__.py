@@ -1,1 +1,1 @@
-"""Keeping a data directory whole and small."""
+"""Upkeep of a data directory: retention, compaction, verification, repair, copies."""

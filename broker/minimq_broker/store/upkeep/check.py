@@ -1,4 +1,4 @@
-"""Verification of a whole data directory: every checksum, every index row, every offset."""
+"""Verifies a whole data directory: every checksum, every index row, every offset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from minimq_common.files.lmdb_pages import PageDamage, check_file
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.words import count_of
 
-#: Not compared: a broker forgets the oldest producers, and releases may differ in how many they keep.
+#: Kind of rows that is not compared: a broker forgets the oldest producers, and releases may keep different numbers.
 _FORGOTTEN = "producer"
 
 
@@ -54,7 +54,7 @@ class Report:
 
 
 def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable[Segment]] = iter) -> Report:
-    """Verify a data directory that no broker has open."""
+    """Verify a data directory that is not in use. `watch` may wrap the segments, to show progress."""
     directory = DataDirectory(path, create=False)
     report = Report()
     try:
@@ -136,31 +136,31 @@ def _saved(path: Path, damaged: set[str]) -> State:
             with closing(Checkpoint(path, readonly=True)) as checkpoint:
                 return checkpoint.load()
     except (StoreError, lmdb.Error):
-        pass  # found when the checkpoint is verified
+        pass  # `_check_checkpoint` reports it
     return State()
 
 
 class _LogWalk:
-    """A walk through the log, segment after segment."""
+    """Walks through the log, one segment after the other."""
 
     def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
-        #: The state that follows from the log up to where it is saved; None if entries are missing.
+        #: The result of the log up to the checkpoint; None if entries are missing.
         self.replayed = State() if is_whole else None
         self.due = DueCheck()
         self._report = report
         self._saved = saved
         self._name_of = saved.name_of
         self._next_offset: dict[QueueKey, int] = {}
-        #: Queues whose next batches may have been left out by a rewriting.
-        self._thinned: set[QueueKey] = set()
+        #: Queues whose next batch may follow a gap, left by a rewriting.
+        self._may_have_gap: set[QueueKey] = set()
         self._stored_ms: dict[QueueKey, int] = {}
-        #: As bounded as that of a broker, so that it finds what the broker was bound to find.
+        #: Has the same bounds as in a broker, so it detects exactly the repeats that the broker had to detect.
         self._producers = ProducerTable()
         self.position = -1
         self._atomic_end = 0
 
     def segment_or_finding(self, segment: Segment) -> None:
-        """Verify a segment; one that cannot be read to its end hides nothing of the others."""
+        """Verify a segment. An unreadable one is a finding, and does not keep the others from being verified."""
         try:
             self.segment(segment)
         except (lmdb.Error, struct.error) as error:
@@ -173,7 +173,7 @@ class _LogWalk:
         self.position = segment.start
         if segment.rewritten_to:
             self.replayed = None
-            self._thinned.update(self._next_offset)
+            self._may_have_gap.update(self._next_offset)
         self._verify_rows(segment, dict(self._entries(segment)))
         for position, text in self.due.row_findings(segment):
             self._find(segment, position, text)
@@ -181,8 +181,8 @@ class _LogWalk:
             if self.position > segment.rewritten_to:
                 self._find(segment, self.position, f"it is said to end at {segment.rewritten_to}")
             self.position = segment.rewritten_to
-            self._thinned.update(self._next_offset)
-        if self._atomic_end > self.position:  # a commit has written it, to one segment
+            self._may_have_gap.update(self._next_offset)
+        if self._atomic_end > self.position:  # one commit writes it, to one segment
             self._find(segment, self.position, f"an atomic append is cut, which goes on to {self._atomic_end}")
 
     def _verify_rows(self, segment: Segment, expected: dict[tuple[QueueKey, int], Row]) -> None:
@@ -213,7 +213,7 @@ class _LogWalk:
                     rows.append(self._row(position, header, data, len(entry)))
                     self._verify(header, data)
                     if segment.rewritten_to:
-                        self._thinned.add(header.queue)
+                        self._may_have_gap.add(header.queue)
                 if header.kind == EntryKind.BATCH:
                     self._verify_number(header, data)
                 elif header.kind in (EntryKind.STAGED, EntryKind.DELAYED):
@@ -235,8 +235,8 @@ class _LogWalk:
         expected, stored_ms = self._next_offset.get(queue, first), self._stored_ms.get(queue, 0)
         self._next_offset[queue] = first + batch.read_header(data).count
         self._stored_ms[queue] = header.stored_ms
-        is_thinned = queue in self._thinned
-        self._thinned.discard(queue)
+        is_thinned = queue in self._may_have_gap
+        self._may_have_gap.discard(queue)
         if first < expected or (first > expected and not is_thinned):
             raise CorruptEntry(f"queue {self._name_of(queue)} goes on at offset {first} where {expected} was expected")
         if header.stored_ms < stored_ms:
@@ -262,14 +262,14 @@ class _LogWalk:
 
 
 class DueCheck:
-    """Repeats what a log says about delayed batches. Its memory depends on how many one segment has."""
+    """Verifies the order of delayed batches, and their due rows. Memory grows with the due rows of one segment."""
 
     def __init__(self) -> None:
         self._expected: dict[bytes, bytes] = {}
         self._published = DueMark()
 
     def note(self, done: Effect, position: int) -> None:
-        """Take in what an entry at a log position does. Raises `CorruptEntry` if it cannot follow those before it."""
+        """Apply the effect of an entry at a log position. Raises `CorruptEntry` if it contradicts earlier entries."""
         self._expected.update(due_rows_of(done, position))
         if isinstance(done, DueSkipped):
             self._move(DueKey(done.due_ms, done.id))
@@ -292,7 +292,7 @@ class DueCheck:
         self._published = self._published.moved(key)
 
     def row_findings(self, segment: Segment) -> Iterator[tuple[int, str]]:
-        """Yield log position and text of what is wrong in the due table of the segment whose entries came last."""
+        """Yield log position and text of errors in the due table of the segment whose entries were noted last."""
         expected, self._expected = self._expected, {}
         for key, value in segment.due.rows():
             if expected.pop(key, None) != value:
@@ -302,7 +302,7 @@ class DueCheck:
 
 
 def popped_findings(state: State, rows: Iterable[tuple[tuple[str, int, int], PopRow]]) -> Iterator[str]:
-    """Yield a text for each popped queue that cannot be as it is saved."""
+    """Yield a text for each popped queue whose saved row is wrong."""
     for (group, topic_id, queue_id), row in rows:
         queue = QueueKey(topic_id, queue_id)
         committed = state.committed.get((group, topic_id, queue_id), 0)

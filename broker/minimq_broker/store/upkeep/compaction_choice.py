@@ -1,7 +1,7 @@
-"""The entries that a compaction leaves of those of a stretch of the log.
+"""Decides which entries compaction keeps of a part of the log.
 
-Batches of compacted topics lose the messages that newer ones replace. Where nothing stands between batches of a queue
-that may not be moved, they are joined into one: so readers get few batches instead of many small ones.
+Batches of compacted topics lose the messages that newer ones replace. Adjacent batches of a queue are joined unless an
+entry between them must not move, so that readers get a few large batches instead of many small ones.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from minimq_common.batch.header import CODEC_ZSTD
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
-#: Bytes of batches that wait to be joined, of all queues together.
+#: Bytes of batches that wait to be joined, over all queues.
 _MOST_WAITING = 32 << 20
-#: A frame that was made with a high level may become larger with a low one.
+#: Compression levels to try: a batch compressed with a high level may become larger with a low one.
 _LEVELS = (1, 6, 19)
 
 
 class _Source(NamedTuple):
-    """An entry with a batch of a compacted topic, and how much of that remains."""
+    """An entry with a batch of a compacted topic."""
 
     position: int
     header: EntryHeader
     entry: bytes
     part: BatchPart
+    #: Remaining records, and their estimated bytes.
     left: int
     left_bytes: int
 
 
 class CompactionChoice:
-    """Decides about the entries of a stretch of the log, in their order; see `Rewriting`. Used by one thread."""
+    """The `Choice` of a `Rewriting` that compacts. Entries must come in log order. Used by one thread."""
 
     def __init__(
         self, topics: Mapping[int, TopicCompaction], newest: NewestKeys, end: int, record: CompactionRecord, now_ms: int
@@ -46,20 +47,20 @@ class CompactionChoice:
         self._record, self._now_ms = record, now_ms
         self.messages = self.removed = self.tombstones = 0
         self.held: set[QueueKey] = set()
-        #: Batches that wait to be joined with the next of their queue.
+        #: Batches that wait to be joined with the next one of their queue.
         self._waiting: dict[QueueKey, list[_Source]] = {}
         self._waiting_bytes = 0
-        #: Where the next entry is put.
+        #: Log position of the next entry to be written.
         self._cursor = 0
 
     def __call__(self, position: int, header: EntryHeader, entry: memoryview) -> list[tuple[int, bytes]]:
-        """Return the entries that take the place of this one, and of those before it that wait no longer."""
+        """Return the entries that replace this one and those before it that no longer wait."""
         source = self.source(position, header, entry)
         if source is None:
             return [*self.rest(), (position, bytes(entry))]
         found = []
-        # What was compacted before an earlier round is not moved to where it seems to have been compacted earlier.
-        if self._waiting_bytes > _MOST_WAITING or self._is_at_round(position):
+        # Do not move a batch to a position of an earlier round: its tombstones would seem to be older than they are.
+        if self._waiting_bytes > _MOST_WAITING or self._crosses_round(position):
             found = self.rest()
         if not self._waiting:
             self._cursor = position
@@ -72,28 +73,28 @@ class CompactionChoice:
         return found
 
     def rest(self) -> list[tuple[int, bytes]]:
-        """Return the entries that take the place of all that wait."""
+        """Return the entries that replace all waiting batches."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         if len(waiting) == 1:
             [sources] = waiting.values()
-            if len(sources) == 1:  # it need not be moved
+            if len(sources) == 1:  # a single batch stays at its position
                 self._cursor = sources[0].position
         return [placed for sources in waiting.values() for placed in self._placed(sources)]
 
     def has_work(self, position: int, header: EntryHeader, entry: memoryview) -> bool:
-        """Tell whether a message of an entry would be removed."""
+        """Return whether a message of an entry would be removed."""
         source = self.source(position, header, entry)
         return source is not None and not all(source.part.remains)
 
     def source(self, position: int, header: EntryHeader, entry: memoryview) -> _Source | None:
-        """Return the batch in an entry, opened; None if it stays as it is."""
+        """Open the batch in an entry; None if the entry stays as it is."""
         rules = self._topics.get(header.queue.topic_id)
         if rules is None or header.kind not in IN_QUEUE or position >= self._end:
             return None
         try:
             records = RecordBatch(bytes(payload_of(entry, header)))
             records.check_values()
-        except (CorruptBatch, InvalidArgument):  # it is for readers to tell of it
+        except (CorruptBatch, InvalidArgument):  # kept as it is: readers will report it
             return None
         offsets = [header.base_offset + number for number in records.numbers()]
         names = key_names(records)
@@ -102,10 +103,10 @@ class CompactionChoice:
         part = BatchPart(header.base_offset, header.stored_ms, since_ms, records, remains)
         tombstones = are_tombstones(records)
         if any(tombstones):
-            self._let_vanish(header.queue, part, names, tombstones, rules.tombstone_ms)
+            self._expire_tombstones(header.queue, part, names, tombstones, rules.tombstone_ms)
         return _Source(position, header, bytes(entry), part, part.count, part.left_bytes)
 
-    def _let_vanish(
+    def _expire_tombstones(
         self, queue: QueueKey, part: BatchPart, names: list[bytes], tombstones: list[bool], stay_ms: int
     ) -> None:
         assert isinstance(part.remains, list)
@@ -118,7 +119,7 @@ class CompactionChoice:
             since_ms = origins.origin(number).compacted_ms if origins and has_origin else part.compacted_ms
             part.remains[place] = is_held or since_ms + stay_ms > self._now_ms
 
-    def _is_at_round(self, position: int) -> bool:
+    def _crosses_round(self, position: int) -> bool:
         earlier = next((sources[0].position for sources in self._waiting.values()), position)
         return self._record.since_ms(earlier, self._now_ms) != self._record.since_ms(position, self._now_ms)
 

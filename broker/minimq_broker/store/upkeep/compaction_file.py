@@ -1,4 +1,4 @@
-"""The file beside the segments in which a replica keeps how far it has compacted them. Without it, it begins anew."""
+"""The file next to the segments that records how far they are compacted. Without it, compaction starts over."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from minimq_broker.store.data_dir import write_whole
 
 log = logging.getLogger(__name__)
 
-#: Behind a CRC-32C.
 COMPACTED = "compacted"
 _CRC_BYTES = 4
 _MAX_BYTES = 4 << 20
 
 
 def load_record(folder: Path) -> CompactionRecord:
-    """Return the record of a folder; an empty one if there is none that can be read."""
+    """Return the record of a folder; an empty one if there is no readable one."""
     try:
         with (folder / COMPACTED).open("rb") as file:
             data = file.read(_MAX_BYTES)
@@ -36,12 +35,12 @@ def load_record(folder: Path) -> CompactionRecord:
 
 
 def save_record(folder: Path, record: CompactionRecord) -> None:
-    """Write a record in place of the former one, synced. Raises `OSError`."""
+    """Replace the record of a folder, and sync. Raises `OSError`."""
     body = msgspec.msgpack.encode(record)
     write_whole(folder / COMPACTED, int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little") + body)
 
 
 def forget_rounds(folder: Path) -> None:
-    """Let all of the log count as not compacted yet."""
+    """From now on, treat the whole log as not compacted."""
     if (folder / COMPACTED).exists():
         save_record(folder, msgspec.structs.replace(load_record(folder), rounds=()))

@@ -1,7 +1,7 @@
-"""A round of compaction, in small steps: first the newest offsets of keys are found, then segments are rewritten.
+"""A compaction round, in small steps: finds the newest offset of each key, then rewrites segments.
 
-It goes through the log from what was compacted before to where its memory for keys is full, then rewrites all segments
-up to there, the oldest first. So a tombstone outlives all that it deletes, whatever interrupts the round.
+It reads the log from the end of the previous round to where its memory for keys is full. Then it rewrites all segments
+up to there, oldest first. So a tombstone outlives all messages that it deletes, even if the round is interrupted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from minimq_broker.store.upkeep.rewriting import Rewriting
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
-#: Entries of a rewriting that are taken over in one step, and their bytes.
+#: Limits on one step of a rewriting.
 _STEP_ENTRIES = 32
 _STEP_BYTES = 256 << 10
 
 
 class CompactionRound:
-    """One round. Used by one thread at a time; the log may change between its steps."""
+    """One compaction round. Used by one thread at a time. The log may change between steps."""
 
     def __init__(
         self,
@@ -50,27 +50,27 @@ class CompactionRound:
         self.messages = self.removed = self.rewritten = 0
         self._tombstones = 0
         self._held: set[tuple[int, int]] = set()
-        #: Segments end where the next one starts; the last one is written to.
+        #: Segments that end at or before `limit`: a segment ends where the next one starts.
         starts = [segment.start for segment in log.segments if segment.start <= limit]
         self._end = starts[-1] if starts else 0
         self._until = 0.0
-        #: Whether the time of the step was over before all entries were read.
+        #: The time of the step was over before `_entries` had read the whole segment.
         self._is_cut = False
 
     @property
-    def has_gone_on(self) -> bool:
-        """True if more of the log is compacted than before."""
+    def has_advanced(self) -> bool:
+        """True if the round compacts more of the log than earlier ones."""
         return self._end > self._record.position
 
     def done(self) -> CompactionRecord:
-        """Return the record of the rounds with this one, once it is over."""
+        """Return the record that includes this round. Call it once the round is finished."""
         return self._record.after(self._end, self._now_ms, self._tombstones, sorted(self._held))
 
     def run(self, budget_s: float) -> Generator[None, None, bool]:
-        """Do it, in steps of about that time; return whether it was done. Raises what reading and writing raises.
+        """Run the round in steps of about `budget_s`. Raises what reading and writing raises.
 
-        It is not if a segment was removed or repaired meanwhile, or a copy of the log was begun: the next round begins
-        anew. What was rewritten stays.
+        Returns False if it gave up because a segment was removed or repaired, or a copy of the log began. Segments that
+        are already rewritten stay; the next round starts over.
         """
         self._until = time.perf_counter() + budget_s
         work = self._do()
@@ -84,7 +84,7 @@ class CompactionRound:
                     yield
                     self._until = time.perf_counter() + budget_s
 
-    # Between two steps nothing is read: what yields has closed its reader.
+    # No read transaction is open between two steps: readers are closed before each yield.
 
     def _do(self) -> Generator[None, None, bool]:
         yield from self._map()
@@ -122,7 +122,7 @@ class CompactionRound:
                     offsets = [header.base_offset + number for number in records.numbers()]
                     self._newest.add(header.queue, key_names(records), offsets)
                 except (CorruptBatch, InvalidArgument):
-                    pass  # nobody can read it
+                    pass  # consumers cannot read it either
             if not self._is_cut:
                 position = end
             yield
@@ -147,7 +147,7 @@ class CompactionRound:
         with closing(made):
             while made.step(_STEP_BYTES, _STEP_ENTRIES):
                 yield
-            with self._log.kept:  # no copy of the log begins between the look and the change
+            with self._log.kept:  # no copy of the log may begin between the check and the change
                 if end > self._lowest_needed() or not made.put_in_place():
                     return False
         self.rewritten += len(group)

@@ -1,4 +1,4 @@
-"""Comparison of the logs of two replicas, byte by byte."""
+"""Compares the logs of two replicas byte by byte."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from minimq_common.words import count_of
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """The findings of a comparison."""
+    """The result of a comparison."""
 
     start: int
     end: int
-    #: Number of bytes by which the first log is longer than the second; negative when it ends before.
+    #: Bytes by which the first log is longer than the second; negative if it is shorter.
     ahead: int
     entries: int
-    #: One line about the first entry that is not the same; None when all are.
+    #: One line about the first different entry; None if there is none.
     difference: str | None = None
 
     @property
@@ -41,7 +41,7 @@ class LogComparison:
 
 
 def compare_directories(path: Path, other: Path) -> LogComparison:
-    """Compare the entries of two data directories that no broker has open, over the positions that both hold."""
+    """Compare the entries of two data directories that are not in use, over the positions that both have."""
     with ExitStack() as opened:
         try:
             return _compare(_open(path, opened), _open(other, opened))

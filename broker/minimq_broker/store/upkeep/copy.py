@@ -1,7 +1,7 @@
-"""A copy of another replica: a data directory made from its saved state and its log.
+"""Makes a data directory from the saved state and the log of another replica.
 
-A file marks the directory as unfinished from before the first change until everything is synced. An interrupted copy
-is of no use: it is started over.
+Before the first change, a file marks the directory as unfinished; it is removed once everything is synced. An
+interrupted copy cannot be resumed: it has to be started over.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.segment import Segment, rows_of
 from minimq_common.errors import StoreError, StoreFull
 
-#: What a copy that is interrupted before it has marked the directory may leave, and what some file systems begin with.
-_OF_NO_CONCERN = frozenset({"lock", "crash", "format", "format.new", "lost+found"})
-#: Entries with their log positions. They come in the order of their positions, and none overlaps another one.
+#: Left by a copy that was interrupted before it marked the directory, or created by some file systems.
+_IGNORED_NAMES = frozenset({"lock", "crash", "format", "format.new", "lost+found"})
+#: Entries with their log positions, ascending and without overlaps.
 Placed = list[tuple[int, bytes]]
 
 
 class StoreCopy:
-    """A data directory in the making; used by one thread at a time. Leaving it unfinished leaves it marked."""
+    """Makes a data directory. Until `finish` succeeds, it is marked as unfinished. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class StoreCopy:
                 f"of position {self._state_position}"
             )
         with ExitStack() as opening, writing(path):
-            if not replace:  # before anything is made in it
+            if not replace:  # before anything is created in it
                 check_free(path)
             self._directory = DataDirectory(path, create=True)
             opening.callback(self._directory.close)
-            if not replace:  # again, now that nobody else finishes a copy in it
+            if not replace:  # again, as another process may have finished a copy before this one got the lock
                 check_free(path)
             self._segment_bytes = segment_bytes
             self._clear(replace=replace)
@@ -97,7 +97,7 @@ class StoreCopy:
         self.position += sum(map(len, entries))
 
     def skip_to(self, position: int) -> None:
-        """Go on at a later position: entries before it were left out by rewritings. Raises `StoreError`."""
+        """Continue at a later position: rewritings have removed the entries before it. Raises `StoreError`."""
         if not self.position <= position <= self._complete_from:
             raise StoreError(
                 f"the log has a gap: entry at {position} where {self.position} was expected, and it is said to be "
@@ -118,14 +118,14 @@ class StoreCopy:
         self._log.roll(self.position)
 
     def finish(self) -> None:
-        """Make a data directory of it that a broker can open. Entries behind the saved state are applied then."""
+        """Complete the directory, so that a broker can open it; that applies the entries after the saved state."""
         if self.position < self._state_position:
             raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
         with writing(self._directory.path):
-            if self._has_gap:  # nothing has followed what rewritings have left
+            if self._has_gap:  # the log ends with what rewritings have left
                 self._seal()
             self._log.close()
-            sync_directory(self._directory.path)  # all names are there before the mark is not
+            sync_directory(self._directory.path)  # all names must be on disk before the mark is removed
             self._directory.copying_path.unlink()
             sync_directory(self._directory.path)
         self.close()
@@ -141,27 +141,27 @@ class StoreCopy:
         sync_directory(directory.path)
         for file in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
             remove_lmdb(file)
-        for file in directory.log_path.glob("*"):  # lock files, marks of damage
+        for file in directory.log_path.glob("*"):  # lock files, damage marks
             file.unlink()
-        if not replace:  # they are of the broker for which the interrupted copy was made
+        if not replace:  # an interrupted copy may have been made for another broker
             directory.owner_path.unlink(missing_ok=True)
         sync_directory(directory.log_path)
         sync_directory(directory.path)
 
 
 class SegmentCopy:
-    """A segment in the making beside those that it will replace; used by one thread at a time."""
+    """Makes a segment next to those that it will replace. Used by one thread at a time."""
 
     def __init__(self, path: Path, start: int, room_bytes: int) -> None:
         self.position = self.start = start
         self.has_gap = False
         self.path = path
         with writing(path.parent):
-            remove_lmdb(path)  # of one that was interrupted
+            remove_lmdb(path)  # left over from an interrupted one
             self._segment = Segment(path, start, room_bytes)
 
     def put(self, entries: Placed) -> None:
-        """Add entries behind those that it has, verified and synced. Raises `CorruptEntry`, `StoreError`."""
+        """Append entries, verified and synced. Raises `CorruptEntry`, `StoreError`."""
         for position, data in entries:
             if position < self.position:
                 raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self.position}")
@@ -173,19 +173,19 @@ class SegmentCopy:
                 self._segment.write(entries, rows, due)
 
     def skip_to(self, position: int) -> None:
-        """Go on at a position, which is a later one where entries are missing."""
+        """Continue at a position; a later one leaves a gap."""
         self.has_gap = self.has_gap or position > self.position
         self.position = position
 
     def finish(self, rewritten_to: int = 0) -> None:
-        """Close it; with a position mark it before as rewritten, and as ending there."""
+        """Close the file; if a position is given, first mark the segment as rewritten and ending there."""
         if rewritten_to:
             with writing(self.path.parent):
                 self._segment.mark_rewritten(rewritten_to)
         self._close()
 
     def give_up(self) -> None:
-        """Close and delete the file, unless it has its place by now. Idempotent."""
+        """Close and delete the file, unless it was put in place. Idempotent."""
         self._close()
         remove_lmdb(self.path)
 
@@ -195,7 +195,7 @@ class SegmentCopy:
 
 
 def placed(entries: Sequence[bytes], position: int) -> Placed:
-    """Return entries that follow on one another from a log position on with their places."""
+    """Return adjacent entries, the first one at `position`, with their log positions."""
     return [*zip(accumulate(map(len, entries), initial=position), entries, strict=False)]
 
 
@@ -206,13 +206,13 @@ def check_free(path: Path) -> None:
         log_path = path / "commitlog"
         if log_path.is_dir() and not any(log_path.iterdir()):
             names.discard(log_path.name)
-    if "copying" not in names and names - _OF_NO_CONCERN:
-        raise StoreError(f"{path} holds {min(names - _OF_NO_CONCERN)}: choose an empty directory")
+    if "copying" not in names and names - _IGNORED_NAMES:
+        raise StoreError(f"{path} holds {min(names - _IGNORED_NAMES)}: choose an empty directory")
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the cause when something in a directory cannot be written."""
+    """Translate errors of writing to a directory to `StoreFull` or `StoreError`."""
     try:
         yield
     except (OSError, lmdb.Error) as error:

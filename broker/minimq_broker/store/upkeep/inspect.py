@@ -1,4 +1,4 @@
-"""A readable listing of the content of a data directory."""
+"""Lists the content of a data directory, as text or JSON."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from minimq_common.moments import moment
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
-    """Yield lines about a data directory that no broker has open: the names and values of `inspect_as_json`."""
+    """Yield lines about a data directory that is not in use: the names and values of `inspect_as_json`."""
     with _opened(path) as (log, state):
         yield from _lines(_about(log, state))
         for entry in _entries(log) if entries else ():
@@ -44,7 +44,7 @@ def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:
 
 
 def inspect_as_json(path: Path, *, entries: bool) -> dict[str, Any]:
-    """Return the same as values that JSON can hold. Raises as `inspect_directory` does."""
+    """Return the same as JSON values. Raises like `inspect_directory`."""
     with _opened(path) as (log, state):
         about = _about(log, state)
         return {**about, "entries": list(_entries(log))} if entries else about
@@ -167,7 +167,7 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
 def _moment(at_ms: int) -> str:
     try:
         return moment(at_ms).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError):  # behind all years that there are
+    except (ValueError, OverflowError):  # a year beyond 9999
         return str(at_ms)
 
 

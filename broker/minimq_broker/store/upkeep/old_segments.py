@@ -1,4 +1,4 @@
-"""The old segments of a store: which entries of them are still needed, so that they are removed or rewritten."""
+"""Finds out which entries of old segments are still needed, so that segments can be removed or rewritten."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A part of a state, which is certain once the state is saved: no truncation goes behind it."""
+    """An extract of the state at a log position. Final once the state is saved: no truncation goes back behind that."""
 
     position: int = -1
     topics: frozenset[int] = frozenset()
-    #: Compacted ones, and those of dead letters: nothing but their own rules deletes what they have.
+    #: Compacted topics and dead letters: only their own rules delete their messages.
     lasting: frozenset[int] = frozenset()
     rules: Mapping[int, RetentionRules] = field(default_factory=dict)
     staged: frozenset[int] = frozenset()
@@ -35,7 +35,7 @@ class _Known:
 
 
 class OldSegments:
-    """Removes and replaces the old segments of one store. Used by one thread at a time."""
+    """Removes and replaces old segments of one store. Used by one thread at a time."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store, self._log, options = store, store.log, store.options
@@ -47,27 +47,27 @@ class OldSegments:
 
     @property
     def known_to(self) -> int:
-        """Log position up to which it is known what is needed; -1 when nothing is known yet."""
+        """Log position up to which it is known what is needed; -1 if nothing is known yet."""
         return self._known.position
 
     @property
     def rewritable_to(self) -> int:
-        """Log position up to which segments may be rewritten: what is needed of them is known, and stays."""
+        """Log position up to which segments may be rewritten: it is known which of their entries are needed."""
         store = self._store
         return min(store.saved_position, store.state.transactions.needed_from, self.known_to)
 
     def remove_first(self, needed_from: int) -> bool:
-        """Remove the oldest segment as `CommitLog.remove_first` does, unless recovery or a transaction needs it."""
+        """Call `CommitLog.remove_first`, but also keep what recovery, transactions or delayed batches need."""
         with self._log.kept:
             return self._log.remove_first(min(needed_from, self._store.needed_from))
 
     def put_in_place(self, rewriting: Rewriting, needed_from: int) -> bool:
-        """Put a rewritten segment in place, unless a slave needs the former ones; return whether that was done."""
+        """Put a rewritten segment in place; return False if the former ones are still needed or have changed."""
         with self._log.kept:
             return rewriting.end <= min(needed_from, self.rewritable_to) and rewriting.put_in_place()
 
     def look(self, now_ms: int) -> None:
-        """Find out what is certainly needed at a time, in ms since 1970, and show no more of topics than that."""
+        """Determine what is needed at a time (ms since 1970), and hide expired messages of topics."""
         state, saved_position = self._store.state, self._store.saved_position
         self.topics.look(state, now_ms)
         self.mark = state.delays.saved_mark
@@ -75,7 +75,7 @@ class OldSegments:
             self._known = self._next
         if self._next is not self._known:
             return
-        position = state.position  # ahead of the rest, which may have more
+        position = state.position  # first: what is read below may already be newer
         topics = [*state.topics.copy().values()]
         self._next = _Known(
             position,
@@ -88,7 +88,7 @@ class OldSegments:
             self._known = self._next
 
     def rest(self, segment: Segment, end: int) -> SegmentRest:
-        """Return how much of a sealed segment is needed, which ends at a log position. Raises one of `DAMAGE`."""
+        """Return how much of a sealed segment, which ends at log position `end`, is needed. Raises one of `DAMAGE`."""
         known, used = self._known, segment.used_bytes
         lasting = sum(segment.start <= position < end for position in known.staged)
         if segment.due.next_key(self.mark) is not None:
@@ -110,7 +110,7 @@ class OldSegments:
         return SegmentRest(garbage, aged + lasting, lasting, is_rest)
 
     def rest_of_damaged(self, segment: Segment) -> SegmentRest:
-        """Return the rest of a segment of which nobody knows what it has: all of it, if anything may last."""
+        """Return the rest of an unreadable segment: all of it if any topic is lasting, else nothing."""
         return SegmentRest(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
@@ -128,10 +128,10 @@ class OldSegments:
         return self._known.rules.get(topic_id) == self.topics.rules.get(topic_id)
 
     def choice(self, reason: Reason | None) -> Choice:
-        """Return what decides about the entries of segments that go for a reason; None: only garbage goes.
+        """Return the `Choice` for segments that are deleted for a reason; None: remove only garbage.
 
-        It is not asked about delayed batches that wait. What goes by its age leaves what outlives that; what goes for
-        the disk leaves only what lasts: the state in compacted topics, and dead letters.
+        Deletion by age keeps the topics that outlive it. Deletion by size or disk keeps only lasting ones: compacted
+        topics and dead letters.
         """
         known = self._known
         floors = {topic_id: self._floors(topic_id) for topic_id in known.rules}

@@ -1,8 +1,8 @@
-"""The rewriting of sealed segments: one file with the entries that are still needed takes the place of several.
+"""Rewrites sealed segments: replaces several by one file with only the entries that are still needed.
 
-Entries keep their log positions, so that all that refers to them stays true: what is left out leaves a gap, and the log
-is complete only from behind the last rewritten segment on. Facts are left out, since the state is saved. Delays
-that wait stay, and so do recalls until the batch is due. Each replica rewrites by itself.
+Entries keep their log positions, so references to them stay valid. Removed entries leave gaps, so the log is complete
+only from the end of the last rewritten segment on. Facts are removed, since the state is saved. Waiting delayed batches
+stay, and so do recalls until their batch is due. Each replica rewrites on its own.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.copy import Placed, SegmentCopy, writing
 from minimq_common.errors import StoreError
 
-#: Says what stands at a log position from now on: the entry that is passed, another one of the same queue and offsets
-#: that is not longer, or nothing; or entries that take the place of this one and of some before it. It is asked in
-#: order about all entries but facts, and delayed batches that wait.
+#: Decides what replaces an entry: itself, a shorter or equally long one of the same queue and offsets, nothing, or a
+#: list of entries that replaces this one and some before it. Called in log order, but not for facts and waiting
+#: delayed batches.
 Choice = Callable[[int, EntryHeader, memoryview], memoryview | bytes | Placed | None]
 
 
-#: Two may make a segment with the same start: one of them will get its place.
+#: Makes file names unique: two rewritings may have the same start; then only one of them is put in place.
 _numbers = itertools.count()
 
 
 class Rewriting:
-    """Makes one segment of adjacent ones, in small steps. Used by one thread at a time."""
+    """Makes one segment from adjacent ones, in small steps. Used by one thread at a time."""
 
     def __init__(
         self,
@@ -52,17 +52,17 @@ class Rewriting:
         self._waiting = [*segments]
         self._rest = rest
         self._position = self.start
-        # What a start finds of it is deleted.
+        # The next start deletes files with such a name.
         path = log.path / f"{self.start:020d}.new-rewriting-{next(_numbers)}"
         self._made = SegmentCopy(path, self.start, sum(segment.used_bytes for segment in segments))
 
     @property
     def at(self) -> Segment:
-        """The segment whose entries are looked at next."""
+        """The segment whose entries are read next."""
         return self._waiting[0] if self._waiting else self.former[-1]
 
     def step(self, max_bytes: int, max_entries: int) -> bool:
-        """Take over the next entries, verified and synced; return whether there may be more."""
+        """Copy the next needed entries, verified and synced; return whether there may be more."""
         if not self._waiting:
             return False
         found: Placed = []
@@ -118,7 +118,7 @@ class Rewriting:
         if header.kind != EntryKind.FACT:
             return False
         fact = read_fact(payload_of(entry, header), position)
-        if isinstance(fact, DelaysSetBack):  # without it, what follows seems to be published out of order
+        if isinstance(fact, DelaysSetBack):  # without it, later batches would seem to be published out of order
             return True
         recalled = fact.batches if isinstance(fact, BatchesRecalled) else ()
         return any((each.due_ms, each.id) > self._mark for each in recalled)
@@ -130,11 +130,11 @@ class Rewriting:
             raise StoreError(f"there are {room} bytes at position {position}, which cannot be replaced by {len(entry)}")
 
     def put_in_place(self) -> bool:
-        """Replace the former segments, unless one was removed or repaired meanwhile; return whether it did."""
+        """Replace the former segments; return False if one of them was removed or repaired meanwhile."""
         self._made.finish(self.end)
         with writing(self._log.path):
             return self._log.replace(self.former, self._made.path)
 
     def close(self) -> None:
-        """Close and delete the new segment, unless it has its place by now. Idempotent."""
+        """Close and delete the new segment, unless it was put in place. Idempotent."""
         self._made.give_up()

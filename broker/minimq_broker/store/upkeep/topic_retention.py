@@ -1,6 +1,6 @@
-"""From which offset on the messages of topics are shown, by their own rules and the age that the broker keeps.
+"""Hides expired messages of each topic, by its own retention rules and the maximum age of the broker.
 
-What is shown no more is deleted when its segment is rewritten or removed.
+Hidden messages are deleted when their segment is rewritten or removed.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ log = logging.getLogger(__name__)
 
 
 def is_kept(name: str) -> bool:
-    """Tell whether a topic outlives the retention of the broker: one of dead letters."""
+    """Return whether the retention of the broker does not apply to a topic, which is true for dead letters."""
     return name.startswith(DEAD_LETTER_PREFIX)
 
 
 class _Floor(NamedTuple):
-    """The first offset of a queue that is shown."""
+    """The first visible offset of a queue."""
 
-    #: Itself; 0 if all are shown.
+    #: 0 if all messages are visible.
     offset: int
-    #: Its log position; `NOTHING_NEEDED` if nothing is shown.
+    #: Its log position; `NOTHING_NEEDED` if no message is visible.
     position: int
-    #: When it may be too old.
+    #: When it may expire.
     until_ms: int
-    #: Log position before which the next look finds nothing that is shown.
+    #: Log position before which the next search finds nothing visible.
     seen: int
 
 
 class TopicRetention:
-    """Finds the first shown offsets of one log. Used by one thread at a time."""
+    """Finds the first visible offsets of one log. Used by one thread at a time."""
 
     def __init__(
         self, log: CommitLog, segment_bytes: int, max_age_ms: int = 0, dead_letters: RetentionRules = FOR_EVER
     ) -> None:
-        #: Dead letters that were deleted since the start, and the disk that the others take.
+        #: Number of dead letters deleted since the start, and bytes of the remaining ones.
         self.dead_letters_deleted = self.dead_letter_bytes = 0
         self.rules: dict[int, RetentionRules] = {}
         self.gone_before: dict[int, int] = {}
@@ -57,18 +57,18 @@ class TopicRetention:
         self._max_age_ms = max_age_ms
         self._dead_letters = dead_letters
         self._sizes: dict[int, TopicSizes] = {}
-        #: The floors that were found last: nothing before them is shown.
+        #: The latest floors.
         self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
         self._truncations = 0
-        #: Offsets behind the dead letters that are told as deleted; None until a first look has shown what was before.
+        #: Offsets up to which deleted dead letters were logged; None until the first `look`, which logs nothing.
         self._told: dict[QueueKey, int] | None = None
 
     def look(self, state: State, now_ms: int) -> None:
-        """Show from now on what the rules of the topics keep."""
+        """Update the visible offsets to the rules of the topics and the time."""
         topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(self._rules(topic)))}
         self.rules = {topic_id: self._rules(topic) for topic_id, topic in topics.items()}
         self._forget_sizes()
-        if self._truncations != self._log.truncations:  # offsets may be those of other messages now
+        if self._truncations != self._log.truncations:  # offsets may belong to other messages now
             self._truncations, self._found, self._told = self._log.truncations, {}, None
         former, self._found = self._found, {}
         floors: dict[QueueKey, int] = {}
@@ -92,14 +92,14 @@ class TopicRetention:
             if topic.topic_id in self.rules:
                 self.gone_before[topic.topic_id] = end
         self._log.show_from(floors)
-        self._tell_deleted(topics)
+        self._log_deleted(topics)
         self.dead_letter_bytes = self._kept_bytes(state)
 
     def _rules(self, topic: Topic) -> RetentionRules:
         has_own = any(_numbers(topic.retention)) or not is_kept(topic.name)
         return topic.retention if has_own else self._dead_letters
 
-    def _tell_deleted(self, topics: Mapping[int, Topic]) -> None:
+    def _log_deleted(self, topics: Mapping[int, Topic]) -> None:
         told = self._told
         self._told = {queue: end for queue, end in (told or {}).items() if queue.topic_id in topics}
         for (queue, _), floor in self._found.items():
@@ -122,7 +122,7 @@ class TopicRetention:
                 sizes = self.sizes(segment)
                 there = kept & sizes.topics if segment.sealed else kept
                 found += sum(sizes.size_of(topic_id) for topic_id in there)
-            except DAMAGE:  # which readers report
+            except DAMAGE:  # readers report it
                 continue
         return found
 
@@ -135,13 +135,13 @@ class TopicRetention:
             except DAMAGE:
                 continue
             if newest_ms is not None and not rules.is_over_age(newest_ms, now_ms):
-                break  # all behind it is younger
+                break  # later segments are younger
         for topic in state.topics.copy().values():
             if topic.topic_id in ids - self.rules.keys() and not topic.compaction and not topic.name.startswith("%"):
                 yield topic
 
     def sizes(self, segment: Segment) -> TopicSizes:
-        """Return the sizes of topics in a segment."""
+        """Return the cached sizes of topics in a segment."""
         found = self._sizes.get(segment.start)
         if found is None or found.segment is not segment:
             found = self._sizes[segment.start] = TopicSizes(segment, self._segment_bytes)
@@ -156,7 +156,7 @@ class TopicRetention:
     ) -> _Floor | None:
         oldest_ms = now_ms - rules.max_age_ms + 1 if rules.max_age_ms else 0
         until_ms = now_ms + rules.max_age_ms
-        # What was behind the former floor may have been deleted; what is before it stays hidden.
+        # Start from the former floor, even if the messages after it were deleted: messages before it stay hidden.
         floor = _Floor(0, NOTHING_NEEDED, until_ms, 0) if former is None else former._replace(until_ms=until_ms)
         segments = self._log.segments
         starts = [segment.start for segment in segments]
@@ -189,7 +189,7 @@ class TopicRetention:
         for segment in reversed(self._log.segments):
             try:
                 yield from self.sizes(segment).slices(topic_id)
-            except DAMAGE:  # it counts for nothing
+            except DAMAGE:  # counts as empty
                 continue
 
 
@@ -197,12 +197,12 @@ def _numbers(rules: RetentionRules) -> tuple[int, int]:
     return rules.max_age_ms, rules.max_bytes
 
 
-#: Slices of a segment of the usual size.
+#: Slices per segment of the usual size.
 _SLICES = 64
 
 
 class TopicSizes:
-    """The sizes of topics in one segment. What is written to it later is counted when it is asked for."""
+    """The sizes of topics in one segment. Counts on demand, including what was written since."""
 
     def __init__(self, segment: Segment, segment_bytes: int) -> None:
         self.segment = segment
@@ -214,13 +214,13 @@ class TopicSizes:
 
     @property
     def topics(self) -> frozenset[int]:
-        """The ids of the topics that have something in the sealed segment."""
+        """The ids of the topics that have batches in the segment, which must be sealed."""
         if self._topics is None:
             self._topics = frozenset(self.segment.topics())
         return self._topics
 
     def slices(self, topic_id: int) -> list[tuple[int, int]]:
-        """Return slices with something of a topic, from the newest back: log position of the begin, and bytes."""
+        """Return begin (log position) and bytes of each slice with batches of a topic, newest first."""
         if topic_id not in self._is_final:
             self._count(topic_id)
         found = self._sizes.get(topic_id, {})
@@ -231,7 +231,7 @@ class TopicSizes:
         return sum(size for start, size in self.slices(topic_id) if start < before)
 
     def _count(self, topic_id: int) -> None:
-        sealed = self.segment.sealed  # ahead of looking
+        sealed = self.segment.sealed  # before counting: it may be sealed meanwhile
         sizes = self._sizes.setdefault(topic_id, defaultdict(int))
         for queue in [*self.segment.queues_of(topic_id)]:
             for last, _, value in self.segment.values_of(queue, self._seen.get(queue, 0)):

@@ -1,4 +1,4 @@
-"""Verification of a sealed segment in small steps, while the broker runs."""
+"""Verifies a sealed segment in small steps while the broker runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from minimq_common.errors import CorruptEntry
 
 
 def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:
-    """Walk through all pages, then all entries and index rows of a read-only segment, some in each step.
+    """Verify all pages, then all entries and index rows of a sealed segment, some of them in each step.
 
-    Raises one of `DAMAGE` if something was changed. Between two steps nothing is read.
+    Raises one of `DAMAGE`. No read transaction is open between two steps.
     """
     yield from PageCheck(segment.path).walk(deep=True)
     position, is_over = segment.start, False
