@@ -32,9 +32,8 @@ class AdminChange:
     action: str
     #: "-" for the broker itself.
     name: str
-    #: "-" if there was no value.
+    #: "-" if there was or is no value.
     old: str = _NOTHING
-    #: "-" if there is no value.
     new: str = _NOTHING
 
 

@@ -28,7 +28,6 @@ class Patience:
 
     #: Seconds after its stream broke.
     broken_s: float = 1.0
-    #: Seconds that it may lag.
     lag_s: float = 5.0
 
 

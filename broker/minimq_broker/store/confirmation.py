@@ -20,7 +20,6 @@ from minimq_common.errors import MiniMQError
 
 
 class _UnconfirmedGroup(NamedTuple):
-    #: Log position.
     end: int
     #: Monotonic time.
     since: float

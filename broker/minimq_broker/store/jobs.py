@@ -226,7 +226,6 @@ class DueJob(Job):
     recalled: int = field(default=0, init=False)
     dropped: int = field(default=0, init=False)
     lost: int = field(default=0, init=False)
-    #: More batches are due.
     has_more: bool = field(default=False, init=False)
 
     @property

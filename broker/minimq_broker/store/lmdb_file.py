@@ -22,9 +22,8 @@ from minimq_common.files.sealed_rows import RowDamage
 
 log = logging.getLogger(__name__)
 
-#: Concurrent read transactions per file.
-_READERS = 120
-#: Size of the lock file, enough for the table of `_READERS`.
+_MAX_READERS = 120
+#: Size of the lock file, enough for the table of `_MAX_READERS`.
 _LOCK_BYTES = 8192
 #: Tables that may be added to a file after its creation.
 _MORE_TABLES = 2
@@ -151,7 +150,7 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
             subdir=False,
             max_dbs=len(tables) + _MORE_TABLES,
             map_size=map_bytes,
-            max_readers=_READERS,
+            max_readers=_MAX_READERS,
             readonly=readonly,
             create=not readonly,
             lock=not readonly,

@@ -98,7 +98,6 @@ class _UnconfirmedEntries:
         self._start = 0
 
     def note(self, change: Effect, state: State) -> None:
-        """Note an entry that is about to be applied."""
         if self._confirmation is None or not isinstance(change, BatchApplied):
             return
         if not self._ends:

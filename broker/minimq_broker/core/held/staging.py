@@ -46,7 +46,6 @@ class Staged(msgspec.Struct, gc=False):
 
 
 _NOTHING = Staged()
-#: Names of the units in errors.
 _UNITS = {"batches": "staged batches", "size": "bytes of staged batches", "parts": "open parts"}
 
 

@@ -66,7 +66,6 @@ class TransactionTable:
         self._max_decision_bytes = max_decision_bytes
         #: What is staged for undecided transactions, by producer id.
         self._stages: dict[TransactionId, dict[int, Stage]] = {}
-        #: The numbers in `_stages`, by name.
         self._numbers: dict[str, set[int]] = {}
         #: Latest decision last, or unordered after a load until `_order` sorts it.
         self._endings: OrderedDict[str, Ending] = OrderedDict()

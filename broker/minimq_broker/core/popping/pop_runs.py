@@ -23,7 +23,6 @@ MAX_TRIES = (1 << 31) - 1
 MAX_LOST = 2
 #: Runs in one fact or one checkpoint row: enough for many consumers that settle at once.
 _MAX_CHANGED = 1 << 20
-#: Later than any time.
 NEVER = (1 << 63) - 1
 _POSITION_BITS = 48
 _TERM_BITS = 15
@@ -42,7 +41,6 @@ class RunState(IntEnum):
     FREE = 0
     #: Delivered; a consumer has them until `until_ms`.
     OUT = 1
-    #: Settled.
     DONE = 2
 
 
@@ -101,7 +99,6 @@ def merged_runs(runs: list[Run]) -> list[Run]:
     return found
 
 
-#: The runs in a fact.
 Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
@@ -150,7 +147,6 @@ class Stretch(NamedTuple):
 class PopOutcome(IntEnum):
     """The outcome of delivered messages."""
 
-    #: Consumed.
     DONE = 0
     #: Failed: redeliver after a time.
     FREE = 1
@@ -202,7 +198,6 @@ class Settle(NamedTuple):
 class Claim(NamedTuple):
     """An operator settles dead letters, which no consumer has."""
 
-    #: As in `Settle`.
     spans: Sequence[tuple[int, int]]
     #: End of the queue.
     end: int
@@ -211,7 +206,6 @@ class Claim(NamedTuple):
 class Reopen(NamedTuple):
     """Settled messages are to be delivered again, with all tries left."""
 
-    #: As in `Settle`.
     spans: Sequence[tuple[int, int]]
     may_divide: bool = True
 

@@ -40,7 +40,6 @@ class BatchPart(msgspec.Struct, frozen=True):
     """An opened batch of a queue, and which of its records remain."""
 
     base_offset: int
-    #: In ms since 1970.
     stored_ms: int
     #: When it was first compacted, possibly now, in ms since 1970. Records with an origin keep the time of that.
     compacted_ms: int

@@ -27,7 +27,6 @@ class CompactionRecord(msgspec.Struct, frozen=True):
     rounds: tuple[Round, ...] = ()
     #: End of the latest round, in ms since 1970; 0 without rounds.
     last_ms: int = 0
-    #: Number of stored tombstones.
     tombstones: int = 0
     #: (topic id, queue id) of queues in which an older message could not be removed, so tombstones must stay.
     held: tuple[tuple[int, int], ...] = ()

@@ -70,7 +70,6 @@ class DelayDrafts:
         self._group, self._state, self._limits = group, group.state, limits
         #: The mark after the publications of the group.
         self._published = group.state.delays.published
-        #: Batches that the group recalls.
         self._recalled: set[DueKey] = set()
 
     # ---- storing ------------------------------------------------------------------------------------

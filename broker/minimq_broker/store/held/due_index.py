@@ -30,7 +30,6 @@ class DelayedBatch:
     queue_id: int
     #: Number of messages.
     count: int
-    #: In ms since 1970.
     stored_ms: int
     is_recallable: bool
     data: bytes
@@ -44,7 +43,6 @@ class DelayedRange:
     from_ms: int = 0
     #: Due before this time; None: no limit.
     before_ms: int | None = None
-    #: Only batches after this key.
     after: DueKey = NO_KEY
     max_batches: int = 1_000
     max_bytes: int = 1 << 20

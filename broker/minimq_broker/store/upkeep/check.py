@@ -141,8 +141,6 @@ def _saved(path: Path, damaged: set[str]) -> State:
 
 
 class _LogWalk:
-    """Walks through the log, one segment after the other."""
-
     def __init__(self, report: Report, saved: State, *, is_whole: bool) -> None:
         #: The result of the log up to the checkpoint; None if entries are missing.
         self.replayed = State() if is_whole else None

@@ -22,7 +22,6 @@ from minimq_broker.store.upkeep.rewriting import Rewriting
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
-#: Limits on one step of a rewriting.
 _STEP_ENTRIES = 32
 _STEP_BYTES = 256 << 10
 

@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 _POSITION_BYTES = 8
 #: Beyond every segment.
 NOTHING_VERIFIED = 1 << 63
-#: Bytes per write transaction.
-_WRITTEN_BYTES = 8 << 20
+_BYTES_PER_TRANSACTION = 8 << 20
 _MAX_LISTED_GAPS = 5
 
 
@@ -144,7 +143,7 @@ def _copy(path: Path, made: Path, kept: dict[int, int], segment_bytes: int, rewr
                 continue
             entries.append((position, entry))
             size += len(entry)
-            if size >= _WRITTEN_BYTES:
+            if size >= _BYTES_PER_TRANSACTION:
                 segment.write(sorted(entries), *rows_of(entries, verified=True))
                 entries, size = [], 0
         segment.write(sorted(entries), *rows_of(entries, verified=True))

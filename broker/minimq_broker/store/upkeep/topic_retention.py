@@ -57,7 +57,6 @@ class TopicRetention:
         self._max_age_ms = max_age_ms
         self._dead_letters = dead_letters
         self._sizes: dict[int, TopicSizes] = {}
-        #: The latest floors.
         self._found: dict[tuple[QueueKey, RetentionRules], _Floor] = {}
         self._truncations = 0
         #: Offsets up to which deleted dead letters were logged; None until the first `look`, which logs nothing.
