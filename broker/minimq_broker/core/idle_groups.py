@@ -11,7 +11,7 @@ _DAY_MS = 24 * 3600 * 1000
 
 @dataclass(frozen=True, slots=True)
 class GroupExpiry:
-    """How long a group without members and commits is kept."""
+    """The time for which a group without members and commits is kept."""
 
     #: 0: forever.
     idle_ms: int = 0

@@ -24,7 +24,7 @@ _MARKS_PER_LAG = 25
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a replica stays in sync without keeping up."""
+    """The time for which a replica stays in sync without keeping up."""
 
     #: Seconds after its stream broke.
     broken_s: float = 1.0

@@ -280,7 +280,7 @@ class LeaseTable:
             return []
         if now < lease.until:
             if not lease.waiting and not lease.owner:
-                self._forget(key)  # the next request starts the wait anew
+                self._forget(key)  # the next request restarts the wait
             return []
         if not lease.waiting:
             self._forget(key)

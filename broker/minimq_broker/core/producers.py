@@ -1,8 +1,8 @@
 """Deduplication: remembers which batches of each producer are stored, and where.
 
-A producer numbers its batches. Each batch also says below which number everything is settled, that is, will never be
-sent again. The table remembers the numbers above; it rejects an unknown number below, which may have been stored and
-forgotten.
+A producer numbers its batches. Each batch also carries the number below which all are settled, that is, will never be
+sent again. The table remembers the batches above that number. It rejects an unknown one below, which may have been
+stored and forgotten.
 
 Each topic has its own numbers: producer ids are not secret, and a client that may write to one topic must not be able
 to use up the numbers of a producer in another topic.

@@ -1,4 +1,4 @@
-"""How long a master may serve in its term, and when its successor may begin. Pure: times are arguments.
+"""Limits how long a master serves in its term, and when its successor may begin. Pure: times are arguments.
 
 A master serves while one of two conditions holds:
 

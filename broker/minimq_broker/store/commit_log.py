@@ -40,7 +40,7 @@ class CommitLog(LogReader):
         self.lost: dict[int, str] = {}
         #: Segments that start here or later were verified when they were opened.
         self._verified_from = NOTHING_VERIFIED
-        #: Guards the list of segments: whoever holds it sees none added, replaced or removed.
+        #: Guards the list of segments: no segment is added, replaced or removed while it is held.
         self.kept = threading.RLock()
         self.missing = ""
         try:

@@ -57,7 +57,7 @@ class Job:
 
 
 class AppendStatus(IntEnum):
-    """What an acknowledgement guarantees."""
+    """The guarantee of an acknowledgement."""
 
     #: The batch is on disk.
     OK = 0

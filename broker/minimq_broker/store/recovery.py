@@ -55,7 +55,7 @@ def recover(checkpoint: Checkpoint, commit_log: CommitLog, confirmation: Confirm
 
 
 def open_state(path: Path, commit_log: CommitLog, confirmation: Confirmation | None = None) -> tuple[Checkpoint, State]:
-    """Open the checkpoint of a log, and recover; a damaged one is set aside and made anew if the whole log exists."""
+    """Open the checkpoint and recover. A damaged checkpoint is set aside, and rebuilt if the log is complete."""
     try:
         return _open_state(path, commit_log, confirmation)
     except DamagedCheckpoint as error:

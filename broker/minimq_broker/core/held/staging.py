@@ -108,7 +108,7 @@ def _amount(counts: Sequence[StagedCount], party: str | int | None, unit: str) -
 
 @dataclass(frozen=True, slots=True)
 class IdleExpiry:
-    """How long a transaction may be idle, that is, without new staged batches, before it expires."""
+    """The time after which an idle transaction, one without new staged batches, expires."""
 
     #: While there is enough staging space.
     longest_ms: int

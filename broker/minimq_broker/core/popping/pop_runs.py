@@ -214,5 +214,5 @@ class Leave(NamedTuple):
     """A consumer is gone: release its messages."""
 
     client: str
-    #: It did not say goodbye: one of its messages may have killed it.
+    #: It left without notice: one of its messages may have killed it.
     died: bool = True

@@ -1,4 +1,4 @@
-"""How full the disk is, and how a broker reacts."""
+"""Disk usage, and the reactions of a broker to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DiskUse:
 
 
 class DiskLevel(IntEnum):
-    """How the broker reacts to a full disk; each level includes those before it."""
+    """The reaction of the broker to disk usage; each level includes those before it."""
 
     NORMAL = 0
     WARN = 1

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """How long segments are kept."""
+    """Limits on the age and size of segments."""
 
     #: Counts from the store time of the last batch in a segment; 0: forever.
     max_age_ms: int = 0
@@ -59,7 +59,7 @@ NO_REST = SegmentRest()
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What the decision needs to know about a segment."""
+    """The facts about a segment on which the decision depends."""
 
     start: int
     #: Log position after its last entry.

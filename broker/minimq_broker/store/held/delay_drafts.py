@@ -64,7 +64,7 @@ def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None
 
 
 class DelayDrafts:
-    """The changes of one group commit to delayed batches."""
+    """The decisions of one commit group about delayed batches."""
 
     def __init__(self, group: CommitGroup, limits: DelayLimits) -> None:
         self._group, self._state, self._limits = group, group.state, limits
