@@ -341,7 +341,7 @@ def test_wrong_uses_are_told_and_change_nothing(
     with pytest.raises(InvalidArgument, match="is no receipt handle"):
         consumer.ack([message.handle, damaged])
     beyond = str(message.receipt._replace(offset=message.queue_offset + 5))
-    with pytest.raises(InvalidArgument, match="handed out end at"):
+    with pytest.raises(InvalidArgument, match="delivered end at"):
         consumer.ack(beyond)
     with pytest.raises(HandleExpired):
         consumer.ack(str(message.receipt._replace(epoch=message.epoch + 1)))
@@ -393,7 +393,7 @@ def test_a_wrong_handle_among_good_ones_changes_nothing(
             (messages[0].handle[:-4], "is no receipt handle"),
             ("", "is no receipt handle"),
             (str(receipt._replace(group="another")), "a handle of group 'another' cannot be settled"),
-            (str(receipt._replace(offset=1 << 40)), "handed out end at 4"),
+            (str(receipt._replace(offset=1 << 40)), "delivered end at 4"),
         ):
             with pytest.raises(InvalidArgument, match=error):
                 getattr(consumer, call)([*messages, wrong])

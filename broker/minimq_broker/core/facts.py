@@ -255,5 +255,5 @@ def decode_fact(data: bytes | memoryview) -> Fact:
         return _decoder.decode(data)
     except (ValueError, RecursionError) as error:  # not damage: the checksum of the entry was verified
         raise StoreError(
-            f"the fact is not known ({error}): it was written by a newer release, which can open it"
+            f"the fact is unknown to this release ({error}): open the directory with the newer release that wrote it"
         ) from None

@@ -194,8 +194,8 @@ class PendingBatches:
             return Repeated(place, applied=False)
         if sequence < settled:
             raise StaleSequence(
-                f"batch {sequence} of producer {key[0]:016x} comes too late: all below {settled} are settled "
-                "and forgotten, so that it may be stored already"
+                f"batch {sequence} of producer {key[0]:016x} comes too late: all batches below {settled} are settled "
+                "and forgotten, so it may already be stored"
             )
         return None
 

@@ -26,7 +26,9 @@ def load_row(state: State, row: Any, value: Any) -> None:
     """Load a row of a checkpoint, as `changed_rows` returned it."""
     kind, *key = row if isinstance(row, list | tuple) and row else [row]
     if not isinstance(kind, str) or kind not in _ROWS:
-        raise StoreError(f"a row of kind {kind!r} is not known: it was written by a newer release, which can open it")
+        raise StoreError(
+            f"a row of kind {kind!r} is unknown here: open the directory with the newer release that wrote it"
+        )
     try:
         _ROWS[kind].set(state, value, *key)
     except (TypeError, ValueError, LookupError) as error:

@@ -139,7 +139,7 @@ class Checkpoint:
                     _received(key, stored)
                 change(txn, ((key, stored) for key, stored in rows if key != SUM_KEY))
         except lmdb.BadValsizeError:  # an empty key, or one that is too long
-            raise StoreError("a state that was received has a row that no state has: copy it anew") from None
+            raise StoreError("the received state has an invalid row: copy it again") from None
 
 
 def position_of(rows: Iterable[tuple[bytes, bytes]]) -> int:
@@ -152,11 +152,11 @@ def _position_in(value: bytes) -> int:
     try:
         return msgspec.msgpack.decode(value, type=_Position)
     except ValueError as error:
-        raise StoreError(f"the log position of a state is none: {error}") from None
+        raise StoreError(f"the log position of the state is invalid: {error}") from None
 
 
 def _received(key: bytes, stored: bytes) -> bytes:
     try:
         return unseal(key, stored)
     except RowDamage as error:
-        raise StoreError(f"a state that was received is damaged: {error}: copy it anew") from None
+        raise StoreError(f"the received state is damaged: {error}: copy it again") from None

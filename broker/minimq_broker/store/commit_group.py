@@ -232,7 +232,7 @@ class CommitGroup:
     def _stage(self, job: AppendJob, transaction: TransactionId, topic: Topic) -> None:
         header = job.header
         if not header.producer_id:
-            raise InvalidArgument("a batch without a number cannot be staged: nobody could say that it is meant")
+            raise InvalidArgument("a batch without a number cannot be staged: no decision could name it")
         table, producer_id, sequence = self.state.transactions, header.producer_id, header.sequence
         table.check_open(transaction, producer_id)
         self.halves.check_open(transaction, producer_id)
@@ -404,8 +404,8 @@ def _wrong_key_queues(topic: Topic) -> str:
     if not topic.key_queues:
         return f"topic {topic.name!r} is not compacted any more: it was deleted and created again"
     return (
-        f"topic {topic.name!r} is compacted, and each key has its own among all of its {topic.key_queues} queues: "
-        "send with a client that knows compacted topics, by Producer or minimq produce"
+        f"topic {topic.name!r} is compacted, and each key belongs to one of its {topic.key_queues} queues: "
+        "send with Producer or minimq produce, of a release that supports compacted topics"
     )
 
 

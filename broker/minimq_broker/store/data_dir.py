@@ -184,11 +184,11 @@ class DataDirectory:
         try:
             found = self.owner()
         except StoreError as error:
-            raise StoreError(f"{error.message}: delete {marker.name} if it holds those of {owner}") from None
+            raise StoreError(f"{error.message}: delete {marker.name} if the data belongs to {owner}") from None
         if found != owner:
             raise StoreError(
-                f"{self.path} is the data directory of {found}, and this is {owner}: give each broker its own, or an "
-                f"empty one; only if the former is no more, and this one shall go on with its data, delete {marker}"
+                f"{self.path} is the data directory of {found}, and this is {owner}: give each broker a directory of "
+                f"its own; only to continue with the data of a broker that no longer exists, delete {marker}"
             )
 
 

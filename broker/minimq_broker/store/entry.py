@@ -119,8 +119,8 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
     if kind not in _KINDS:
         raise StoreError(
-            f"the entry at position {position} is of kind {kind}, which is not known: it was written by a newer "
-            "release, which can open it"
+            f"the entry at position {position} is of kind {kind}, which is unknown to this release: open the "
+            "directory with the newer release that wrote it"
         )
     return EntryHeader(EntryKind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
 
@@ -151,7 +151,7 @@ def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
         raise CorruptEntry(f"the entry at position {record.position} has no staged batch")
     if (done.transaction.name, done.batch) != (name, record):
         raise CorruptEntry(
-            f"the entry at position {record.position} is another one than was staged there: batch {done.sequence} of "
+            f"the entry at position {record.position} is not the staged batch, but batch {done.sequence} of "
             f"producer {done.producer_id:016x} for transaction {done.transaction.name!r}"
         )
     return memoryview(data)[batch_at(data) :]
@@ -232,7 +232,7 @@ def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -
         if not verified:
             batch.verify(bytes(payload))
     except CorruptBatch as error:
-        raise CorruptEntry(f"the entry at position {position} cannot be taken over: {error.message}") from None
+        raise CorruptEntry(f"the entry at position {position} has a damaged batch: {error.message}") from None
     about = _about(payload, position)
     if not 0 <= header.base_offset < _MAX_OFFSET:
         raise CorruptEntry(f"the entry at position {position} has offset {header.base_offset}, which no queue has")

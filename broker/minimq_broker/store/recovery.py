@@ -117,7 +117,7 @@ class _UnconfirmedEntries:
 def _whole(commit_log: CommitLog, checkpoint: Checkpoint, confirmation: Confirmation | None, state: State) -> State:
     if state.whole == state.position:
         return state
-    log.warning("store: the rest of an atomic append is missing, so that nothing of it counts from=%d", state.whole)
+    log.warning("store: deleting an incomplete atomic append from=%d", state.whole)
     return truncate(commit_log, checkpoint, confirmation, state, state.whole)
 
 
@@ -133,13 +133,13 @@ def truncate(
     if not commit_log.start <= position < state.position or not commit_log.begins_at(position):
         raise CopyNeeded(
             f"the log holds {commit_log.start} to {state.position} and cannot be cut at {position}, where no entry "
-            "begins: copy everything anew"
+            "begins: copy everything again"
         )
     with commit_log.kept:
         if checkpoint.position > position and commit_log.complete_from > 0:
             raise CopyNeeded(
                 f"the log is complete from {commit_log.complete_from} on and its state is saved at "
-                f"{checkpoint.position}: the one at {position} cannot be found, copy everything anew"
+                f"{checkpoint.position}: that at {position} cannot be recovered, copy everything again"
             )
         confirmed = confirmation.position if confirmation is not None else position
         log.warning("store: truncated from=%d to=%d confirmed=%d", state.position, position, confirmed)

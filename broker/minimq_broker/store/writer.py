@@ -279,13 +279,13 @@ class Writer:
     def _decide(self, group: CommitGroup, job: Job) -> None:
         try:
             if job.replicates is self.leads:
-                raise InvalidArgument("a master takes no entries of another") if self.leads else _not_master()
+                raise InvalidArgument("a master accepts no entries of another") if self.leads else _not_master()
             job.decide(group, self._log)
         except MiniMQError as error:
             job.error = error
         except Exception as error:  # a bug in one decision: the store itself is intact
             log.exception("store: a job failed")
-            job.error = InternalError(f"the broker failed while it decided: {type(error).__name__}: {error}")
+            job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
 
     def _answer_early(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
         if holds:  # their first tries are in the log, but may not be confirmed yet

@@ -452,6 +452,6 @@ faulthandler._sigabrt()
         caplog.clear()
         with caplog.at_level(logging.ERROR):
             stores.open(segment_bytes=96 << 10).close()
-        lines = [line for line in caplog.messages if "was ended by a fault of memory" in line]
+        lines = [line for line in caplog.messages if "was killed by a memory fault" in line]
         assert len(lines) == expected
         assert all("Fatal Python error: Aborted" in line and "File" in line for line in lines)

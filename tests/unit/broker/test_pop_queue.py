@@ -147,7 +147,7 @@ def test_an_answer_to_what_was_not_handed_out_changes_nothing(spans: list[tuple[
     queue = PopQueue()
     taken(queue, 10)
     before = queue.row()
-    with pytest.raises(InvalidArgument, match="handed out end at 9"):
+    with pytest.raises(InvalidArgument, match="delivered end at 9"):
         queue.settle(Settle(1, spans, PopOutcome.DONE))
     assert queue.row() == before
 

@@ -35,7 +35,7 @@ def test_a_key_that_no_row_has_leaves_the_file_as_it_was(tmp_path: Path, key: by
     file = Checkpoint(tmp_path / "state.mdb")
     file.restore([row(POSITION, 7)])
 
-    with pytest.raises(StoreError, match="a row that no state has"):
+    with pytest.raises(StoreError, match="an invalid row"):
         file.restore([row(POSITION, 8), row(key, 1)])
     assert file.load().position == 7
     file.close()

@@ -97,7 +97,7 @@ def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: O
     slave.take_from(master)
     with pytest.raises(NotMaster):
         slave.append("t", 0, b"x")
-    with pytest.raises(InvalidArgument, match="a master takes no entries"):
+    with pytest.raises(InvalidArgument, match="a master accepts no entries"):
         master.submit_entries(master.store.end, all_entries(master)[:1]).result(PATIENCE_S)
     with pytest.raises(InvalidArgument, match="the log of a master"):
         master.store.truncate(0)

@@ -329,7 +329,7 @@ def test_staged_batches_that_have_changed_places_are_skipped(stores: Stores, cap
     assert again.bodies("t", 0) == [b"six"]
     assert again.store.figures.lost == 2
     [record] = [record for record in caplog.records if "of a transaction are lost" in record.getMessage()]
-    assert f"the entry at position {first.position} is another one than was staged there" in record.getMessage()
+    assert f"the entry at position {first.position} is not the staged batch" in record.getMessage()
 
 
 def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -> None:

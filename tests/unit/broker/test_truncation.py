@@ -95,9 +95,9 @@ def test_a_log_without_its_begin_cannot_be_cut_behind_the_checkpoint(stores: Sto
     store, states = saved_at_the_end(stores)
     before = rows(store.state)
     assert store.store.remove_first(store.store.end)
-    with pytest.raises(CopyNeeded, match="cannot be found, copy everything anew"):
+    with pytest.raises(CopyNeeded, match="cannot be recovered, copy everything again"):
         store.store.truncate(states[-2][0])
-    with pytest.raises(CopyNeeded, match="copy everything anew"):
+    with pytest.raises(CopyNeeded, match="copy everything again"):
         store.store.truncate(0)
     assert rows(store.state) == before
     store.store.truncate(store.store.end)  # nothing to do

@@ -83,9 +83,9 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
         of_name, of_producer = _amount(counts, name, unit), _amount(counts, producer_id, unit)
         if wanted > free:
             raise SystemBusy(
-                "staged batches wait for the end of their transactions, and there is no room for more "
-                f"({limit:,} {words} at most): they go when these are committed, or expire, idle ones the "
-                "sooner the less room there is; send larger batches, and commit or end open transactions",
+                "staged batches fill the broker, and there is no room for more "
+                f"({limit:,} {words} at most): commit or end open transactions, or send larger batches; idle "
+                "transactions expire the sooner the less room is left",
                 limit="staged",
             )
         if max(of_name, of_producer) + wanted > free:
@@ -93,7 +93,7 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
             party = f"transaction name {name!r}" if is_name else f"producer {producer_id:016x}"
             own = of_name if is_name else of_producer
             raise SystemBusy(
-                f"{party} has {own:,} {words} that wait for the end of their transaction, and not more than "
+                f"{party} has {own:,} {words} in open transactions, and not more than "
                 f"this is left for all others: commit or end open transactions, or send larger batches",
                 limit="staged",
             )

@@ -328,8 +328,8 @@ class PopQueue:
                 continue
             if not before <= first < end or is_past:
                 raise InvalidArgument(
-                    f"messages {first} to {end - 1} cannot be settled: offsets are given in order, and those that were "
-                    f"handed out end at {following - 1}"
+                    f"messages {first} to {end - 1} cannot be settled: spans must ascend, and the messages that were "
+                    f"delivered end at {following - 1}"
                 )
             before = end
             if first < self.done and settled.outcome is PopOutcome.EXTEND:
@@ -340,8 +340,7 @@ class PopQueue:
             left = sum(run.count for run in found[count:])
             busy = SystemBusy(
                 f"{left:,} messages from offset {found[count].first} on are not settled: the queue, or all queues of "
-                "the broker, would fall into too many pieces of settled and unsettled messages: settle older messages "
-                "first",
+                "the broker, would have too many ranges of settled and unsettled messages: settle older messages first",
                 limit="pop-runs",
             )
             found = found[:count]
@@ -358,7 +357,7 @@ class PopQueue:
             if end > claim.end:
                 raise InvalidArgument(f"messages {first} to {end - 1} are not stored: the queue ends at {claim.end}")
             if first < self.done or not self._is_free(first, end):
-                raise Fenced(f"messages {first} to {end - 1} are settled already: nothing of this is stored")
+                raise Fenced(f"messages {first} to {end - 1} are settled already, or delivered: nothing is stored")
             if first > following:
                 found.append(Run(following, first, FREE))
             found.append(Run(first, end, DONE))
@@ -401,8 +400,8 @@ class PopQueue:
                 i += 1
         if found and len(self._runs) + 2 * len(found) > (2 * MAX_RUNS if wanted.may_divide else 0):
             raise SystemBusy(
-                "the queue, or all queues of the broker, would fall into too many pieces of settled and unsettled "
-                "messages: consume those that are to be delivered again first",
+                "the queue, or all queues of the broker, would have too many ranges of settled and unsettled messages: "
+                "first consume those that already wait for redelivery",
                 limit="pop-runs",
             )
         return found
@@ -469,7 +468,7 @@ def _check_ascending(spans: Iterable[tuple[int, int]]) -> None:
     before = 0
     for first, end in spans:
         if not before <= first < end:
-            raise InvalidArgument(f"messages {first} to {end - 1} are named behind others: spans ascend, each once")
+            raise InvalidArgument(f"messages {first} to {end - 1} are out of order: spans must ascend without overlaps")
         before = end
 
 

@@ -142,5 +142,5 @@ class Poppers:
                 self._groups[group].refused.add(member)
             raise GroupConflict(
                 f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that divide "
-                "queues, and commits of offsets, need another group, or have to wait until they are gone"
+                "queues, and commits of offsets, need another group, or have to wait until these are closed"
             )

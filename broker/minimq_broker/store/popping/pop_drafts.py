@@ -271,6 +271,6 @@ class PopDrafts:
 
 def _not_held(step: PopStep) -> Fenced:
     return Fenced(
-        f"messages of queue {step.key.queue_id} do not belong to this consumer of group {step.key.group!r} any more: "
-        "their invisible duration was over, and others have got them; nothing of the transaction is stored"
+        f"messages of queue {step.key.queue_id} no longer belong to this consumer of group {step.key.group!r}: "
+        "their invisible duration expired, and others have got them; nothing of the transaction is stored"
     )

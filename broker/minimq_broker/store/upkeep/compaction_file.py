@@ -30,7 +30,7 @@ def load_record(folder: Path) -> CompactionRecord:
     except FileNotFoundError:
         return CompactionRecord()
     except (OSError, ValueError) as error:
-        log.warning("compaction: begins anew path=%s reason=%s", folder / COMPACTED, error)
+        log.warning("compaction: starts over path=%s reason=%s", folder / COMPACTED, error)
         return CompactionRecord()
 
 

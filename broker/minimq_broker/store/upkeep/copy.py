@@ -50,7 +50,7 @@ class StoreCopy:
         if self._complete_from > self._state_position:
             raise StoreError(
                 f"the log begins at {start} and is complete from {self._complete_from} on, behind the state, which is "
-                f"of position {self._state_position}"
+                f"at position {self._state_position}"
             )
         with ExitStack() as opening, writing(path):
             if not replace:  # before anything is created in it
@@ -120,7 +120,9 @@ class StoreCopy:
     def finish(self) -> None:
         """Complete the directory, so that a broker can open it; that applies the entries after the saved state."""
         if self.position < self._state_position:
-            raise StoreError(f"the copy ends at {self.position}, ahead of the state, of {self._state_position}")
+            raise StoreError(
+                f"the copy ends at {self.position}, ahead of the state, which is at {self._state_position}"
+            )
         with writing(self._directory.path):
             if self._has_gap:  # the log ends with what rewritings have left
                 self._seal()

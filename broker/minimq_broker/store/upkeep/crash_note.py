@@ -43,8 +43,8 @@ def startup_verify_s(folder: Path) -> float:
     except OSError:
         return _LOOK_S
     log.error(
-        "store: the process before was ended by a fault of memory, as reading a damaged file is; all segments are "
-        "verified now: %s",
+        "store: the previous process was killed by a memory fault, maybe while reading a damaged file; all segments "
+        "are verified now: %s",
         " | ".join(line.strip() for line in note.splitlines() if line.strip())[: 160 * _MAX_LOGGED_LINES],
     )
     return float("inf")

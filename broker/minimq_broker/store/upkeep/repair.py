@@ -41,7 +41,7 @@ def repair_at_start(files: list[Path], segment_bytes: int, verify_s: float) -> t
             check_pages_of(file)
         except DamagedPages as error:
             if missing := repair_segment(file, end, segment_bytes, error.reason):
-                lost[int(file.stem)] = f"lost are {missing}"
+                lost[int(file.stem)] = f"lost: {missing}"
         verified_from = end = int(file.stem)
     return lost, verified_from
 
