@@ -50,8 +50,8 @@ def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
         )
 
 
-class GroupRoom:
-    """The shares of all members, refused ones included. Used by one thread."""
+class GroupQuota:
+    """Limits the shares of all members, refused ones included. Used by one thread."""
 
     def __init__(self) -> None:
         self._shares: dict[str, dict[str, Share]] = {}

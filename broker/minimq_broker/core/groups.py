@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from minimq_broker.core.agreement import GroupConfig, check_agreement
-from minimq_broker.core.group_room import GroupRoom, Share, check_size
+from minimq_broker.core.group_room import GroupQuota, Share, check_size
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MemberList, MessageQueue
 
@@ -81,7 +81,7 @@ class GroupTable:
         self._held = 0
         #: Members refused for a conflict, by group.
         self._refused: dict[str, dict[str, GroupConfig]] = {}
-        self._room = GroupRoom()
+        self._room = GroupQuota()
 
     # ---- join and leave -------------------------------------------------------------------------
 

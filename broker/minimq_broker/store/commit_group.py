@@ -163,17 +163,17 @@ class CommitGroup:
     def add_atomic(self, job: AtomicJob) -> None:
         """Assign all batches of a job their places and add its facts, or find the existing places."""
         topics = [self.state.topic(batch.topic) for batch in job.batches]
-        if self._found_whole(job, topics):
+        if self._find_existing(job, topics):
             return
         if job.refusal is not None:
             raise job.refusal
         queues = [self._queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
         facts: list[Fact] = []
         if job.offsets is not None:
-            self._check_begins(job.offsets, job.begins)
+            self._check_not_consumed(job.offsets, job.begins)
             facts.append(job.offsets)
         if job.settles is not None:  # last: after this decision the job can no longer be refused
-            facts += self.pops.decide_whole(job.settles, strict=bool(job.batches))
+            facts += self.pops.decide_all_or_none(job.settles, strict=bool(job.batches))
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
             self.add(AtomicBegun(size + sum(HEADER_BYTES + len(batch.data) for batch in job.batches)))
@@ -182,7 +182,7 @@ class CommitGroup:
         for fact in facts:
             self.add(fact)
 
-    def _found_whole(self, job: AtomicJob, topics: Sequence[Topic]) -> bool:
+    def _find_existing(self, job: AtomicJob, topics: Sequence[Topic]) -> bool:
         found = [
             self._pending.find((batch.header.producer_id, topic.topic_id), batch.header.sequence)
             for batch, topic in zip(job.batches, topics, strict=True)
@@ -194,7 +194,7 @@ class CommitGroup:
             raise StaleSequence("only some batches of the transaction are known: the others may be stored as well")
         return any(found)
 
-    def _check_begins(self, fact: OffsetsCommitted, begins: Sequence[int]) -> None:
+    def _check_not_consumed(self, fact: OffsetsCommitted, begins: Sequence[int]) -> None:
         for item, begin in zip(fact.offsets, begins, strict=True):
             key = (fact.group, item.topic_id, item.queue_id)
             committed = self._offsets.get(key, self.state.committed.get(key, 0))

@@ -243,7 +243,7 @@ class TransactionTable:
             case TransactionDecided():
                 self._decide(entry, at)
             case PublicationSkipped(name, _, count):
-                self._take_off(name, count, at)
+                self._count_published(name, count, at)
             case TransactionsExpired(transactions):
                 self._drop_all(TransactionId(*each) for each in transactions)
             case TransactionPrepared(name, number):
@@ -312,10 +312,10 @@ class TransactionTable:
         """Note that the staged batch at log position `position` was published by the entry at `at`."""
         for name in self.unpublished:
             if next(self._endings[name].waiting).position == position:
-                self._take_off(name, 1, at)
+                self._count_published(name, 1, at)
                 break
 
-    def _take_off(self, name: str, count: int, at: int) -> None:
+    def _count_published(self, name: str, count: int, at: int) -> None:
         ending = self._endings.get(name)
         if ending is None or ending.published == len(ending.batches):
             return

@@ -161,7 +161,7 @@ class PopDrafts:
                 moved.setdefault(key.group, []).append(changes)
         return [*map(PopMoved, moved, map(tuple, moved.values()))]
 
-    def decide_whole(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
+    def decide_all_or_none(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
         """Return the facts of a job of settles, all of which succeed, or raise. `strict`: none may be a repeat."""
         keys = {step.key for step in job.steps}
         before = {key: self._drafts[key].queue.copy() for key in keys if key in self._drafts}
