@@ -29,7 +29,10 @@ _MAX_LISTED_GAPS = 5
 
 
 def repair_at_start(files: list[Path], segment_bytes: int, verify_s: float) -> tuple[dict[int, str], int]:
-    """Verify and rebuild segments, the last one first and others for `verify_s`; return losses and first verified."""
+    """Verify and rebuild the last segment, then earlier ones for `verify_s`; return losses and the first verified.
+
+    Must run before any of them is opened.
+    """
     lost: dict[int, str] = {}
     verified_from = NOTHING_VERIFIED
     until = time.monotonic() + verify_s
