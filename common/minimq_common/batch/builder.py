@@ -1,4 +1,4 @@
-"""Making batches: see `header.py` for the format."""
+"""Encoding batches; `header.py` has the format."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.model import NO_PROPERTIES, Message
 from minimq_common.properties import MESSAGE_GROUP, lane_of
 
-#: Bytes of memory besides the content: for a message in a builder, its keys, its properties, and each property.
+#: Memory overhead in bytes of a message in a builder, of its keys, of its properties, and of each property.
 MESSAGE_BYTES = 112
 KEYS_BYTES = 64
 PROPERTIES_BYTES = 160
@@ -43,10 +43,10 @@ PROPERTY_BYTES = 96
 
 
 class BatchBuilder:
-    """Gathers the columns of a batch from messages, a few hundred at a time.
+    """Collects messages, a few hundred at a time, as the columns of a batch.
 
-    Messages are let go as soon as their columns are taken, so that they never leave the processor's cache, nor grow
-    old enough to burden the garbage collector.
+    Keeps no reference to a message: short-lived messages stay in the processor's cache and out of the garbage
+    collector's old generations.
     """
 
     def __init__(
@@ -61,14 +61,13 @@ class BatchBuilder:
         self._compression = compression
         self._message_group = message_group
         self._is_compacted = is_compacted
-        #: Bytes of all bodies, and characters of all keys and properties.
+        #: Bytes of all bodies plus characters of all keys and properties.
         self.size = 0
-        #: Approximate memory of keys and properties besides their characters, in bytes.
-        self._beside = 0
+        self._overhead_bytes = 0
         self._bodies: list[bytes] = []
         self._lengths: list[int] = []
         self._tags: list[str | None] = []
-        #: The joined keys of each record; shorter than the other columns as long as no record has any.
+        #: The joined keys of each record. Empty until the first record with keys, like `_properties`.
         self._keys: list[str] = []
         self._separators = 0
         self._properties: list[Mapping[str, str]] = []
@@ -79,17 +78,17 @@ class BatchBuilder:
     @property
     def memory(self) -> int:
         """Approximate size in memory, in bytes."""
-        return self.size + self._beside + MESSAGE_BYTES * len(self._bodies)
+        return self.size + self._overhead_bytes + MESSAGE_BYTES * len(self._bodies)
 
     def add(self, messages: Sequence[Message], lengths: list[int] | None = None) -> None:
-        """Take messages in; their topic is not looked at. After an error the builder must not be used."""
+        """Add messages without checking their topic. After an error, the builder must not be used again."""
         try:
             self._add(messages, lengths)
         except (TypeError, AttributeError) as error:
             raise InvalidArgument(wrong_message(messages) or f"a message has a wrong field: {error}") from None
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
-        """Return the batch, compressed where that was asked for and is worth it."""
+        """Return the batch, compressed if `compression` was given and saves enough."""
         sections = [b""] * len(Section)
         sections[Section.BODY_OFFSETS] = offsets(self._lengths)
         try:
@@ -112,7 +111,7 @@ class BatchBuilder:
         return columns.build(born_ms, producer_id, sequence, unsettled)
 
     def split(self, count: int) -> list[BatchBuilder]:
-        """Return the messages in so many builders, at most as many as there are messages, as even as can be."""
+        """Distribute the messages evenly over `count` builders; there must be at least `count` messages."""
         if sum([keys.count(SEPARATOR) for keys in self._keys]) != self._separators:
             raise InvalidArgument("a key has a NUL character")
         ends = [len(self) * part // count for part in range(1, count + 1)]
@@ -125,11 +124,11 @@ class BatchBuilder:
         part._tags = self._tags[begin:end]
         if any(part_keys := self._keys[begin:end]):
             part._keys = part_keys
-            part._beside += KEYS_BYTES * (len(part_keys) - part_keys.count(""))
+            part._overhead_bytes += KEYS_BYTES * (len(part_keys) - part_keys.count(""))
             part._separators = sum([keys.count(SEPARATOR) for keys in part_keys])
         if any(part_properties := self._properties[begin:end]):
             part._properties = part_properties
-            part._beside += _beside_properties(part_properties)
+            part._overhead_bytes += _properties_overhead(part_properties)
         part.size = sum(part._lengths) + len("".join(part._keys)) + sum(map(_characters, part._properties))
         return part
 
@@ -163,17 +162,17 @@ class BatchBuilder:
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
         counts = list(map(len, keys))
         without = 0
-        if counts.count(1) == len(counts):  # as most have it
+        if counts.count(1) == len(counts):  # fast path for the usual case
             joined = [key for (key,) in keys]
         else:
             joined = list(map(SEPARATOR.join, keys))
             without = counts.count(0)
             self._separators += sum(counts) - len(counts) + without
-        size = len("".join(joined))  # the fastest sum there is
+        size = len("".join(joined))  # faster than adding the lengths
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")
         self.size += size
-        self._beside += KEYS_BYTES * (len(keys) - without)
+        self._overhead_bytes += KEYS_BYTES * (len(keys) - without)
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
 
@@ -185,11 +184,11 @@ class BatchBuilder:
 
     def _add_properties(self, properties: list[Mapping[str, str]], limit: int) -> None:
         if properties.count(NO_PROPERTIES) == len(properties) and not self._properties:
-            return  # told by identity, at the speed of C
+            return  # fast path: `count` compares by identity first
         sizes = list(map(_characters, properties))
         check_metadata(max(sizes), "properties", limit)
         self.size += sum(sizes)
-        self._beside += _beside_properties(properties)
+        self._overhead_bytes += _properties_overhead(properties)
         self._properties += [NO_PROPERTIES] * (len(self) - len(self._properties))
         self._properties += properties
 
@@ -204,7 +203,7 @@ class BatchBuilder:
 
 
 def lengths_of_bodies(messages: Sequence[Message]) -> list[int]:
-    """Return the bytes of each body. Raises `InvalidArgument` when something is not a message."""
+    """Return the bytes of each body. Raises `InvalidArgument` if an item is not a message."""
     try:
         return [len(message.body) for message in messages]
     except (TypeError, AttributeError) as error:
@@ -219,13 +218,13 @@ def encode(
     max_body_bytes: int,
     compression: Compression | None = None,
 ) -> bytes:
-    """Return messages, at least one, as one batch; see `BatchBuilder` for arguments and errors."""
+    """Encode at least one message as one batch; see `BatchBuilder` for arguments and errors."""
     builder = BatchBuilder(max_body_bytes, compression)
     builder.add(messages)
     return builder.build(born_ms, producer_id, sequence)
 
 
-def _beside_properties(properties: list[Mapping[str, str]]) -> int:
+def _properties_overhead(properties: list[Mapping[str, str]]) -> int:
     return PROPERTIES_BYTES * sum(map(bool, properties)) + PROPERTY_BYTES * sum(map(len, properties))
 
 
@@ -256,17 +255,17 @@ def _encode_strings(strings: list[str]) -> tuple[bytes, bytes]:
 
 
 class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked columns of a batch, which lacks nothing but its number and when its messages were born."""
+    """The checked columns of a batch; only sequence number and born times are missing."""
 
-    #: One for each `Section`, of bytes or anything that Python can read as bytes; that of born times is left empty.
+    #: One per `Section`, as any bytes-like object; `Section.BORN` is empty.
     sections: list[bytes]
-    #: Number of records, at least one.
+    #: Number of records, at least 1.
     count: int
     largest_body: int
-    #: As `tag_section` returns them; `[0]` when no record has a tag.
+    #: As returned by `tag_section`; `[0]` if no record has a tag.
     tag_hashes: list[int] | None
     compression: Compression | None = None
-    #: Of the message group that all records have; 0 when they have none.
+    #: Hash of the message group that all records share; 0 if they have none.
     lane: int = 0
 
     def __len__(self) -> int:
@@ -278,9 +277,9 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
         return sum(map(len, self.sections))
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
-        """Return the batch, compressed where that was asked for and is worth it; `Header` says what the numbers are.
+        """Return the batch, compressed if that saves enough; `Header` explains the numbers.
 
-        Raises `InvalidArgument` if the messages were born too long after each other.
+        Raises `InvalidArgument` if the born times are more than 49 days apart.
         """
         sections = list(self.sections)
         sections[Section.BORN], first_ms, last_ms = _encode_born(born_ms)
@@ -313,7 +312,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:
-    """Return the section of distinct tags, which are sorted, and their hashes, None when these are too many to list."""
+    """Return the section of these distinct, sorted tags, and their hashes; None instead of too many hashes."""
     check_metadata(max(map(len, dictionary)), "tag")
     if any(SEPARATOR in tag for tag in dictionary):
         raise InvalidArgument("a tag has a NUL character")
@@ -324,7 +323,7 @@ def tag_section(dictionary: Sequence[str]) -> tuple[bytes, list[int] | None]:
 
 
 def check_metadata(largest: int, what: Literal["tag", "keys", "properties"], limit: int = MAX_METADATA) -> None:
-    """Raise `InvalidArgument` when the tag, the keys or the properties of a message have too many characters."""
+    """Raise `InvalidArgument` if the tag, the keys or the properties of a message have too many characters."""
     if what == "tag" and largest > MAX_TAG:
         raise InvalidArgument(
             f"the tag of a message has {largest} characters, the limit is {MAX_TAG}: put identifiers into keys, and "
@@ -337,12 +336,12 @@ def check_metadata(largest: int, what: Literal["tag", "keys", "properties"], lim
 
 
 def offsets(lengths: Sequence[int]) -> bytes:
-    """Return where the values of a column with these lengths begin, and where the last one ends."""
-    return struct.pack(f"<{len(lengths) + 1}i", *accumulate(lengths, initial=0))  # half the time of an `array`
+    """Encode a column of offsets from the lengths of its values."""
+    return struct.pack(f"<{len(lengths) + 1}i", *accumulate(lengths, initial=0))  # twice as fast as an `array`
 
 
 def narrow(numbers: Sequence[int], largest: int) -> bytes:
-    """Return small numbers in the fewest bytes each; nothing at all when all are 0."""
+    """Encode numbers in 1, 2 or 4 bytes each, or in none if all are 0."""
     if largest == 0:
         return b""
     if largest < 1 << 8:

@@ -1,4 +1,4 @@
-"""Compression of batches, with zstd: one frame that says how large its content is."""
+"""Compression of batches with zstd: one frame, which states the size of its content."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from dataclasses import dataclass
 
 from minimq_common.errors import CorruptBatch
 
-#: Most bytes that a frame may open to. A batch has that many at most when nothing is compressed, at a broker with the
-#: largest `--max-body-bytes` there is: 32 MiB of body and 32 MiB of everything else. So whatever can be stored plain
-#: can be stored compressed, and a few bytes of a hostile sender cost a reader no more than a plain batch would.
+#: Limit of the decompressed content. It is the size of the largest uncompressed batch: 32 MiB of body (the maximum of
+#: `--max-body-bytes`) and 32 MiB of everything else. So compression excludes no batch that could be stored plain, and
+#: a small hostile frame costs a reader no more than a plain batch.
 MAX_CONTENT_BYTES = 64 << 20
 
-#: A frame has to be smaller than this part of its content: every reader pays for opening it.
-WORTHWHILE = 0.95
+#: A larger ratio is not worth it, since every reader has to decompress the frame.
+MAX_COMPRESSED_RATIO = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Compression:
     """Settings of compression."""
 
-    #: Smaller content stays as it is.
+    #: Content smaller than this is not compressed.
     above_bytes: int = 4096
-    #: Of zstd. On JSON, 3 takes half as long again as 1, and saves 11 % more of bodies of 1 KiB, nothing of 100 bytes.
+    #: The zstd level. On JSON, level 3 takes 1.5 times as long as 1. It saves 11 % more with bodies of 1 KiB, and
+    #: nothing with bodies of 100 bytes.
     level: int = 1
 
     def compress(self, parts: Sequence[bytes]) -> bytes | None:
-        """Return the parts, one after the other, as one frame; None when they are better left as they are."""
+        """Return the concatenated parts as one frame; None if compressing them is not worth it."""
         size = sum(map(len, parts))
         if not self.above_bytes <= size <= MAX_CONTENT_BYTES:
             return None
-        # Loading it takes 10 ms, which only those pay who use it.
+        # Imported here because it takes 10 ms, and not every process needs it.
         import zstandard
 
-        # One for each frame: they may not be shared between threads, and making one takes 3 microseconds.
+        # A compressor must not be shared between threads. Creating one takes only 3 microseconds.
         frame = zstandard.ZstdCompressor(level=self.level).compress(b"".join(parts))
-        return frame if len(frame) < WORTHWHILE * size else None
+        return frame if len(frame) < MAX_COMPRESSED_RATIO * size else None
 
 
 def content_size(frame: bytes | memoryview) -> int:
-    """Return how many bytes a frame says that it opens to, without opening it."""
+    """Return the decompressed size that the frame states, without decompressing it. Raises `CorruptBatch`."""
     import zstandard  # see above
 
     try:
@@ -53,11 +54,11 @@ def content_size(frame: bytes | memoryview) -> int:
 
 
 def decompress(frame: bytes | memoryview) -> bytes:
-    """Return the content of a frame."""
+    """Return the content of a frame. Raises `CorruptBatch`."""
     import zstandard  # see above
 
     content_size(frame)
-    # A frame that breaks off is read through a window, whose size it chooses as well.
+    # The frame chooses the size of its window, and a truncated frame would make the decompressor allocate it.
     opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)
     try:
         return opener.decompress(frame, allow_extra_data=False)
@@ -66,9 +67,9 @@ def decompress(frame: bytes | memoryview) -> bytes:
 
 
 def beginning(frame: bytes | memoryview, size: int) -> bytes:
-    """Return the first bytes of the content of a frame, so many or all; the rest is not opened. Raises as `decompress`.
+    """Return at most the first `size` bytes of the content of a frame. Raises `CorruptBatch`.
 
-    Whether the rest is damaged is not found.
+    Does not decompress the rest, so damage there is not found.
     """
     import zstandard  # see above
 

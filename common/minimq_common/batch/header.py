@@ -1,26 +1,26 @@
-"""The batch format: many records as columns in one `bytes`, made once by a producer and opened only by a reader.
+"""The batch format: many records as columns in one `bytes`, encoded once by a producer and decoded only by readers.
 
-A batch is the unit of sending, storing, replicating and reading, so that a broker never touches a message. It is::
+Batches are sent, stored, replicated and read whole, so brokers do not touch single messages. The layout::
 
     header      fixed part (`HEADER`), in version 3 the lane, then one 32-bit hash for each distinct tag
-    directory   length of each of the sections that follow, as 32-bit integers
+    directory   length of each section, as 32-bit integers
     sections    in the order of `Section`; a column that no record uses has length 0
     checksum    CRC-32C of everything before it
 
-With `CODEC_ZSTD`, directory and sections are one zstd frame: header and checksum stay as they are, so that a broker,
-which looks at nothing else, is not concerned.
+With `CODEC_ZSTD`, directory and sections are one zstd frame. Header and checksum are never compressed: they are all
+that a broker needs to store and deliver a batch.
 
-All numbers are little-endian. Offsets are 32-bit and count + 1 long, which is Arrow's layout for binary columns:
-a reader that wants Arrow arrays takes the buffers as they are.
+All numbers are little-endian. A column of offsets has count + 1 numbers of 32 bits. This is Arrow's layout for binary
+columns, so a reader can use the buffers as Arrow arrays without a copy.
 
-Version 3 is that of FIFO topics. All messages of such a batch have one message group; its lane is a hash of that name,
-by which a broker keeps their order.
+Version 3 is for FIFO topics: all messages of the batch have the same message group. The lane is a hash of the group's
+name; brokers use it to keep the messages of a group in order.
 
-Version 4 is that of batches that a broker has compacted: the count is still that of the offsets they hold, the lane
-gives place to the number of records that remain, and `record_origins.py` has the columns that stand ahead of the
-directory. No producer sends such a batch. All other batches are of version 2.
+Version 4 is for batches that a broker has compacted; producers never send it. `count` is still the number of offsets.
+The number of remaining records replaces the lane, and the columns of `record_origins.py` precede the directory.
 
-A batch does not know its topic, its queue or its offsets: it can be sent again to another queue as it is.
+All other batches have version 2. No batch contains its topic, queue or offsets, so a producer can resend it unchanged
+to another queue.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.moments import MAX_TIME_MS
 
 VERSION = 2
-#: That of a batch with a lane.
 FIFO_VERSION = 3
-#: That of a batch from which compaction has removed records, or that it has joined of several.
 COMPACTED_VERSION = 4
 _VERSIONS = (VERSION, FIFO_VERSION, COMPACTED_VERSION)
 CODEC_NONE = 0
@@ -51,36 +49,36 @@ HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
 _LANE = struct.Struct("<I")
 LANE_BYTES = _LANE.size
-#: Number of records that remain in a compacted batch, and two bits that say what stands ahead of its directory.
+#: Number of remaining records of a compacted batch (30 bits) and the two flags of `record_origins.py`.
 _REMAINING = struct.Struct("<I")
 _REMAINING_BITS = (1 << 30) - 1
 CRC_BYTES = 4
-#: The CRC-32C of any bytes followed by their own CRC-32C: so a batch is verified whole, without a copy of a part.
+#: The CRC-32C of any data followed by its own CRC-32C. Allows verifying a batch without copying a part of it.
 _CRC_RESIDUE = 0x48674BC7
-#: Written instead of the number of hashes when a batch has more distinct tags than are worth listing.
+#: Stands in place of the number of hashes if a batch has more than `MAX_TAG_HASHES` distinct tags.
 TOO_MANY_TAGS = 0xFFFF
 MAX_TAG_HASHES = 64
-#: Most records in one batch. It bounds what a small compressed batch can make of a reader's memory.
+#: Bounds the memory that a small compressed batch can make a reader allocate.
 MAX_RECORDS = 1 << 20
-#: Most distinct tags in one batch: their codes have 16 bits.
+#: Distinct tags in one batch; tag codes have 16 bits.
 MAX_TAGS = 1 << 16
-#: Most characters of a tag.
+#: Characters of a tag.
 MAX_TAG = 255
-#: Most characters that the keys, or the properties, of one message may have.
+#: Characters of all keys of one message, and of all its properties.
 MAX_METADATA = 32_767
-#: Further characters of properties in a copy for a group, a dead letter or a retry: they tell where it comes from.
+#: Additional characters for the properties that record the origin of a retry, a dead letter or a copy for a group.
 MAX_COPY_METADATA = 2_048
-#: What a reader takes: a character has at most four bytes.
+#: Bytes that a reader accepts; a character has at most 4 bytes.
 MAX_METADATA_BYTES = 4 * MAX_METADATA + MAX_COPY_METADATA
-#: No delta of 32 bits leads from here to a later time than that, so the born times need not be looked at one by one.
+#: Adding a 32-bit delta to this stays within `MAX_TIME_MS`, so born times need no check one by one.
 _MAX_BORN_MS = MAX_TIME_MS - (1 << 32)
 
-#: Joins the keys of one record, and the tags of the dictionary.
+#: Between the keys of one record, and between the tags of the dictionary.
 SEPARATOR = "\0"
 
 
 class Section(IntEnum):
-    """The sections of a batch in their order. Those of 32-bit numbers come first, so that they are aligned."""
+    """The sections of a batch, in order. Those of 32-bit numbers come first, so they are aligned."""
 
     BODY_OFFSETS = 0
     KEY_OFFSETS = 1
@@ -88,11 +86,11 @@ class Section(IntEnum):
     PROPERTY_OFFSETS = 2
     NAME_OFFSETS = 3
     VALUE_OFFSETS = 4
-    #: Milliseconds after the first born time, in 4, 2 or 1 bytes each; empty when all are 0.
+    #: Milliseconds after the first born time, in 4, 2 or 1 bytes each; empty if all are 0.
     BORN = 5
-    #: Index into the dictionary, in 2 or 1 bytes each; empty when all are 0.
+    #: Index into the dictionary, in 2 or 1 bytes each; empty if all are 0.
     TAG_CODES = 6
-    #: Distinct tags joined by `SEPARATOR`; the empty one stands for "no tag". Empty when no record has a tag.
+    #: Distinct tags joined by `SEPARATOR`; the empty tag means "no tag". Empty if no record has a tag.
     TAG_DICTIONARY = 7
     KEYS = 8
     NAMES = 9
@@ -104,25 +102,25 @@ DIRECTORY = struct.Struct(f"<{len(Section)}I")
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """The fields of a batch that are readable without opening it."""
+    """The fields of a batch that are readable without decoding its content."""
 
     version: int
     codec: int
     count: int
-    #: Size in bytes of the largest body, so that a broker can keep its limit.
+    #: Bytes of the largest body, for the size limit of the broker.
     largest_body: int
     born_first_ms: int
     born_last_ms: int
-    #: 0 for a producer that does not number its batches: those are stored as often as they are sent.
+    #: 0 if the producer does not number its batches; the broker then stores a batch as often as it arrives.
     producer_id: int
     sequence: int
-    #: How many sequence numbers just before this one may still be sent again; all earlier ones never will be.
+    #: The producer may still resend this many sequence numbers just before `sequence`, and none before those.
     unsettled: int
-    #: Sorted hashes of the tags in the batch (0 for "no tag"); None when there are too many to list.
+    #: Sorted hashes of the tags in the batch (0 for "no tag"); None if there are more than `MAX_TAG_HASHES`.
     tag_hashes: tuple[int, ...] | None
-    #: Hash of the message group of all messages; 0 in a batch that is not for a FIFO topic.
+    #: Hash of the message group of all messages; 0 if the batch is not for a FIFO topic.
     lane: int = 0
-    #: How many of the records compaction has removed.
+    #: Number of records that compaction has removed.
     removed: int = 0
 
     @property
@@ -133,27 +131,27 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def remaining(self) -> int:
-        """Number of records that it has."""
+        """Number of records that compaction has not removed."""
         return self.count - self.removed
 
     @property
     def settled_before(self) -> int:
-        """The producer will never send a batch with a smaller sequence number again."""
+        """The producer never resends a batch with a smaller sequence number than this."""
         return max(self.sequence - self.unsettled, 0)
 
 
 def tag_hash(tag: str | None) -> int:
-    """Return the 32-bit hash by which brokers tell tags apart; the same in every process and release."""
+    """Return the 32-bit hash by which brokers filter tags; the same in every process and release."""
     return int(google_crc32c.value(tag.encode())) if tag else 0
 
 
 def lane_bytes(lane: int) -> bytes:
-    """Return a lane as it stands in a batch: behind the fixed part of the header, if it is not 0."""
+    """Return the bytes that follow the fixed part of the header: the lane, or nothing if it is 0."""
     return _LANE.pack(lane) if lane else b""
 
 
 def read_lane(data: bytes | memoryview) -> int:
-    """Return the lane of a batch without a look at the rest; 0 if it has none. Raises `CorruptBatch`."""
+    """Return only the lane of a batch; 0 if it has none. Raises `CorruptBatch`."""
     if data[0] != FIFO_VERSION:
         return 0
     if len(data) < HEADER_BYTES + LANE_BYTES + CRC_BYTES:
@@ -162,24 +160,24 @@ def read_lane(data: bytes | memoryview) -> int:
 
 
 def remaining_in(data: bytes | memoryview) -> int:
-    """Return how many records remain in a compacted batch without a look at the rest. Raises `CorruptBatch`."""
+    """Return only the number of remaining records of a compacted batch. Raises `CorruptBatch`."""
     if len(data) < HEADER_BYTES + _REMAINING.size + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0]) & _REMAINING_BITS
 
 
 def remaining_bytes(remaining: int, flags: int) -> bytes:
-    """Return the number of records that remain with its flags, as it stands behind the fixed part of the header."""
+    """Return the bytes that follow the fixed part of the header of a compacted batch."""
     return _REMAINING.pack(remaining | flags)
 
 
 def flags_of(data: bytes | memoryview) -> int:
-    """Return the flags of a compacted batch, see `record_origins.py`."""
+    """Return the flags of a compacted batch; `record_origins.py` defines them."""
     return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0]) & ~_REMAINING_BITS
 
 
 def read_header(data: bytes | memoryview) -> Header:
-    """Return the header of a batch whose checksum was verified: nothing else tells damage from a newer format."""
+    """Return the header of a batch. Verify the checksum first, so that damage is not mistaken for a newer format."""
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
@@ -214,16 +212,16 @@ def verify(data: bytes) -> None:
 
 
 def check_header(header: Header, data: bytes) -> None:
-    """Refuse a header that promises what a batch of this size and codec cannot hold. Does not open the batch.
+    """Raise `CorruptBatch` if the header claims more than the batch can hold. Does not decompress the batch.
 
-    A broker calls this before it stores a batch: offsets are given by the count in the header.
+    A broker calls this before it stores a batch, because it assigns offsets by the count in the header.
     """
     check_ranges(header)
     size = header.size
     content = len(data) - size - CRC_BYTES
     if header.codec == CODEC_ZSTD:
         content = content_size(memoryview(data)[size:-CRC_BYTES])
-    # Each record takes an offset, and one more offset stands behind the last.
+    # BODY_OFFSETS has one number more than there are records.
     if content < DIRECTORY.size + 4 * (header.count - header.removed + 1) + header.largest_body:
         raise CorruptBatch(
             f"a batch says that it has {header.remaining} records, the largest of {header.largest_body} bytes, "
@@ -232,7 +230,7 @@ def check_header(header: Header, data: bytes) -> None:
 
 
 def check_ranges(header: Header) -> None:
-    """Raise `CorruptBatch` when a number of the header is not possible, whatever the content is."""
+    """Raise `CorruptBatch` if a number of the header is out of range."""
     if header.codec not in (CODEC_NONE, CODEC_ZSTD):
         raise CorruptBatch(
             f"codec {header.codec} of a batch is not known here: upgrade this side, if it is not damaged"
@@ -252,7 +250,7 @@ _told: set[str] = set()
 
 
 def warn_of_slow_checksums(log: logging.Logger) -> None:
-    """Log once in a process that `google-crc32c` is not compiled, and what to do."""
+    """Log once per process if `google-crc32c` runs in pure Python, with the remedy."""
     if google_crc32c.implementation == "python" and not _told:
         _told.add(log.name)
         log.warning(

@@ -1,4 +1,4 @@
-"""Finds the field that makes a message impossible. For errors only: what is in order is never looked at here."""
+"""Finds the invalid field of a message for the text of an error. Not used while messages are valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minimq_common.words import kind_of
 
 
 def wrong_message(messages: Iterable[object]) -> str | None:
-    """Return a sentence about the first thing that is no message, or the first field that it cannot have, or None."""
+    """Return a sentence about the first item that is not a message or has an invalid field; None if all are valid."""
     for message in messages:
         if not isinstance(message, Message):
             return f"a message is {kind_of(message)}: give a minimq.Message"
@@ -22,7 +22,7 @@ def wrong_message(messages: Iterable[object]) -> str | None:
 
 
 def check_empty(message: Message, *, is_compacted: bool) -> None:
-    """Raise `InvalidArgument` if a topic does not take an empty body: a compacted one takes only tombstones."""
+    """Raise `InvalidArgument` if the topic does not allow this empty body. Tombstones need a compacted topic."""
     if len(message.body):
         return
     if message.is_tombstone and not is_compacted:
@@ -39,7 +39,7 @@ def check_empty(message: Message, *, is_compacted: bool) -> None:
 def wrong_field(
     bodies: Iterable[object], tags: Iterable[object], keys: Iterable[object], properties: Iterable[object]
 ) -> str | None:
-    """Return a sentence about the first field that no message can have, or None. The fields come in columns."""
+    """Return a sentence about the first invalid field, or None. Arguments are columns: one value per message."""
     return next(chain(_of_bodies(bodies), _of_tags(tags), _of_keys(keys), _of_properties(properties)), None)
 
 

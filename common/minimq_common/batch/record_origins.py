@@ -1,15 +1,15 @@
-"""The columns of a compacted batch that say which records remain, and what batches they came from.
+"""The columns of a compacted batch that list the remaining records and the batches they came from.
 
-Compaction removes records from batches and joins neighboring batches. The offsets of the others stay what they are, and
-so do their ids and store times. These columns stand in front of the directory of its sections::
+Compaction removes records from batches and joins neighboring batches. The remaining records keep their offsets, ids
+and store times. These columns precede the directory::
 
     number of origins       32 bits; only with the flag `HAS_ORIGINS`
-    record numbers          32 bits for each record that remains, ascending: its offset less that of the batch; with
-                            the flag `LISTS_REMOVED` those of the records that do not remain
-    origins                 `ORIGIN` for each batch that it was made of and that has a record left
+    record numbers          32 bits for each remaining record, ascending: its offset less that of the batch; with the
+                            flag `LISTS_REMOVED`, the numbers of the removed records instead
+    origins                 `ORIGIN` for each original batch that has a remaining record
 
-Without origins, all records come from one batch, whose producer and number the header has. So whatever is removed from
-a batch, it does not become larger.
+Without origins, all records come from one batch, and its producer id and sequence number are in the header. So removing
+records never makes a batch larger.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ from minimq_common.errors import CorruptBatch
 from minimq_common.moments import MAX_TIME_MS
 
 _COUNT = struct.Struct("<I")
-#: Flags beside the number of records that remain.
+#: Flags; they share 32 bits with the number of remaining records.
 HAS_ORIGINS = 1 << 30
 LISTS_REMOVED = 1 << 31
-#: Number of its first record in the compacted batch, four spare bytes, producer id, sequence number, when it was
-#: stored, and when it was first compacted.
+#: The fields of `RecordOrigin`, with 4 spare bytes after the first.
 ORIGIN = struct.Struct("<I4xQQqq")
 
 
 class RecordOrigin(msgspec.Struct, frozen=True, gc=False):
-    """A batch as it was before it was compacted for the first time. Times are in ms since 1970."""
+    """A batch before its first compaction. Times are in ms since 1970."""
 
-    #: Number that its first record has in the compacted batch.
+    #: Number of its first record in the compacted batch.
     first: int
     producer_id: int
     sequence: int
@@ -48,7 +47,7 @@ class RecordOrigin(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordCounts(Protocol):
-    """The part of the header of a batch that its origins have to fit."""
+    """The part of `Header` that this module needs."""
 
     @property
     def count(self) -> int:
@@ -56,13 +55,13 @@ class RecordCounts(Protocol):
 
     @property
     def remaining(self) -> int:
-        """Number of records."""
+        """Number of remaining records."""
 
 
 class RecordOrigins:
-    """The numbers of the records that remain in a compacted batch, ascending, and where they came from.
+    """The ascending numbers of the remaining records of a compacted batch, and their origins.
 
-    There are no origins if all come from one batch, which the header names.
+    Origins are empty if all records come from one batch, the one in the header.
     """
 
     __slots__ = ("_firsts", "numbers", "origins")
@@ -73,15 +72,15 @@ class RecordOrigins:
         self._firsts = [origin.first for origin in origins]
 
     def place(self, number: int) -> int:
-        """Return the place of a record in the columns, or of the next one that remains."""
+        """Return the index in the columns of a record, or of the next remaining one."""
         return bisect_left(self.numbers, number)
 
     def origin(self, number: int) -> RecordOrigin:
-        """Return the origin of a record that remains."""
+        """Return the origin of a remaining record."""
         return self.origins[bisect_right(self._firsts, number) - 1]
 
     def cut(self, first: int, end: int) -> RecordOrigins:
-        """Return the same for the records from one place to another."""
+        """Return the slice from index `first` to `end`."""
         numbers = self.numbers[first:end]
         if not self.origins or not numbers:
             return RecordOrigins(numbers, ())
@@ -89,12 +88,12 @@ class RecordOrigins:
         return RecordOrigins(numbers, self.origins[found[0] - 1 : found[1]])
 
     def run(self, number: int) -> tuple[RecordOrigin, int]:
-        """Return the origin of a record that remains, and the number with which the next origin begins."""
+        """Return the origin of a remaining record, and the record number at which the next origin begins."""
         index = bisect_right(self._firsts, number)
         return self.origins[index - 1], self._firsts[index] if index < len(self._firsts) else 1 << 32
 
     def pack(self, count: int) -> tuple[int, bytes]:
-        """Return the flags, and the columns as they stand in a batch that holds so many offsets."""
+        """Return the flags, and the encoded columns for a batch of `count` offsets."""
         flags, listed = 0, array("I", self.numbers)
         if 2 * len(listed) > count:
             gone = set(range(count)).difference(listed)
@@ -111,7 +110,7 @@ class RecordOrigins:
 
 
 def directory_place(content: bytes | memoryview, start: int, header: RecordCounts, flags: int) -> int:
-    """Return where the directory of a compacted batch begins, behind these columns, which are not looked at."""
+    """Return the start of the directory of a compacted batch, without verifying the columns before it."""
     listed = header.count - header.remaining if flags & LISTS_REMOVED else header.remaining
     if not flags & HAS_ORIGINS:
         return start + 4 * listed
@@ -120,7 +119,7 @@ def directory_place(content: bytes | memoryview, start: int, header: RecordCount
 
 
 def read_origins(content: bytes, start: int, end: int, header: RecordCounts, flags: int) -> tuple[RecordOrigins, int]:
-    """Return the origins of the records of a compacted batch, and where its directory begins."""
+    """Return the origins of a compacted batch, and the start of its directory. Raises `CorruptBatch`."""
     count, remaining = header.count, header.remaining
     many = 0
     if flags & HAS_ORIGINS:

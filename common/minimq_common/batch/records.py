@@ -1,4 +1,4 @@
-"""Reading a batch: see `header.py` for the format, and for what is known without opening it."""
+"""Decoding a batch; `header.py` has the format and the header."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from minimq_common.batch.header import (
 from minimq_common.batch.record_origins import RecordOrigins, read_origins
 from minimq_common.errors import CorruptBatch
 
-#: Columns of text: their offsets, and the values that these point into.
+#: Text columns: (offsets, values).
 _TEXTS = (
     (Section.KEY_OFFSETS, Section.KEYS),
     (Section.NAME_OFFSETS, Section.NAMES),
@@ -42,23 +42,24 @@ _PROPERTY_SECTIONS = (
 )
 _SECTIONS = len(Section)
 _NO_BASES = (0,) * _SECTIONS
-#: As plain numbers, which are faster: many parts are cut.
+#: Plain integers, because they are faster than the enum in `RecordBatch.metadata`.
 _KEY_OFFSETS, _PROPERTY_OFFSETS, _NAME_OFFSETS, _VALUE_OFFSETS, _BORN = map(int, list(Section)[1:6])
 _KEYS, _NAMES, _VALUES = map(int, list(Section)[8:11])
-#: Bytes that the number of a record of a compacted batch takes in memory.
+#: Memory for the number of one record of a compacted batch.
 _NUMBER_BYTES = 40
 _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<2i")
-#: From that average size in bytes on it takes longer to copy a value than to add to its offsets.
-_LARGE_VALUE = 512
-#: Most characters that the tags of all records of a batch have together, as a column of Arrow holds them.
+#: Average size of values above which copying the section costs more than adding its start to each offset.
+_LARGE_VALUE_BYTES = 512
+#: Characters of the tags of all records together: the size of an Arrow column without a dictionary.
 _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
 
 class RecordBatch:
-    """A batch opened for reading. Columns are decoded when first asked for; not safe to share between threads.
+    """A batch opened for reading. Not thread-safe.
 
-    The checksum and the shape of its columns are verified when it is made; `check_values` looks at every value.
+    The constructor verifies the checksum and the sizes of the columns. Values are decoded on demand; `check_values`
+    verifies all of them. A record's number is its offset less that of the batch; its place is its index in the columns.
     """
 
     __slots__ = ("_are_texts_checked", "_bases", "_bounds", "_content", "_first", "header", "origins", "remaining")
@@ -67,13 +68,12 @@ class RecordBatch:
         verify(data)
         header = read_header(data)
         check_ranges(header)
-        #: What the sections are cut out of: the batch itself, or the content of its frame. Either is a `bytes`, whose
-        #: first byte is aligned, and so is the first section.
+        #: The batch itself, or the content of its frame. Both are `bytes`, so the first section is aligned.
         self._content, start, end = data, header.size, len(data) - CRC_BYTES
         if header.codec == CODEC_ZSTD:
             self._content = decompress(memoryview(data)[start:end])
             start, end = 0, len(self._content)
-        #: Which records remain in a compacted batch; None in any other, which has all.
+        #: The remaining records of a compacted batch; None if the batch is not compacted.
         self.origins: RecordOrigins | None = None
         if header.version == COMPACTED_VERSION:
             self.origins, start = read_origins(self._content, start, end, header, flags_of(data))
@@ -81,10 +81,9 @@ class RecordBatch:
             raise CorruptBatch(f"a batch of {len(data)} bytes has no directory of its sections")
         lengths = DIRECTORY.unpack_from(self._content, start)
         self.header = header
-        #: Number of records that it has.
         self.remaining = header.remaining
         self._are_texts_checked = False
-        #: Number of the first record, and where columns of offsets begin: 0 except in what `metadata` returns.
+        #: Number of the first record, and the first value of each column of offsets. 0 except after `metadata`.
         self._first = 0
         self._bases: Sequence[int] = _NO_BASES
         self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))
@@ -93,18 +92,18 @@ class RecordBatch:
         self._check_shape()
 
     def __len__(self) -> int:
-        """Return how many offsets it holds: also those of records that compaction has removed."""
+        """Return the number of offsets, including those of records that compaction has removed."""
         return self.header.count
 
     def numbers(self, first: int = 0) -> Sequence[int]:
-        """Return the numbers of the records that it has, from `first` on."""
+        """Return the numbers of the remaining records, starting at `first`."""
         if self.origins is None:
             return range(first, self.header.count)
         return self.origins.numbers[self.origins.place(first) :]
 
     @property
     def size(self) -> int:
-        """Bytes that it takes in memory, decompressed."""
+        """Bytes in memory, decompressed."""
         return len(self._content)
 
     def section(self, which: Section) -> memoryview:
@@ -112,17 +111,17 @@ class RecordBatch:
         return memoryview(self._content)[self._bounds[which] : self._bounds[which + 1]]
 
     def has(self, which: Section) -> bool:
-        """Tell whether a section is there, which it is when at least one record needs it."""
+        """Tell whether a section is not empty."""
         return bool(self._bounds[which] != self._bounds[which + 1])
 
     def check_values(self) -> None:
-        """Look at every value, so that no other method raises afterwards. Raises `CorruptBatch`."""
+        """Verify every value; afterwards no other method raises. Raises `CorruptBatch`."""
         self._ascending(Section.BODY_OFFSETS)
         self.tags()
         self.check_texts()
 
     def check_texts(self) -> None:
-        """Look at all keys and properties, once; they are decoded one by one later. Raises `CorruptBatch`."""
+        """Verify all keys and properties, once. Raises `CorruptBatch`."""
         if self._are_texts_checked:
             return
         ends = self._ascending(Section.PROPERTY_OFFSETS)
@@ -132,7 +131,7 @@ class RecordBatch:
             bounds = self._ascending(offsets)
             base = self._bases[offsets]
             self._check_text(values, [bound - base for bound in bounds] if base else bounds)
-            # A character has at most four bytes. Only where all values together are longer one of them can be.
+            # The total is cheap to check: no value is too long unless all together are.
             if (
                 bounds[-1] - bounds[0] > MAX_METADATA_BYTES
                 and max(end - start for start, end in pairwise(bounds)) > MAX_METADATA_BYTES
@@ -141,11 +140,11 @@ class RecordBatch:
         self._are_texts_checked = True
 
     def bodies(self, first: int = 0) -> list[bytes]:
-        """Return the bodies from record number `first` on. Raises `CorruptBatch`."""
+        """Return the bodies, starting at record number `first`. Raises `CorruptBatch`."""
         return self._slices(Section.BODY_OFFSETS, Section.BODIES, self.place(first))
 
     def tags(self, first: int = 0) -> list[str | None]:
-        """Return the tags from record number `first` on. Raises `CorruptBatch`."""
+        """Return the tags, starting at record number `first`. Raises `CorruptBatch`."""
         first = self.place(first)
         count = self.remaining - first
         if not self.has(Section.TAG_DICTIONARY):
@@ -160,7 +159,7 @@ class RecordBatch:
             raise CorruptBatch(f"a record of a batch has none of its {len(dictionary)} tags") from None
 
     def tag_dictionary(self) -> list[str | None]:
-        """Return the distinct tags by their codes; None stands for "no tag". Raises `CorruptBatch`."""
+        """Return the distinct tags, indexed by tag code; None means "no tag". Raises `CorruptBatch`."""
         return [tag or None for tag in self._tag_texts()]
 
     def keys(self, index: int) -> tuple[str, ...]:
@@ -184,49 +183,49 @@ class RecordBatch:
         return dict(zip(names, self._texts(Section.VALUE_OFFSETS, Section.VALUES, start, end), strict=True))
 
     def born_ms(self, index: int) -> int:
-        """Return when one record was handed to its producer, in ms since 1970."""
+        """Return when the application sent one record, in ms since 1970."""
         deltas = self._numbers(Section.BORN)
         return self.header.born_first_ms + (deltas[self.place(index)] if deltas is not None else 0)
 
     def all_born_ms(self) -> list[int]:
-        """Return when each record that it has was handed to its producer, in ms since 1970."""
+        """Return when the application sent each remaining record, in ms since 1970."""
         first, deltas = self.header.born_first_ms, self._numbers(Section.BORN)
         return [first] * self.remaining if deltas is None else [first + delta for delta in deltas]
 
     def body_ends(self) -> list[int]:
-        """Return where bodies begin and end: one number more than there are records. Raises `CorruptBatch`."""
+        """Return the boundaries of the bodies: one more than there are records. Raises `CorruptBatch`."""
         return self._ascending(Section.BODY_OFFSETS)
 
     def raw_keys(self) -> list[bytes]:
-        """Return the keys of each record that it has, joined by `SEPARATOR`, as UTF-8. Raises `CorruptBatch`."""
+        """Return the keys of each remaining record, joined by `SEPARATOR`, as UTF-8. Raises `CorruptBatch`."""
         return self._slices(Section.KEY_OFFSETS, Section.KEYS, 0) or [b""] * self.remaining
 
     def raw_properties(self) -> tuple[list[int], list[bytes], list[bytes]]:
-        """Return the number of properties before each record, and all names and values. Raises `CorruptBatch`."""
+        """Return the boundaries of the records' properties, and all names and values. Raises `CorruptBatch`."""
         ends = self._ascending(Section.PROPERTY_OFFSETS)
         names = self._slices(Section.NAME_OFFSETS, Section.NAMES, 0)
         return ends, names, self._slices(Section.VALUE_OFFSETS, Section.VALUES, 0)
 
     def message_id(self, index: int) -> str:
-        """Return the id of one record: 40 hexadecimal digits, the same however often the batch is sent."""
+        """Return the id of one record: 40 hexadecimal digits, unchanged when the batch is resent or compacted."""
         if self.origins is None or not self.origins.origins:
             return message_id(self.header.producer_id, self.header.sequence, index)
         origin = self.origins.origin(index)
         return message_id(origin.producer_id, origin.sequence, index - origin.first)
 
     def stored_ms(self, index: int) -> int | None:
-        """Return when one record was stored, in ms since 1970; None if that is when its batch was."""
+        """Return when one record was stored, in ms since 1970; None if together with its batch."""
         if self.origins is None or not self.origins.origins:
             return None
         return self.origins.origin(index).stored_ms
 
     def place(self, number: int) -> int:
-        """Return the place of a record in the columns, or of the next one that it has."""
+        """Return the index in the columns of a record, or of the next remaining one."""
         return number - self._first if self.origins is None else self.origins.place(number)
 
     @property
     def metadata_size(self) -> int:
-        """Bytes of keys, properties and times of all records together."""
+        """Bytes of keys, properties and born times of all records."""
         bounds = self._bounds
         size: int = (
             bounds[Section.TAG_CODES] - bounds[Section.KEY_OFFSETS] + bounds[Section.BODIES] - bounds[Section.KEYS]
@@ -234,10 +233,10 @@ class RecordBatch:
         return size if self.origins is None else size + _NUMBER_BYTES * self.remaining
 
     def metadata(self, first: int, end: int) -> RecordBatch:
-        """Return a copy of keys, properties, ids and times of the records from one place to another, without the rest.
+        """Return a copy of a range of records, by place, with keys, properties, ids and times only.
 
-        The methods that are about one record work there, with the same number as here; no others do. Offsets that
-        contradict each other are found when they are looked at: then it is the whole batch.
+        On the copy, only the methods for a single record work; they take the same record numbers as here. Returns the
+        whole batch if its offsets contradict each other; `check_texts` then reports them.
         """
         content, bounds = self._content, self._bounds
         sections, bases = [b""] * _SECTIONS, list(_NO_BASES)
@@ -271,10 +270,10 @@ class RecordBatch:
 
     def _slices(self, offsets: Section, values: Section, first: int) -> list[bytes]:
         bounds = self._ascending(offsets, first)
-        if bounds[-1] - bounds[0] > _LARGE_VALUE * len(bounds):
+        if bounds[-1] - bounds[0] > _LARGE_VALUE_BYTES * len(bounds):
             data, begin = self._content, self._bounds[values]
             return [data[begin + start : begin + end] for start, end in pairwise(bounds)]
-        data = bytes(self.section(values))  # slicing bytes is faster than slicing a view, by more than this copy
+        data = bytes(self.section(values))  # slicing bytes instead of a memoryview saves more than this copy costs
         return [data[start:end] for start, end in pairwise(bounds)]
 
     def _ascending(self, offsets: Section, first: int = 0) -> list[int]:
@@ -286,8 +285,8 @@ class RecordBatch:
         if sys.byteorder == "big":
             ends.byteswap()
         bounds = ends.tolist()
-        # Offsets that overlap would make a reader copy the same bytes again and again. Sorting what is sorted takes
-        # 4 ns for each.
+        # Overlapping offsets would make a reader copy the same bytes many times. Sorting a sorted list takes only
+        # 4 ns per number.
         if bounds[0] < 0 or bounds != sorted(bounds):
             raise CorruptBatch(f"the {offsets.name} of a batch do not ascend")
         return bounds
@@ -331,13 +330,13 @@ class RecordBatch:
             is_ascii = len(str(section, "utf-8")) == len(section)
         except UnicodeDecodeError as error:
             raise CorruptBatch(f"the {values.name} of a batch are not UTF-8: {error.reason}") from None
-        # A value that begins or ends inside of a character begins with one of the bytes that continue a character.
+        # A value boundary inside of a character is followed by a UTF-8 continuation byte (10xxxxxx).
         if not is_ascii and any(section[end] & 0xC0 == 0x80 for end in ends if end < len(section)):
             raise CorruptBatch(f"the {values.name} of a batch are cut inside of a character")
 
     def _texts(self, offsets: Section, values: Section, first: int, last: int) -> list[str]:
         place, at = self._bounds[offsets] + 4 * first, self._bounds[values] - self._bases[offsets]
-        if last == first + 1:  # the usual case is worth it
+        if last == first + 1:  # fast path for the usual case
             begin, end = _TWO_OFFSETS.unpack_from(self._content, place)
             return [self._content[at + begin : at + end].decode()]
         ends = struct.unpack_from(f"<{last - first + 1}i", self._content, place)

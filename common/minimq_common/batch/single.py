@@ -1,4 +1,4 @@
-"""One message alone: checked, since it would spoil a batch of others, and encoded at a fifth of the cost of one."""
+"""Fast paths for one message: checking it, so that it cannot fail a batch of others, and encoding it alone."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _KEY_OFFSETS = struct.Struct("<2i")
 def encode_single(
     message: Message, max_body_bytes: int, born_ms: int, producer_id: int, sequence: int, unsettled: int
 ) -> bytes | None:
-    """Return a message as a batch of its own, the same as a `BatchBuilder` makes without compression.
+    """Encode a plain message to the same bytes as `BatchBuilder` without compression, in a fifth of the time.
 
-    Returns None for a message that is not plain: a `BatchBuilder` has the rules for those.
+    Returns None if the message is not plain; use a `BatchBuilder` then.
     """
     if plain_size(message, max_body_bytes) is None:
         return None
@@ -66,11 +66,11 @@ _LISTS = (list, tuple)
 
 
 def check_message(message: Message, max_body_bytes: int) -> int:
-    """Return the size of a message: bytes of its body, characters of its keys and properties."""
+    """Return bytes of the body plus characters of keys and properties. Raises `InvalidArgument`."""
     size = plain_size(message, max_body_bytes)
     if size is not None:
         return size
-    # Anything unusual goes the long way, so that the rules stand in one place: what makes a batch is a message.
+    # The rules are in one place: every message that `BatchBuilder` can encode is valid.
     if message.message_group is not None:
         check_message_group(message.message_group)
     records = BatchBuilder(max_body_bytes, message_group=message.message_group)
@@ -80,7 +80,7 @@ def check_message(message: Message, max_body_bytes: int) -> int:
 
 
 def plain_size(message: Message, max_body_bytes: int) -> int | None:
-    """Return the size of a message that is certainly in order, at a tenth of the cost of a batch. None for others."""
+    """Return the size of a valid message with ASCII tag and keys and without properties; None for any other."""
     body, tag, keys, properties = message.body, message.tag, message.keys, message.properties
     if type(body) is not bytes or len(body) > max_body_bytes or type(keys) not in _LISTS:
         return None
