@@ -1,8 +1,8 @@
-"""The errors of minimq: one tree, in which each class states how clients react to it.
+"""The errors of minimq, in one class tree.
 
-A `UsageError` is an invalid use, a `ServerError` the refusal of a server, a `TransportError` the lack of an answer.
-Marks on a class define how a client reacts to the error; the retry loop reads the marks, and never lists classes. The
-call fails at once without a mark.
+A `UsageError` means an invalid use, a `ServerError` that a server rejected a request, a `TransportError` that no answer
+arrived. Class attributes such as `retriable` define how a client reacts. The retry loop reads only these attributes,
+never the class, and gives up at once if none is set.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, ClassVar, Self
 if TYPE_CHECKING:
     from minimq_common.model import AwayBroker, MessageQueue
 
-#: Least seconds between two tries of a caller who is refused until an administrator does something.
+#: Minimum seconds between two tries of a caller that is rejected until an administrator grants access.
 _REFUSED_RETRY_S = 3.0
 
 
 class MiniMQError(Exception):
     """The base class of all errors of minimq. The text names the cause and, if there is one, the remedy."""
 
-    #: Stable name that travels between processes.
+    #: Stable name of the class, sent between processes.
     code: ClassVar[str] = "UNKNOWN"
     #: The same call may succeed later or elsewhere.
     retriable: ClassVar[bool] = False
-    #: The client's copy of the topic's route is probably out of date.
+    #: The client's copy of the route is probably out of date.
     refresh_route: ClassVar[bool] = False
-    #: The broker itself has a problem, so that others are a better choice for a while.
+    #: The broker has a problem; clients prefer other brokers for a while.
     avoid_broker: ClassVar[bool] = False
-    #: Whether the server answered at all; if not, clients probe it until it answers again.
+    #: The server answered. If not, clients probe it until it answers again.
     answered: ClassVar[bool] = True
-    #: Seconds that a server asks the caller to wait before a retry, unless it says something else.
+    #: Default of `retry_after_s`.
     retry_s: ClassVar[float] = 0.0
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
@@ -49,14 +49,14 @@ class MiniMQError(Exception):
         return f"{self.args[0]}{self._waited}"
 
     def with_message(self, message: str) -> Self:
-        """Return a copy of the error, with all its attributes, under another text, which may contain its own one."""
+        """Return a copy of the error with another text. The new text may contain the old one."""
         error = copy.copy(self)
         own = message.replace(self._waited, "") if self._waited else message
         error.args, error._waited = (own,), "" if own == message else self._waited
         return error
 
     def after_waiting(self, waited: str) -> Self:
-        """Return a copy whose text also says how long servers were waited for, in place of what it said of that."""
+        """Return a copy whose text ends with how long the client waited; replaces a former such note."""
         error = copy.copy(self)
         error._waited = f" (waited {waited})"
         return error
@@ -81,19 +81,19 @@ class MessageTooLarge(InvalidArgument):
 
 
 class Closed(UsageError):
-    """The client was closed before the call, or created before a fork."""
+    """The client was closed before the call, or was created before a fork."""
 
     code = "CLOSED"
 
 
 class ServerError(MiniMQError):
-    """A broker or a name server refused."""
+    """A broker or a name server rejected the request."""
 
     code = "SERVER"
 
 
 class TopicNotFound(ServerError):
-    """No broker carries the topic, or the called broker does not."""
+    """No broker carries the topic, or the called broker does not carry it."""
 
     code = "TOPIC_NOT_FOUND"
     refresh_route = True
@@ -101,7 +101,7 @@ class TopicNotFound(ServerError):
     @classmethod
     def nowhere(cls, topic: str) -> Self:
         """Return the error for a topic that no running server knows."""
-        from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # it has errors of this module
+        from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX  # imports this module
 
         if topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
             first = "gives up" if topic.startswith(DEAD_LETTER_PREFIX) else "tries again"
@@ -116,7 +116,7 @@ class TopicNotFound(ServerError):
 
 
 class TopicRecreated(TopicNotFound):
-    """The topic was deleted and created again since its offsets were looked up, so they belong to other messages."""
+    """The topic was deleted and created again, so offsets that were looked up before belong to other messages."""
 
     code = "TOPIC_RECREATED"
 
@@ -129,7 +129,7 @@ class TopicRecreated(TopicNotFound):
 class TopicUnavailable(ServerError):
     """All brokers that carry the topic are away, or no broker is registered at all.
 
-    `away` holds the brokers that are known to carry it.
+    `away` lists the brokers that are known to carry it.
     """
 
     code = "TOPIC_UNAVAILABLE"
@@ -155,7 +155,7 @@ class QueueNotFound(ServerError):
 
 
 class NoPermission(ServerError):
-    """The topic or the broker does not allow reading or writing just now."""
+    """The topic or the broker currently does not allow reading or writing."""
 
     code = "NO_PERMISSION"
     retriable = True
@@ -170,18 +170,18 @@ class NotDrained(ServerError):
 
 
 class OffsetOutOfRange(ServerError):
-    """The offset is not stored: it was deleted, or is not written yet. The text names the valid range."""
+    """The message at the offset was deleted, or is not written yet. The text names the valid range."""
 
     code = "OFFSET_OUT_OF_RANGE"
 
 
 class DamagedMessages(MiniMQError):
-    """Messages are damaged; its attributes are their place in their queue.
+    """Messages are damaged.
 
     Attributes:
-        queue: where they stand; None unless the error is about messages that were read.
-        offset: offset of the first one; None with an unknown queue.
-        next_offset: offset of the first message after them, where reading can go on; None when that is not known.
+        queue: queue of the damaged messages; None unless they were read from a queue.
+        offset: offset of the first damaged message; None if `queue` is.
+        next_offset: offset of the first message after them, where reading can continue; None if unknown.
     """
 
     code = "DAMAGED_MESSAGES"
@@ -193,7 +193,7 @@ class DamagedMessages(MiniMQError):
         self.next_offset = next_offset
 
     def at(self, queue: MessageQueue, offset: int, next_offset: int | None) -> Self:
-        """Add the place."""
+        """Set the place of the damaged messages, and return the error."""
         self.queue, self.offset, self.next_offset = queue, offset, next_offset
         return self
 
@@ -205,13 +205,13 @@ class CorruptBatch(DamagedMessages, ServerError):
 
 
 class MalformedBody(MiniMQError):
-    """A body is not what its schema says, or names a schema that there is not. No retry will help."""
+    """A body does not match its schema, or names an unknown schema. A retry will not help."""
 
     code = "MALFORMED_BODY"
 
 
 class StaleSequence(ServerError):
-    """A batch has a settled sequence number: it may be stored already, and the broker has forgotten it."""
+    """A batch has an old sequence number: the broker may have stored it already, and no longer remembers."""
 
     code = "STALE_SEQUENCE"
 
@@ -225,7 +225,7 @@ class Fenced(ServerError):
 class HandleExpired(ServerError):
     """Receipt handles are no longer valid: their messages were redelivered, or are gone.
 
-    `handles` contains these handles, as text. All other messages of the call are settled.
+    `handles` lists these handles as text. All other messages of the call are settled.
     """
 
     code = "HANDLE_EXPIRED"
@@ -281,19 +281,19 @@ class StaleTerm(ServerError):
 
 
 class TermEnding(ServerError):
-    """The lease of a master is not renewed, because another promoted replica waits for its end."""
+    """The lease of a master is not renewed, because another replica was promoted and waits for its end."""
 
     code = "TERM_ENDING"
 
 
 class ReplicaSetChanged(ServerError):
-    """The record of a replica set has changed: the caller may read it and retry."""
+    """The record of a replica set has changed: read it again, and retry."""
 
     code = "REPLICA_SET_CHANGED"
 
 
 class NotInSync(ServerError):
-    """A replica is not promoted, since it may lack acknowledged messages."""
+    """A replica cannot be promoted, because it may lack acknowledged messages."""
 
     code = "NOT_IN_SYNC"
 
@@ -308,7 +308,7 @@ class SystemBusy(ServerError):
 
     def __init__(self, message: str, *, retry_after_s: float | None = None, limit: str = "") -> None:
         super().__init__(message, retry_after_s=retry_after_s)
-        #: The limit that was reached, for the metrics of the server; it does not travel.
+        #: The limit that was reached, for the metrics of the server; not sent to clients.
         self.limit = limit
 
 
@@ -322,7 +322,7 @@ class StoreFull(ServerError):
 
 
 class NotMaster(ServerError):
-    """The broker is not, or no longer, the master of its replica set: only the master writes."""
+    """The broker is not the master of its replica set, or not any more; only the master accepts writes."""
 
     code = "NOT_MASTER"
     retriable = True
@@ -330,7 +330,7 @@ class NotMaster(ServerError):
 
 
 class NotEnoughReplicas(ServerError):
-    """Too few replicas have confirmed the write, or are in sync: it may be stored, but is not safe."""
+    """Too few replicas are in sync, or have confirmed the write. It may be stored, but is not safe."""
 
     code = "NOT_ENOUGH_REPLICAS"
     retriable = True
@@ -338,13 +338,13 @@ class NotEnoughReplicas(ServerError):
 
 
 class TransactionEnded(ServerError):
-    """A transaction with this number, or a later one of its name, is decided: a later writer has finished it."""
+    """The transaction, or a later one of its name, is already decided: a later writer has finished it."""
 
     code = "TRANSACTION_ENDED"
 
 
 class TransactionExpired(ServerError):
-    """A broker has dropped staged batches, so that their transaction cannot be committed any more."""
+    """A broker has dropped staged batches, so their transaction cannot be committed any more."""
 
     code = "TRANSACTION_EXPIRED"
 
@@ -374,7 +374,7 @@ class Unavailable(TransportError):
 
 
 class ConnectionMismatch(Unavailable):
-    """All name servers run, and none takes connections with these credentials, or without any. The text says why."""
+    """All name servers run, but reject connections with these credentials, or without any. The text says why."""
 
     code = "CONNECTION_MISMATCH"
     retriable = False
@@ -387,7 +387,7 @@ class DeadlineExceeded(TransportError, TimeoutError):
 
 
 class BufferFull(MiniMQError):
-    """More messages wait to be sent than the producer may hold."""
+    """The send buffer of the producer is full."""
 
     code = "BUFFER_FULL"
     retriable = True
@@ -407,7 +407,7 @@ class SendFailed(MiniMQError):
 
 
 class RequestFailed(MiniMQError):
-    """The service that answered a request could not do what was asked. The text is the one of its reply.
+    """The service that replied to a request reports an error. The text comes from the reply.
 
     `body` and `properties` are those of the reply.
     """
@@ -452,13 +452,13 @@ class DataDirectoryVersion(StoreError):
 
 
 class CorruptEntry(DamagedMessages, StoreError):
-    """An entry of the CommitLog does not match its checksum; the text names its position."""
+    """An entry of the CommitLog does not match its checksum. The text names its position."""
 
     code = "CORRUPT_ENTRY"
 
 
 class CopyNeeded(StoreError):
-    """A log cannot continue another one: everything has to be copied again."""
+    """The log of a replica cannot continue that of its master, so everything has to be copied again."""
 
     code = "COPY_NEEDED"
 

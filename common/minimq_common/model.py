@@ -1,8 +1,8 @@
-"""The values that every role shares: messages, queues and routes.
+"""The values that all roles share: messages, queues and routes.
 
-Messages and what answers them are made by the million, so they are `msgspec` structs without cyclic garbage
-collection. What is mistaken most often is checked when a message is made, all else when its batch is built, many at a
-time: each check here costs as much as ten there.
+Messages are created by the million, so they are `msgspec` structs without cyclic garbage collection. Their constructor
+checks only the most common mistakes. All other checks are done for many messages at a time, when their batch is built:
+a check in the constructor costs ten times as much.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Permission(IntFlag):
     READ_WRITE = 6
 
 
-#: Permissions by the names that people write.
+#: Permissions by their names in options and commands.
 PERMISSIONS: Mapping[str, Permission] = {
     "read-write": Permission.READ_WRITE,
     "read": Permission.READ,
@@ -44,16 +44,16 @@ PERMISSIONS: Mapping[str, Permission] = {
 
 
 def permission_name(permission: int) -> str:
-    """Return a permission as people write it: read-write, read, write or none."""
+    """Return the name of a permission: read-write, read, write or none."""
     return next((name for name, value in PERMISSIONS.items() if value == permission), "none")
 
 
 class TopicId(NamedTuple):
-    """Identifies one creation of a topic at one broker: a topic that is deleted and created again gets another id.
+    """Identifies one creation of a topic on one broker: a topic that is deleted and created again gets another id.
 
     Attributes:
         number: log position at which the broker created the topic.
-        created_ms: creation time. Tells apart equal numbers of a broker that has lost its disk.
+        created_ms: creation time. Distinguishes equal numbers of a broker that has lost its disk.
     """
 
     number: int
@@ -61,7 +61,7 @@ class TopicId(NamedTuple):
 
 
 class MessageQueue(msgspec.Struct, frozen=True, order=True):
-    """One queue of a topic: ordered, and carried by one broker (name)."""
+    """One ordered queue of a topic, on one broker."""
 
     topic: str
     broker_name: str
@@ -75,26 +75,26 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to send.
 
     Attributes:
-        topic: where it goes.
-        body: the payload, at most 4 MiB unless the broker is told otherwise. It may be empty, but not in a compacted
-            topic.
-        tag: one label that consumers may filter by, of at most 255 characters. In a subscription, `||` joins tags: one
-            that has it in its name is found by `where="TAGS = 'a||b'"` alone.
-        keys: identifiers such as the number of an order. Selectors send messages with the same first key to the same
-            queue, consumers see the keys and filter by them (`where="KEYS = 'o-17'"`), and `Admin.find_messages` finds
-            them. In a compacted topic the first one is the key of which the latest message is kept. None may contain a
-            NUL character.
-        properties: further names and values, both text.
-        message_group: for a FIFO topic: messages of one group are consumed in the order in which they were sent, one
-            after the other. 1 to 64 characters.
-        deliver_after_s: for a delayed message: seconds from its sending on until it is delivered, at most 366 days.
-        deliver_at: or the time at which it is delivered: a `datetime` with a time zone, or seconds since 1970.
-        recallable: a delayed message can be taken back until then, with `producer.recall(receipt.recall_handle)`.
-        is_tombstone: it deletes its first key from a compacted topic; its body is empty. See `tombstone`.
+        topic: the topic to send to.
+        body: the payload, at most 4 MiB by default (`--max-body-bytes` of the broker). May be empty, except in a
+            compacted topic.
+        tag: one label that consumers can filter by, at most 255 characters. In a subscription, `||` separates tags, so
+            a tag that contains `||` needs a filter such as `where="TAGS = 'a||b'"`.
+        keys: identifiers such as an order number. Selectors send messages with the same first key to the same queue,
+            consumers can read the keys and filter by them (`where="KEYS = 'o-17'"`), and `Admin.find_messages` searches
+            for them. In a compacted topic, the first key decides: only its latest message is kept. Keys must not
+            contain NUL characters.
+        properties: additional names and values, both text.
+        message_group: for a FIFO topic. Messages of one group are consumed one after the other, in the order of
+            sending. 1 to 64 characters.
+        deliver_after_s: for a delayed message: delay in seconds from the time of sending, at most 366 days.
+        deliver_at: or its delivery time: a `datetime` with a time zone, or seconds since 1970.
+        recallable: a delayed message can be recalled before it is due: `producer.recall(receipt.recall_handle)`.
+        is_tombstone: deletes its first key from a compacted topic; the body is empty. See `tombstone`.
 
     Raises:
-        InvalidArgument: topic or body have a wrong type, or the keys are one text. All else is checked when the message
-            is sent, before anything is stored.
+        InvalidArgument: `topic` or `body` has a wrong type, or `keys` is a single text. Everything else is checked when
+            the message is sent, before anything is stored.
     """
 
     topic: str
@@ -112,7 +112,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return hash((self.topic, self.body, self.tag))  # keys and properties need not be hashable
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A read-only view of a dictionary, such as `NO_PROPERTIES`, cannot be pickled.
+        # A `MappingProxyType`, such as `NO_PROPERTIES`, cannot be pickled.
         topic, body, tag, keys, properties, *rest = msgspec.structs.astuple(self)
         return Message, (topic, body, tag, keys, dict(properties), *rest)
 
@@ -122,12 +122,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def tombstone(cls, topic: str, key: str, properties: Mapping[str, str] = NO_PROPERTIES) -> Message:
-        """Return the message that deletes a key from a compacted topic."""
+        """Return a message that deletes a key from a compacted topic."""
         return cls(topic, b"", None, (key,), properties, is_tombstone=True)
 
 
 def _check_types(message: Message) -> None:
-    from minimq_common.batch.message_fields import wrong_field  # which needs this module
+    from minimq_common.batch.message_fields import wrong_field  # imports this module
 
     topic: object = message.topic
     if not isinstance(topic, str):
@@ -137,13 +137,13 @@ def _check_types(message: Message) -> None:
 
 
 def with_property(message: Message, name: str, value: str) -> Message:
-    """Return a message that has one more property."""
+    """Return a copy of a message with one more property."""
     return msgspec.structs.replace(message, properties={**message.properties, name: value})
 
 
-#: Most queues that a topic has on one broker.
+#: Queues of a topic on one broker.
 MAX_QUEUES = 1024
-#: Most brokers that carry one topic, or are away with it; and most queues that they have together.
+#: Brokers of one topic, including those that are away, and its queues on all of them.
 MAX_BROKERS_OF_A_TOPIC = 1_000
 MAX_QUEUES_OF_A_TOPIC = 1 << 17
 
@@ -153,12 +153,12 @@ class QueueData:
     """The number of queues of a topic on one broker, and their permission.
 
     Attributes:
-        broker_name: the broker.
-        read_queues: how many consumers see.
-        write_queues: how many producers see.
-        permission: of clients.
-        key_queues: how many queues a compacted topic has on all brokers together; 0 for any other.
-        topic: its name, in the route that a client has; otherwise empty.
+        broker_name: name of the broker.
+        read_queues: number of queues that consumers see.
+        write_queues: number of queues that producers see.
+        permission: permission of clients.
+        key_queues: number of queues of a compacted topic on all brokers; 0 for other topics.
+        topic: name of the topic, only set in the routes of clients.
     """
 
     broker_name: str
@@ -169,14 +169,14 @@ class QueueData:
     topic: str = field(default="", compare=False)
 
     def readable(self, topic: str = "") -> list[MessageQueue]:
-        """Return the queues that can be read; the topic has to be given if it is not known here."""
+        """Return the queues that can be read. `topic` is required unless the attribute is set."""
         count = self.read_queues if self.permission & Permission.READ else 0
         return [MessageQueue(topic or self.topic, self.broker_name, queue_id) for queue_id in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """Addresses of the replicas of one broker name: broker id to HOST:PORT."""
+    """The replicas of one broker name: their addresses (HOST:PORT) by broker id."""
 
     cluster: str
     broker_name: str
@@ -190,15 +190,15 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class AwayBroker:
-    """A broker that has gone, as a name server remembers it. Its queues cannot be used.
+    """A broker that has gone, as remembered by a name server. Its queues cannot be used.
 
     Attributes:
-        cluster: the cluster it belonged to.
-        broker_name: its name.
-        addresses: HOST:PORT at which its replicas were reached last, by broker id.
+        cluster: cluster of the broker.
+        broker_name: name of the broker.
+        addresses: last known addresses (HOST:PORT) of its replicas, by broker id.
         since: when it went, in UTC.
-        stopped: it was stopped; otherwise it was lost.
-        queues: how many of its queues could be read: of the topic that was asked about, else of all topics.
+        stopped: whether it was stopped; if not, its connection was lost.
+        queues: number of its readable queues, in the requested topic or, without one, in all topics.
     """
 
     cluster: str
@@ -214,24 +214,24 @@ class TopicRoute:
     """Everything a client needs to find the queues of one topic.
 
     Attributes:
-        topic: its name.
-        queues: what each broker carries, sorted by broker name.
-        brokers: where these brokers are, by name.
-        away: brokers that carried the topic and have gone, sorted by name; they are not among the others.
+        topic: name of the topic.
+        queues: its queues on each broker, sorted by broker name.
+        brokers: addresses of these brokers, by name.
+        away: brokers that carried the topic and have gone, sorted by name; they are not in `queues` or `brokers`.
     """
 
     topic: str
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
     away: tuple[AwayBroker, ...] = ()
-    #: The number of queues of a compacted topic by which the queue of a key is chosen; 0 for any other topic.
+    #: Number of queues from which a compacted topic chooses the queue of a key; 0 for other topics.
     key_queues: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key_queues", self.queues[0].key_queues if self.queues else 0)
 
     def write_queues(self) -> list[MessageQueue]:
-        """All queues that take messages now: writable, and their broker has a master. Sorted."""
+        """Return the queues that accept messages now: writable, on a broker that has a master. Sorted."""
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self._writable()
@@ -239,11 +239,11 @@ class TopicRoute:
         ]
 
     def write_queue_count(self) -> int:
-        """Return how many queues take messages now."""
+        """Return the number of queues that accept messages now."""
         return sum(data.write_queues for data in self._writable())
 
     def read_queues(self) -> list[MessageQueue]:
-        """All queues that can be read. Sorted."""
+        """Return the queues that can be read. Sorted."""
         return [queue for data in self.queues for queue in data.readable(self.topic)]
 
     def _writable(self) -> Iterator[QueueData]:
@@ -252,7 +252,7 @@ class TopicRoute:
                 yield data
 
     def master_of(self, broker_name: str) -> str | None:
-        """Address of the master of a broker name, if one is known."""
+        """Return the address of the master of a broker name, if one is known."""
         broker = self.brokers.get(broker_name)
         return broker.master if broker else None
 
@@ -261,16 +261,16 @@ class MemberList(NamedTuple):
     """The members of a group as one broker sees them."""
 
     client_ids: Collection[str]
-    #: What each of them subscribes to; empty while that is the same for all.
+    #: Subscribed topics by client id; empty while all members have the same.
     topics: Mapping[str, Collection[str]]
 
     def subscribers(self, topic: str) -> tuple[str, ...]:
-        """Return who subscribes to a topic that somebody subscribes to, sorted."""
+        """Return the client ids of the subscribers of a topic, sorted. The topic must have at least one."""
         return tuple(sorted(name for name in self.client_ids if not self.topics or topic in self.topics.get(name, ())))
 
 
 def deciders(carriers: Mapping[str, Collection[str]], *, same_topics: bool) -> dict[str, str]:
-    """Return, by topic, the broker by whose list of members its queues are divided."""
+    """Return, by topic, the broker whose member list decides how the queues are allocated."""
     first = {topic: min(brokers) for topic, brokers in carriers.items()}
     return dict.fromkeys(first, min(first.values(), default="")) if same_topics else first
 
@@ -279,10 +279,10 @@ _COUNT_BITS = 32
 
 
 def first_epoch(term: int) -> int:
-    """Return the epoch behind which the grants of a master are numbered."""
+    """Return the number after which a master of this term numbers its epochs."""
     return term << _COUNT_BITS
 
 
 def granter(epoch: int) -> int:
-    """Return what the epochs have in common that were granted out of one table, and nobody else's have."""
+    """Return the term of the lease table that granted this epoch."""
     return epoch >> _COUNT_BITS

@@ -1,4 +1,4 @@
-"""Moments that users give: what counts as one is decided here, for every call, command and connector."""
+"""Parses points in time that users give to calls, commands and connectors."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from minimq_common.words import seconds_of
 #: A datetime with a time zone, ISO 8601 text with one, text such as "-24h" (before now), or milliseconds since 1970.
 Time = datetime | str | int
 
-#: The latest moment, in milliseconds since 1970: the end of the year 9999, as far as `datetime` counts.
+#: The latest time, in milliseconds since 1970: the end of the year 9999, which is the limit of `datetime`.
 MAX_TIME_MS = 253_402_300_799_999
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: From here on a number is likely to be milliseconds since 1970.
+#: Numbers from here on are taken for milliseconds since 1970.
 LEAST_MS = 10_000_000_000
-#: Milliseconds in these first months of 1970 are seconds (1769846400), or a date without hyphens (20260131).
+#: As milliseconds these are in the first months of 1970. More likely the user means seconds (1769846400) or a date
+#: without hyphens (20260131).
 _MISTAKEN_MS = range(10_000_000, LEAST_MS)
-#: A longer text is no time.
+#: Limit for text that can be a time, and for what an error quotes.
 _MOST_CHARACTERS = 100
 
-#: Clocks of machines may differ by so much: what is later than that is in the future.
+#: Tolerated clock skew between machines: only later times count as being in the future.
 _AHEAD_MS = 60_000
 
 _FORMS = "a time such as 2026-01-31T08:00Z, -24h, -90m or -7d, or milliseconds since 1970 such as 1769846400000ms"
 
 
 def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
-    """Return the milliseconds since 1970 of a moment that a user gives.
+    """Convert a time that a user gives to milliseconds since 1970.
 
-    A datetime and ISO 8601 text need a time zone. Without one they mean different moments on machines whose time zones
-    differ, so that messages would be skipped or repeated in silence. Text is also "-24h", a duration before now, or
-    milliseconds since 1970: "1769846400000" or "1769846400000ms". What lies before 1970 is 1970, and
-    what lies behind the year 9999 is its end.
+    A datetime and ISO 8601 text need a time zone: otherwise machines in different time zones would silently skip or
+    repeat messages. Text may also be a duration before now ("-24h"), or milliseconds since 1970 ("1769846400000" or
+    "1769846400000ms"). Times before 1970 count as 1970, and datetimes after the year 9999 as its end.
 
     Args:
-        given: what the user gave; see `Time`.
-        now: the time in seconds since 1970.
-        name: of the argument or option, for errors.
-        also: what else it may be, for errors, such as "'latest', ".
+        given: The value from the user; see `Time`.
+        now: The current time in seconds since 1970.
+        name: Name of the argument or option, for errors.
+        also: Other values that it may have, for errors, such as "'latest', ".
 
     Raises:
-        InvalidArgument: it is no such moment; the text says how to write one.
+        InvalidArgument: The value is not a time; the text shows valid ones.
     """
     match given:
         case bool():
@@ -60,17 +60,17 @@ def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
 
 
 def moment(ms: int) -> datetime:
-    """Return the moment so many milliseconds after 1970 began, in UTC; the nearest that the calendar has.
+    """Convert milliseconds since 1970 to a datetime in UTC.
 
-    Another process may have said the number: clocks and peers can be wrong without limit.
+    Clamps to the years 1970 to 9999, since the number may come from a wrong clock or a faulty peer.
     """
     return _EPOCH + timedelta(milliseconds=min(max(ms, 0), MAX_TIME_MS))
 
 
 def start_ms(given: object, now: float, name: str, also: str = "") -> int:
-    """Return the milliseconds since 1970 of a moment at which reading begins: as `timestamp_ms`, but not in the future.
+    """Convert the time from which to read, like `timestamp_ms`, but reject the future.
 
-    Nothing is stored in the future, so that such a start would pass over everything in silence.
+    No message has a store time in the future, so such a start would silently skip all messages.
     """
     ms = timestamp_ms(given, now, name, also)
     if ms > now * 1000 + _AHEAD_MS:
@@ -110,7 +110,7 @@ def _spelled(when: datetime) -> str:
     text = when.isoformat()
     try:
         local = f", or {when.astimezone().isoformat()} for the local time of this machine"
-    except (OverflowError, OSError, ValueError):  # at the edges of the calendar
+    except (OverflowError, OSError, ValueError):  # close to the limits of the calendar
         local = ""
     return f"write {text}Z for UTC{local}"
 

@@ -7,32 +7,30 @@ import re
 from minimq_common.errors import InvalidArgument
 from minimq_common.words import kind_of
 
-#: A name becomes part of paths and addresses, where "." and ".." mean something else.
+#: Not "." or "..", since names become parts of paths and addresses.
 _PLAIN = r"(?!\.+\Z)[a-zA-Z0-9_.-]+"
 _NAME = re.compile(rf"{_PLAIN}\Z")
-#: minimq itself makes these names of those of groups.
+#: Also matches the topics that minimq creates for groups.
 _NAME_OR_OWN = re.compile(rf"(?:%(?:RETRY|DLQ)%)?{_PLAIN}\Z")
 #: `@` separates the machine room from the rest: "room@broker".
 _BROKER_NAME = re.compile(r"(?!\.+\Z)[a-zA-Z0-9_.@-]+\Z")
 
-#: Topics that a group makes for itself: `%RETRY%group` and `%DLQ%group`.
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
-#: Begins the names under which half messages of a producer group are staged; no transaction can be named so.
+#: Prefix of the names under which half messages of a producer group are staged. No transaction name can start with it.
 HALF_PREFIX = "@"
-#: Transactions of data frames that Spark writes without a name, by the begin of theirs: each is used once.
+#: Prefix of the transaction names that Spark generates for writes of a data frame; each name is used once.
 ONE_TIME_TRANSACTIONS = "spark-batch-"
 
 MAX_TOPIC = 127
 MAX_GROUP = 120
 MAX_BROKER = 120
 MAX_TRANSACTION = 120
-#: A host name, a process and a number, or whatever somebody calls a client.
 MAX_CLIENT_ID = 512
-#: A host name of DNS has 253 characters at most.
+#: A host name (DNS allows 253 characters), a colon and a port.
 MAX_ADDRESS = 260
 
-#: Characters of a wrong name that are in the error.
+#: An error quotes this many characters of an invalid name.
 _SHOWN = 40
 
 
@@ -54,27 +52,27 @@ def _check(kind: str, name: str, longest: int, pattern: re.Pattern[str] = _NAME,
 
 
 def check_topic(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name a topic."""
+    """Return the name. Raises `InvalidArgument` if it is not a valid topic name."""
     return _check("topic", name, MAX_TOPIC, _NAME_OR_OWN)
 
 
 def check_group(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name a consumer group."""
+    """Return the name. Raises `InvalidArgument` if it is not a valid group name."""
     return _check("group", name, MAX_GROUP)
 
 
 def is_group(name: str) -> bool:
-    """Tell whether a name can be that of a consumer group."""
+    """Tell whether a name is a valid group name."""
     return 0 < len(name) <= MAX_GROUP and _NAME.match(name) is not None
 
 
 def check_transaction(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name transactions."""
+    """Return the name. Raises `InvalidArgument` if it is not a valid transaction name."""
     return _check("transaction", name, MAX_TRANSACTION)
 
 
 def check_producer_group(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name a producer group."""
+    """Return the name. Raises `InvalidArgument` if it is not a valid producer group name."""
     return _check("producer group", name, MAX_GROUP)
 
 
@@ -84,32 +82,32 @@ def half_name(producer_group: str) -> str:
 
 
 def is_half_name(name: str) -> bool:
-    """Tell whether half messages are staged under a name."""
+    """Tell whether a name is one under which half messages are staged."""
     return name.startswith(HALF_PREFIX)
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic in which messages of a group wait for their next try."""
+    """Return the topic in which failed messages of a group wait for their next try."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Return the topic of the messages of a group whose tries are used up."""
+    """Return the topic of a group's messages that failed too often or were rejected."""
     return DEAD_LETTER_PREFIX + group
 
 
 def check_broker(name: str) -> str:
-    """Return the name, "broker" or "room@broker". Raises `InvalidArgument` when it cannot name a broker."""
+    """Return the name, "broker" or "room@broker". Raises `InvalidArgument` if it is not a valid broker name."""
     return _check("broker", name, MAX_BROKER, _BROKER_NAME, "_ - . @")
 
 
 def check_cluster(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name a cluster."""
+    """Return the name. Raises `InvalidArgument` if it is not a valid cluster name."""
     return _check("cluster", name, MAX_BROKER)
 
 
 def check_client_id(client_id: str) -> str:
-    """Return the id. Raises `InvalidArgument` when it cannot be that of a client: it is empty, or too long."""
+    """Return the id. Raises `InvalidArgument` if it is empty or too long."""
     if not client_id:
         raise InvalidArgument("the client id is empty: give each client its own")
     if len(client_id) > MAX_CLIENT_ID:
@@ -120,7 +118,7 @@ def check_client_id(client_id: str) -> str:
 
 
 def check_address(address: str) -> str:
-    """Return the HOST:PORT. Raises `InvalidArgument` when it is not one."""
+    """Return the address. Raises `InvalidArgument` if it is not HOST:PORT."""
     if len(address) > MAX_ADDRESS:
         raise InvalidArgument(
             f"an address has {len(address)} characters, the limit is {MAX_ADDRESS}: {address[:40]}..."
@@ -136,7 +134,7 @@ def check_address(address: str) -> str:
 
 
 def _is_ipv6(host: str) -> bool:
-    import ipaddress  # few addresses are of IPv6
+    import ipaddress  # imported here because most processes do not need it
 
     try:
         ipaddress.IPv6Address(host.removeprefix("[").removesuffix("]"))
@@ -146,5 +144,5 @@ def _is_ipv6(host: str) -> bool:
 
 
 def machine_room_of(broker_name: str) -> str:
-    """Return where a broker named "room@broker" stands; "" when the name tells no room."""
+    """Return the room of a broker named "room@broker"; "" if the name has none."""
     return broker_name.partition("@")[0] if "@" in broker_name else ""

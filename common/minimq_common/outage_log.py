@@ -1,4 +1,4 @@
-"""Outages in the log: a line when one begins, one a minute while it lasts, and one when it is over."""
+"""Logs an outage: a line at its start, one a minute while it lasts, and one at its end."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Callable
 
 from minimq_common.errors import MiniMQError
 
-#: Seconds between two lines about an outage that lasts.
+#: Minimum seconds between two lines about the same outage.
 _REPEAT_S = 60.0
-#: Kinds of failures that one outage distinguishes; all further ones count as known.
+#: Kinds of failures that are logged as new during one outage; further kinds are only counted.
 _MOST_KINDS = 8
 
 
 class OutageLog:
-    """Logs failures of something that is tried again and again. Thread-safe.
+    """Logs the failures of an action that is retried. Thread-safe.
 
-    The first failure of each kind is logged; those that follow are counted, and a line a minute tells how many there
-    were. The first success is logged with the length of the outage, at the highest level that was used during it, so
-    that whoever saw the beginning sees the end.
+    Logs the first failure of each kind, counts the following ones, and logs the count once a minute. Logs the first
+    success with the length of the outage, at the highest level used during it, so a log that shows the start of an
+    outage also shows its end.
     """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()  # protects all below
-        self._kinds: set[str] = set()  # of the present outage; empty when there is none
+        self._kinds: set[str] = set()  # of the current outage; empty if there is none
         self._began_at = self._repeat_at = 0.0
         self._failures = 0
         self._level = logging.NOTSET
@@ -40,9 +40,9 @@ class OutageLog:
         kind: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log a failure, unless one of its kind was logged during this outage, less than a minute ago.
+        """Log or count a failure.
 
-        A cause that is neither an error of minimq nor one of the system is a fault, see `crashed`.
+        A cause that is neither a `MiniMQError` nor an `OSError` is a bug, and logged as by `crashed`.
         """
         fault = None if isinstance(cause, MiniMQError | OSError) else cause
         if fault is not None or not str(cause):
@@ -50,7 +50,7 @@ class OutageLog:
         self._failed(message, values, kind or _kind_of(cause), level if fault is None else logging.ERROR, fault)
 
     def crashed(self, message: str, *values: object, cause: BaseException) -> None:
-        """Log a fault as an error: as `failed`, with the traceback of the first of its kind."""
+        """Same as `failed`, but logs at level ERROR, with a traceback for the first failure of its kind."""
         self._failed(message, values, _kind_of(cause), logging.ERROR, cause)
 
     def _failed(
@@ -75,7 +75,7 @@ class OutageLog:
             self._log.log(level, f"{message} failures=%d outage_s=%.1f", *values, failures, outage_s, exc_info=shown)
 
     def worked(self, message: str, *values: object) -> bool:
-        """Log the end of the outage. Returns False, and logs nothing, when there was none."""
+        """Log the end of the outage and return True; return False if there was none."""
         with self._lock:
             if not self._kinds:
                 return False
@@ -85,7 +85,7 @@ class OutageLog:
         return True
 
     def forget(self) -> None:
-        """End the outage without a line: what failed is not wanted any more."""
+        """End the outage without logging it: the action is not needed any more."""
         with self._lock:
             self._kinds.clear()
 

@@ -1,4 +1,4 @@
-"""Properties with a meaning of their own: the context of a trace, the address for a reply, the message group. Pure."""
+"""Properties that minimq interprets: trace context, reply address, message group. Pure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from minimq_common.names import MAX_BROKER
 from minimq_common.wire.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
 from minimq_common.words import kind_of
 
-#: The context of a trace, by the names of W3C Trace Context.
+#: Names from W3C Trace Context.
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
-#: Characters of a traceparent in the only version that there is.
+#: Length of a traceparent of version 00, the only version.
 PARENT_CHARACTERS = 55
 
-#: The last digits of flags that say so.
+#: Odd hexadecimal digits: the lowest flag means that the trace is recorded.
 _RECORDED = "13579bdf"
 _PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 
 
 def recorded_parent(properties: Mapping[str, object]) -> str:
-    """Return the context in the properties of a message if its trace is recorded; empty otherwise.
+    """Return the `traceparent` of a message if its trace is recorded; empty otherwise.
 
-    A look at each batch that is sent: so it is only as thorough as a broker needs, which looks closer.
+    Called for each batch that is sent, so it checks only roughly; the broker parses the value.
     """
     parent = properties.get(TRACEPARENT)
     if isinstance(parent, str) and len(parent) == PARENT_CHARACTERS and parent.isascii() and parent[-1] in _RECORDED:
@@ -36,7 +36,7 @@ def recorded_parent(properties: Mapping[str, object]) -> str:
 
 
 def parsed_parent(text: str) -> tuple[int, int, int] | None:
-    """Return the numbers of the trace and of the span, and the flags; None if a text is no context."""
+    """Return trace id, span id and flags; None if the text is not a valid `traceparent`."""
     found = _PARENT.fullmatch(text)
     if found is None:
         return None
@@ -44,13 +44,13 @@ def parsed_parent(text: str) -> tuple[int, int, int] | None:
     return (trace_id, span_id, flags) if trace_id and span_id else None
 
 
-#: Bytes of the shortest key of an inbox. Nobody guesses one.
+#: Minimum length of the key of an inbox; it must not be guessable.
 MIN_KEY_BYTES = 16
-#: The property by which a message is a request; see `ReplyTo`.
+#: A message with this property is a request; see `ReplyTo`.
 REPLY_TO = "REPLY_TO"
-#: Longest time for which a request waits for its reply, in ms.
+#: Maximum time for which a request waits for its reply.
 MAX_WAIT_MS = DAY_MS
-#: What the property looks like; the letters of broker names are those of `names`.
+#: The format of `ReplyTo`. The characters of broker names are those of `names.py`.
 _VALUE = re.compile(
     rf"([a-zA-Z0-9_.@-]{{1,{MAX_BROKER}}})/([0-9a-f]{{{2 * INBOX_BYTES}}})"
     rf"/([0-9a-zA-Z_-]{{1,{MAX_CORRELATION_ID}}})/([0-9]{{1,9}})\Z"
@@ -58,14 +58,14 @@ _VALUE = re.compile(
 
 
 def inbox_of(key: bytes) -> bytes:
-    """Return the address of the inbox that a key opens. Nobody can tell the key from it."""
-    import hashlib  # those who ask for nothing do without it
+    """Return the address of the inbox that a key opens. The key cannot be derived from it."""
+    import hashlib  # imported here because only requests need it
 
     return hashlib.sha256(key).digest()[:INBOX_BYTES]
 
 
 class ReplyTo(NamedTuple):
-    """Where a request is answered, as its property `REPLY_TO` says: "broker/inbox/correlation id/ms"."""
+    """The value of the property `REPLY_TO` of a request: "broker/inbox/correlation id/ms"."""
 
     broker_name: str
     inbox: bytes
@@ -77,7 +77,7 @@ class ReplyTo(NamedTuple):
 
 
 def reply_to(value: str) -> ReplyTo | None:
-    """Return where a request is answered; None if the property has none of our values: anybody may set it."""
+    """Parse the property `REPLY_TO`; None if it is not in our format, since applications may set it, too."""
     found = _VALUE.match(value)
     if found is None:
         return None
@@ -85,13 +85,13 @@ def reply_to(value: str) -> ReplyTo | None:
     return ReplyTo(broker_name, bytes.fromhex(inbox), correlation_id, min(int(wait_ms), MAX_WAIT_MS))
 
 
-#: The property in which the name travels, as its batch has a hash of it alone.
+#: Carries the name of the message group; the batch header only has its hash.
 MESSAGE_GROUP = "MESSAGE_GROUP"
 MAX_MESSAGE_GROUP = 64
 
 
 def check_message_group(name: str) -> str:
-    """Return the name. Raises `InvalidArgument` when it cannot name a message group."""
+    """Return the name. Raises `InvalidArgument` if it is not a valid message group."""
     if not isinstance(name, str):
         raise InvalidArgument(f"the message group is {kind_of(name)}: give text")
     if not 0 < len(name) <= MAX_MESSAGE_GROUP:
@@ -102,5 +102,5 @@ def check_message_group(name: str) -> str:
 
 
 def lane_of(name: str) -> int:
-    """Return the 32-bit hash by which brokers tell message groups apart, which is never 0."""
+    """Return the 32-bit hash by which brokers distinguish message groups; never 0."""
     return int(google_crc32c.value(name.encode())) or 1

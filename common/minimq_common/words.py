@@ -39,21 +39,21 @@ _SIZE = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?([a-z]*)", re.ASCII | re.IGNORECA
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds that a duration with units has, such as "3d", "1h30m" or "500ms"; None if it is none."""
+    """Parse a duration with units, such as "3d", "1h30m" or "500ms", to seconds; None if it is not one."""
     if not _DURATION.fullmatch(text.strip()):
         return None
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
 
 
 def bytes_of(text: str) -> int | None:
-    """Return the bytes that a size has, such as "10GB" (1000) or "64MiB" (1024); None if it is none."""
+    """Parse a size such as "10GB" (powers of 1000) or "64MiB" (powers of 1024) to bytes; None if it is not one."""
     match = _SIZE.fullmatch(text.strip())
     factor = _BYTES.get(match[2].lower()) if match is not None else None
     return None if match is None or factor is None else round(Decimal(match[1]) * factor)
 
 
 def size_text(size: int) -> str:
-    """Return a size as `bytes_of` reads it, exactly, by the largest unit that divides it: "10MiB", "1500B"."""
+    """Format a size exactly, in the largest unit that divides it, for `bytes_of`: "10MiB", "1500B"."""
     for ending, base in (("iB", 1024), ("B", 1000)):
         for power, letter in ((4, "T"), (3, "G"), (2, "M"), (1, "K" if base == 1024 else "k")):
             if size and size % base**power == 0:
@@ -66,7 +66,7 @@ class Unit(NamedTuple):
 
     name: str
     example: str
-    #: Returns the number that a text stands for, None when it has no such unit.
+    #: Parses text with a unit; None if it has no such unit.
     read: Callable[[str], float | None]
 
 
@@ -76,7 +76,7 @@ BYTES: Final = Unit("bytes", "10GB", bytes_of)
 
 def expanded(path: str | os.PathLike[str]) -> Path:
     """Return a path with "~" replaced by the user's home. Raises `InvalidArgument` if the user has none."""
-    from pathlib import Path  # it loads a lot, for which a producer has no use
+    from pathlib import Path  # imported here because it loads much that a producer does not need
 
     try:
         return Path(path).expanduser()

@@ -1,4 +1,4 @@
-"""Channels to servers, one for each address, on one event loop; their certificates may change meanwhile."""
+"""Channels to servers: one per address, replaced when certificates or DNS records change."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from minimq_common.errors import MiniMQError
     from minimq_common.security.certificates import Trust
 
-#: Seconds after which a channel that is not connected is compared with what its name resolves to, and again.
+#: Minimum seconds between two DNS lookups of a name whose channel is not connected.
 _LOOK_UP_S = 0.5
-#: Calls on a channel that was replaced end by themselves within this time, in seconds.
+#: Seconds for which the calls on a replaced channel may continue.
 _GRACE_S = 60.0
 _SEEKING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
 
@@ -34,11 +34,11 @@ BROKER_OPTIONS: Mapping[str, int] = dict(rpc.CHANNEL_OPTIONS)
 #: Options of channels to name servers.
 NAMESERVER_OPTIONS: Mapping[str, int] = {
     **BROKER_OPTIONS,
-    # A watch is silent while nothing changes: only pings tell a name server that hangs from one that has no news. One
-    # that leaves a ping unanswered loses its streams, within two seconds.
+    # A watch is silent while nothing changes, so only a ping detects a name server that hangs: its streams fail within
+    # two seconds.
     "grpc.keepalive_time_ms": 1_000,
     "grpc.keepalive_timeout_ms": 1_000,
-    "grpc.http2.ping_timeout_ms": 1_000,  # by which newer versions of gRPC go
+    "grpc.http2.ping_timeout_ms": 1_000,  # replaces `keepalive_timeout_ms` in newer versions of gRPC
     "grpc.http2.max_pings_without_data": 0,
 }
 
@@ -52,11 +52,10 @@ def _is_number(host: str) -> bool:
 
 
 class Channels(Generic[Stub]):
-    """The channels to servers of one role. Used on one event loop only.
+    """The channels to the servers of one role. Belongs to one event loop.
 
-    A channel is made when its address is first asked for, and another one when certificates have changed since, or when
-    a channel that is not connected has a name that resolves to another host by now: gRPC would try the former one for
-    many seconds.
+    Opens a channel at the first use of an address. Replaces it when certificates have changed, or when it is not
+    connected and its name now resolves to another host: gRPC would try the old host for many seconds.
     """
 
     def __init__(
@@ -69,14 +68,14 @@ class Channels(Generic[Stub]):
         self._options = tuple(options.items())
         self._security = security
         self._channels: dict[str, tuple[grpc.aio.Channel, Stub, Trust | None]] = {}
-        #: What names resolved to when they were looked up last, and when that began; by address.
+        #: By address: the hosts found by the last DNS lookup, and the time of its start.
         self._hosts: dict[str, tuple[frozenset[str] | None, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Channels of former certificates, with the calls that go on over them: few, since certificates last for weeks.
+        #: Channels with former certificates, kept for their running calls. They are few: certificates last for weeks.
         self._former: list[grpc.aio.Channel] = []
 
     def stub(self, address: str) -> Stub:
-        """Return the stub that calls a server."""
+        """Return the stub for a server, opening or replacing its channel if necessary."""
         trust = self._security.trust()
         known = self._channels.get(address)
         if known is not None and known[2] is trust:
@@ -97,7 +96,7 @@ class Channels(Generic[Stub]):
         request: Request,
         timeout_s: float,
     ) -> Response:
-        """Return the answer to a call, which is repeated if it was refused for credentials that were replaced since."""
+        """Make a unary call. Repeats it if the server rejected credentials that have been replaced meanwhile."""
         while True:
             stub = self.stub(address)
             try:
@@ -107,7 +106,7 @@ class Channels(Generic[Stub]):
                     raise
 
     def is_outdated(self, address: str, stub: Stub) -> bool:
-        """Return whether the next `stub` for an address has newer credentials than one that was refused."""
+        """Return whether there are newer credentials for an address than those of a stub that was rejected."""
         known = self._channels.get(address)
         return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
 
@@ -122,7 +121,7 @@ class Channels(Generic[Stub]):
     async def _compare(self, address: str, host: str, channel: grpc.aio.Channel) -> None:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None)
-        except OSError:  # gRPC pauses for longer and longer before it looks such a name up again
+        except OSError:  # once the name resolves, the channel is replaced: gRPC's own retries have a growing backoff
             found = []
         hosts = frozenset(str(place[0]) for *_, place in found)
         before, at = self._hosts[address]
@@ -138,19 +137,19 @@ class Channels(Generic[Stub]):
         task.add_done_callback(self._tasks.discard)
 
     def trust(self) -> Trust | None:
-        """Return what the next channel is opened with; None without TLS."""
+        """Return the TLS settings for the next channel; None without TLS."""
         return self._security.trust()
 
     def addresses(self) -> list[str]:
-        """Return the addresses to which there is a channel."""
+        """Return the addresses that have a channel."""
         return list(self._channels)
 
     async def aclose(self) -> None:
-        """Do as `close`."""
+        """Same as `close`."""
         await self.close()
 
     async def close(self) -> None:
-        """End all channels, and the calls on them."""
+        """Close all channels, and cancel the calls on them."""
         channels = [*self._former, *(channel for channel, _, _ in self._channels.values())]
         self._channels.clear()
         self._former.clear()
@@ -162,19 +161,19 @@ class Channels(Generic[Stub]):
 
 Role = Literal["name server", "broker"]
 
-#: Seconds that one question may take.
+#: Timeout for one health check that asks a server for its role.
 _ANSWER_S = 1.0
 _SERVICES: dict[Role, str] = {"name server": "minimq.v1.NameServer", "broker": "minimq.v1.Broker"}
 _REMEDIES: dict[Role, str] = {
     "name server": "give the address that brokers have as --nameserver, with port 9876 unless you have chosen another",
     "broker": "`minimq cluster status` shows the addresses of all brokers",
 }
-#: What gRPC says in place of the status of a stream that has ended before it was written to.
+#: gRPC reports this, and not the status, if a stream ends before the client writes to it.
 _STATUS_LOST: Final = "Internal error from Core"
 
 
 async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: Trust | None) -> MiniMQError:
-    """Return what a failed call means. A server that does not know the call is asked for its role."""
+    """Convert the failure of a call to an error. If the server does not know the call, find out its role."""
     error = rpc.from_rpc_error(failure, f"{wanted} {address}")
     status, details = rpc.status_of(failure)
     is_unknown = status is grpc.StatusCode.UNIMPLEMENTED
@@ -191,7 +190,7 @@ async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: T
 
 
 async def _role(address: str, trust: Trust | None) -> Role | None:
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # for who has a wrong address
+    from grpc_health.v1 import health_pb2, health_pb2_grpc  # only needed after a wrong address
 
     async with rpc.open_aio_channel(address, trust) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

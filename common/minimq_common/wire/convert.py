@@ -1,8 +1,9 @@
-"""Conversions between values and messages of the protocol, whose fields have the same names.
+"""Converts between dataclasses and messages of the protocol by the names of their fields.
 
-A time in seconds (`lease_s`) and a moment (`first_at`) are milliseconds in a message (`lease_ms`, `first_ms`). The rest
-follows from the types: None is a field that is not set, a set travels sorted, and an enum of the protocol is its name
-in a text, such as "delete-early" for DISK_LEVEL_DELETE_EARLY. Routes, brokers and records of replicas are checked.
+A duration in seconds (`lease_s`) and a point in time (`first_at`) are milliseconds in a message (`lease_ms`,
+`first_ms`). Other conversions follow from the types: None is an unset field, a set is sent as a sorted list, and an
+enum value becomes text, such as "delete-early" for DISK_LEVEL_DELETE_EARLY. Routes, brokers and records of replica sets
+are also validated.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _Convert = Callable[[Any], Any]
 
 
 def from_wire(kind: type[T], message: Any, **given: Any) -> T:
-    """Return a dataclass of a message; values that are given come in place of fields."""
+    """Convert a message to a dataclass; `given` values override its fields."""
     for name, read in _readers(kind, message.DESCRIPTOR):  # type: ignore[arg-type]
         if name not in given:
             given[name] = read(message)
@@ -50,7 +51,7 @@ def from_wire(kind: type[T], message: Any, **given: Any) -> T:
 
 
 def to_wire(message: type[T], value: Any, **given: Any) -> T:
-    """Return a message of a dataclass; values that are given come in place of fields."""
+    """Convert a dataclass to a message; `given` values override its fields."""
     for name, source, convert in _writers(type(value), message.DESCRIPTOR):  # type: ignore[arg-type, attr-defined]
         if name not in given and (found := getattr(value, source)) is not None:
             given[name] = convert(found)
@@ -110,7 +111,7 @@ def _item_reader(field: FieldDescriptor, hint: Any) -> _Convert:
     if hint is float and field.name.endswith("_ms"):
         return lambda ms: ms / 1000
     if isinstance(hint, type) and issubclass(hint, IntFlag):
-        return lambda bits: hint(bits & sum(hint))  # without bits that this version does not know
+        return lambda bits: hint(bits & sum(hint))  # drops bits that this version does not know
     if hint is str and field.enum_type is not None:
         texts = {number: _text(field.enum_type, number) for number in field.enum_type.values_by_number}
         return lambda number: texts.get(number, "unknown")
@@ -137,12 +138,12 @@ def _writer(name: str, field: FieldDescriptor) -> _Convert:
 
 
 def permission_from_wire(bits: int) -> Permission:
-    """Return the permission; bits that this version does not know are left out."""
+    """Return the permission, without bits that this version does not know."""
     return Permission(bits & Permission.READ_WRITE)
 
 
 def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
-    """Return the value for one broker name, its addresses sorted by broker id."""
+    """Validate and convert a broker; its addresses are sorted by broker id. Raises `InvalidArgument`."""
     check_bounds(message)
     check_broker(message.broker_name)
     check_cluster(message.cluster)
@@ -152,12 +153,12 @@ def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
 
 
 def away_from_wire(message: nameserver_pb2.AwayBroker) -> AwayBroker:
-    """Return the value for a broker that has gone. Raises as `broker_from_wire`."""
+    """Validate and convert a broker that has gone. Raises `InvalidArgument`."""
     return from_wire(AwayBroker, message, **asdict(broker_from_wire(message.broker)))
 
 
 def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
-    """Return the message for the route of one topic."""
+    """Convert a route to a message, without the brokers that are away."""
     return nameserver_pb2.TopicRoute(
         topic=route.topic,
         queues=[to_wire(nameserver_pb2.QueueData, data) for data in route.queues],
@@ -168,7 +169,7 @@ def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
 def queue_data(
     broker_name: str, read_queues: int, write_queues: int, permission: int, key_queues: int = 0, topic: str = ""
 ) -> QueueData:
-    """Return the value for a topic on one broker. Raises `InvalidArgument` when it has more queues than can be."""
+    """Validate and return the queues of a topic on one broker. Raises `InvalidArgument`."""
     for count in (read_queues, write_queues):
         if not 0 <= count <= MAX_QUEUES:
             raise InvalidArgument(f"a topic has {count} queues on broker {broker_name!r}, the limit is {MAX_QUEUES}")
@@ -178,7 +179,7 @@ def queue_data(
 
 
 def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
-    """Return the value for the route of one topic, its queue data sorted by broker name."""
+    """Validate and convert a route; its queues are sorted by broker name. Raises `InvalidArgument`."""
     check_bounds(message)
     check_topic(message.topic)
     queues = [
@@ -206,7 +207,7 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
 
 
 def replica_set_from_wire(message: controller_pb2.ReplicaSet) -> ReplicaSet:
-    """Return the record of a replica set."""
+    """Validate and convert the record of a replica set. Raises `InvalidArgument`."""
     record = from_wire(ReplicaSet, message)
     check_record(record)
     return record

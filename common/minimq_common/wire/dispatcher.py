@@ -1,8 +1,8 @@
-"""The dispatcher of a server: one table of methods, and one way that each call of them takes.
+"""The dispatcher of a server: the table of its methods, and the one path that every call takes.
 
-A call is refused before its request is read when its caller is not known, or has too many streams. Requests are checked
-against their bounds and the rights of the caller before a handler sees them. Whatever is raised ends the call with a
-code, so that callers can tell what happened and whether to retry.
+The dispatcher identifies the caller and checks the stream limits before it reads a request. It checks each request
+against its bounds and the rights of the caller before it calls the handler. Every exception ends the call with an error
+code, so clients know what happened and whether to retry.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:  # at run time the class has no parameters
 
 log = logging.getLogger(__name__)
 
-#: Time in which the first request of a stream has to come, in seconds.
+#: Timeout for the first request of a stream.
 FIRST_REQUEST_S = 10.0
-#: Largest request of methods that say nothing else, in bytes. Larger ones are not decoded.
+#: Larger requests are rejected undecoded. Methods can override it with the option `request_bytes`.
 MAX_REQUEST_BYTES = 1 << 20
 
-#: Serves a call: takes its request, or requests, and its context.
+#: A handler: receives a request, or an iterator over the requests of a stream, and the context of the call.
 Serve = Callable[[Any, Any], Awaitable[Any]]
-#: Returns the coded error that an exception of a library stands for, None when it stands for none.
+#: Converts an exception of a library to an error with a code; None if it has no equivalent.
 Translate = Callable[[Exception], MiniMQError | None]
-#: Who makes a call; None: nobody asks.
+#: The caller as identified by metadata: an error if that failed, None if the method needs no identity.
 _Caller = KnownCaller | UnknownToken | MiniMQError | None
 
 
@@ -56,12 +56,13 @@ _Caller = KnownCaller | UnknownToken | MiniMQError | None
 class CallLimits:
     """Limits on streams and requests."""
 
-    #: Streams of one method that may be open at once; None: any number.
+    #: Open streams per method; None means no limit.
     max_streams: int | None = None
+    #: The server option that sets `max_streams`, for the text of the error.
     option: str = ""
-    #: Streams of one method that all users together have; one user may have half of them.
+    #: Streams per method for all users together; one user may hold half of them.
     user_streams: float = math.inf
-    #: Time in which the first request of a stream has to come, in seconds; None: any time.
+    #: Timeout for the first request of a stream; None means no timeout.
     first_request_s: float | None = None
 
 
@@ -75,15 +76,15 @@ class _Method:
     takes_stream: bool
     gives_stream: bool
     access: CallAccess
-    #: The handler checks each request by itself, and goes on when one is refused.
+    #: The handler checks each request itself, and continues the stream after an invalid one.
     in_band: bool
 
 
 class Dispatcher(grpc.GenericRpcHandler):
-    """Serves the calls of a server. Lives on its event loop.
+    """Serves the calls of a server, on its event loop.
 
-    All requests are read from the context of their call: of a call that is no stream gRPC keeps the request until it
-    ends, and its iterator over a stream keeps each of them until the next one has come. Answers may be encoded already.
+    Reads requests with `context.read()` to free their memory early: gRPC would keep the request of a unary call until
+    the call ends, and the iterator of a stream keeps each request until the next. Handlers may return encoded answers.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._stream_ended = asyncio.Event()
 
     def add(self, service: ServiceDescriptor, handlers: Mapping[str, Serve]) -> None:
-        """Serve methods of a service from now on; calls that are under way keep their former handlers.
+        """Add or replace handlers; running calls keep the former ones.
 
-        Raises `RuntimeError` for a method that does not say who may call it.
+        Raises `RuntimeError` if the `.proto` file does not state who may call a method.
         """
         for name, serve in handlers.items():
             method = service.methods_by_name[name]
@@ -125,10 +126,10 @@ class Dispatcher(grpc.GenericRpcHandler):
             )
 
     async def drain(self, methods: Collection[str], longest_s: float) -> None:
-        """Refuse further streams, and return when none of these methods is open, or after a while.
+        """Reject new streams, and wait up to `longest_s` seconds until no stream of these methods is open.
 
-        A server that stops while a stream is open closes the connection with its end. A client that sends at that
-        moment is reset, and may lose answers that it has not read.
+        Stopping the server with an open stream would reset the connection of a client that is sending, and the client
+        might lose answers that it has not read.
         """
         self._is_draining = True
         with contextlib.suppress(TimeoutError):
@@ -137,17 +138,17 @@ class Dispatcher(grpc.GenericRpcHandler):
                     self._stream_ended.clear()
                     await self._stream_ended.wait()
 
-    # ---- the way of a call -----------------------------------------------------------------------
+    # ---- the path of a call ----------------------------------------------------------------------
 
     def service(self, details: grpc.HandlerCallDetails) -> _Handler | None:
-        """Return what serves a call; called before anything of its request is read."""
+        """Return the handler for a call; gRPC calls this before it reads a request."""
         method = self._methods.get(str(details.method))
         if method is None:
             return None
         try:
             caller: _Caller = self._identify(method, details.invocation_metadata or ())
         except MiniMQError as error:
-            caller = error.with_message(error.message)  # one that is not raised yet keeps no frames
+            caller = error.with_message(error.message)  # a copy has no traceback, which would keep frames alive
 
         async def serve(_: object, context: Any) -> Any:
             requests = None
@@ -161,7 +162,7 @@ class Dispatcher(grpc.GenericRpcHandler):
                 del _, requests, context  # see `_end`
             return await ending
 
-        # gRPC reads the request of any other kind of call before it is served.
+        # Unary calls, too, are registered as streams: otherwise gRPC would read the request before calling `serve`.
         make = grpc.stream_stream_rpc_method_handler if method.gives_stream else grpc.stream_unary_rpc_method_handler
         return make(serve, method.decode, method.encode)
 
@@ -184,17 +185,17 @@ class Dispatcher(grpc.GenericRpcHandler):
                 yield _Requests(context.read, method, self._limits.first_request_s, checked)
 
     async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:
-        """End a call with a coded error, unless it was ended before or its caller has left.
+        """End a call with an error code, unless the call is already over.
 
-        gRPC keeps the error with which a call ends, and by its frames that would keep the call and its requests: a
-        flood of refused calls would stay until the next full collection. So no frame is left that knows the call.
+        gRPC keeps the exception that ended a call, and its traceback would keep the call and its requests in memory
+        until the next full garbage collection. So all frames that refer to the call are removed from it.
         """
         if isinstance(error, grpc.RpcError | grpc.aio.AbortError):
             del context
             _forget_frames(error)
             raise error
         known = error if isinstance(error, MiniMQError) else self._translate(error)
-        if isinstance(error, DecodeError):  # of a handler that decodes its requests itself
+        if isinstance(error, DecodeError):  # from a handler that decodes its requests itself
             known = InvalidArgument(f"a request of {method.full_name} is no message: {error}")
         if known is None:
             log.error("call failed in a way that was not foreseen method=%s", method.full_name, exc_info=error)
@@ -204,7 +205,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._note(method.name, known)
         _forget_frames(error)
         if context.done():
-            raise asyncio.CancelledError from error  # gRPC would log any other error, for nobody
+            raise asyncio.CancelledError from error  # the caller has left; gRPC would log any other error
         try:
             await rpc.abort(context, known)
         except grpc.aio.AbortError as aborted:
@@ -265,7 +266,7 @@ class Dispatcher(grpc.GenericRpcHandler):
 
 
 class _Requests:
-    """Requests of a stream, the first of which has to come soon."""
+    """Iterates over the checked requests of a stream, with a timeout for the first."""
 
     def __init__(
         self, read: Callable[[], Awaitable[Any]], method: _Method, first_s: float | None, caller: KnownCaller | None
@@ -286,7 +287,7 @@ class _Requests:
         return request
 
     async def _first(self, most_s: float) -> Any:
-        # Not cancelled when it is late: gRPC never frees a request that comes after its reader was cancelled.
+        # The read is not cancelled at the timeout: gRPC never frees a request that arrives for a cancelled read.
         reading = asyncio.ensure_future(self._read())
         reading.add_done_callback(retrieve)
         await asyncio.wait((reading,), timeout=most_s)
@@ -299,12 +300,12 @@ class _Requests:
 
 
 def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]:
-    """Return the handlers of a service, which are methods of an object."""
+    """Return the handlers of a service: the methods of `servicer` with the same names."""
     return {name: getattr(servicer, name) for name in service.methods_by_name}
 
 
 def _decoder(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any]:
-    if most < 0:  # as large as gRPC lets through; `_end` knows its errors
+    if most < 0:  # no limit besides gRPC's; `_end` converts a `DecodeError`
         return decode
 
     def decoder(data: bytes) -> Any:
@@ -319,7 +320,7 @@ def _decoder(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any
 
 
 def retrieve(outcome: asyncio.Future[Any]) -> None:
-    """Look at the error of a future, since nobody may be there who asks for it."""
+    """Retrieve the exception of a future, so that asyncio does not log it as never retrieved."""
     if not outcome.cancelled():
         outcome.exception()
 

@@ -1,4 +1,4 @@
-"""gRPC plumbing that all roles share: channels, server options, and the one table between errors and statuses."""
+"""Shared gRPC code: channels, server options, and the conversion between errors and gRPC statuses."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from minimq_common.security.tokens import UserToken
     from minimq_common.security.user_key import UserKey
 
-#: Why a peer is not reached on whose host no process has the port.
+#: Explains "connection refused".
 NOTHING_LISTENS = "nothing listens there"
 
-#: Of a peer that closes the connection, which it may do for several reasons.
+#: gRPC's text if the peer closes the connection, for any reason.
 _CLOSED = "Socket closed"
-#: Marks of a connection that ended in the middle of a call, in what gRPC says, and how that is told.
+#: These texts of gRPC mean that the connection broke during a call.
 _BROKEN_MARKS = (
     _CLOSED,
     "Stream removed",
@@ -39,7 +39,7 @@ _BROKEN_MARKS = (
 )
 CONNECTION_BROKE = "the connection broke"
 
-#: Why it closes connections, as its answer to others shows.
+#: Why a peer closes each connection, as a probe with TLS has found out.
 WANTS_TLS = (
     "it uses TLS, and this client has no credentials: give the credentials of a user (credentials=, --credentials, "
     "MINIMQ_CREDENTIALS)"
@@ -48,7 +48,7 @@ WANTS_CERTIFICATE = (
     "it requires a certificate, and these credentials have none: `minimq secure issue DIR USER` makes one"
 )
 
-#: Why no connection was made, by what gRPC says of it.
+#: Texts of gRPC for a failed connection attempt, each with our explanation.
 _NO_CONNECTION = (
     ("WRONG_VERSION_NUMBER", "it speaks no TLS: leave the credentials out, or start it with --secrets DIR"),
     ("certificate has expired", "its certificate has expired: `minimq secure renew` makes a new one"),
@@ -62,7 +62,7 @@ _NO_CONNECTION = (
         "its certificate is not for this address: call it by a name that `minimq secure show` lists, or renew the "
         "certificate with this one (`minimq secure renew DIR --host NAME`)",
     ),
-    # All that a client sees of a server that speaks TLS when it does not, or that wants a certificate.
+    # All that a client without TLS sees of a server with TLS, or a client without a certificate of one that wants it.
     (
         _CLOSED,
         "it closed the connection: if it wants TLS or a certificate, give the credentials of a user (credentials=, "
@@ -71,37 +71,37 @@ _NO_CONNECTION = (
 )
 
 
-#: The reasons that name a remedy: the peer runs, but its end of the connection is not what it is here.
+#: The peer runs, but TLS is configured differently at both ends.
 NO_TLS_REASONS = frozenset((WANTS_TLS, WANTS_CERTIFICATE, *(said for _, said in _NO_CONNECTION)))
 
-#: Those of them that time does not mend.
+#: Those that no retry can fix.
 LASTING_REASONS = NO_TLS_REASONS - {dict(_NO_CONNECTION)[_CLOSED]}
 
 
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
-#: No server makes a client wait for longer, whatever it says.
+#: Limits the retry delay that a server can impose on a client.
 _LONGEST_RETRY_MS = 60_000
 _MOST_DIGITS = 18
 
-# What gRPC raises when a call has failed, plain and on an event loop, for `isinstance`. (The stubs do not know that the
-# first one is an `RpcError` too, hence no type.)
+# For `isinstance`: the exceptions of failed calls, sync and asyncio. `Any`, since the type stubs do not declare the
+# first one as an `RpcError`.
 _FAILED_CALL: Any = (grpc.Call, grpc.aio.AioRpcError)
 
 CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
-    # A broker that came back is found at once rather than after gRPC's two minutes.
+    # Reconnects to a restarted broker at once; gRPC's default backoff grows to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # A server that comes back at another address, under its name, is found at once; by default after up to 30 s.
+    # Finds a server that has moved to another address at once; the default is 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 500),
-    # Despite its name, the time that one attempt to connect may take: a loaded peer needs more than a moment.
+    # Despite its name, the timeout of one connection attempt. A loaded peer needs more than a moment.
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    # A peer whose machine has gone says nothing: without an answer to a ping its calls fail.
+    # Calls fail if the peer's machine is gone and does not answer pings.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # Newer releases of gRPC wait for the answer by this option instead.
+    # Newer releases of gRPC use this instead of `keepalive_timeout_ms`.
     ("grpc.http2.ping_timeout_ms", 10_000),
     # Two clients of one process must not share a connection: closing one would stall the other.
     ("grpc.use_local_subchannel_pool", 1),
@@ -113,31 +113,30 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-    # Two servers on one port would each get half of the connections.
+    # Otherwise a second server could listen on the same port, and each would get half of the connections.
     ("grpc.so_reuseport", 0),
-    # A client has a few streams, and as many calls at once as it has threads.
+    # A client needs a few streams, and one call per thread.
     ("grpc.max_concurrent_streams", 256),
-    # Without that, gRPC also counts streams that are closed but not freed, and resets calls of a client that keeps the
-    # limit.
+    # Otherwise gRPC also counts streams that are closed but not freed, and resets calls of clients within the limit.
     ("grpc.http.overload_protection", 0),
-    # Calls that have come and wait to be taken up. Beyond the first number, gRPC cancels some of them by lot, whoever
-    # made them: a thousand of one client, by default, would cost others theirs. Each may hold 80 KB, without a key.
+    # Calls that wait to be accepted. Above the first number, gRPC cancels random ones: with its default of 1,000, one
+    # client could cost all others their calls. A waiting call may hold 80 KB, and its caller is not authenticated yet.
     ("grpc.server.max_pending_requests", 5_000),
     ("grpc.server.max_pending_requests_hard_limit", 7_500),
-    # A peer whose machine has gone, or that does not even read from its socket, says nothing: it is let go.
+    # Closes connections of peers that do not answer pings: their machine is gone, or they do not read their socket.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.ping_timeout_ms", 20_000),  # by which newer releases of gRPC go; else they wait for a minute
+    ("grpc.http2.ping_timeout_ms", 20_000),  # newer releases of gRPC use this, with a default of a minute
     ("grpc.keepalive_permit_without_calls", 1),
-    # A connection whose handshake is not completed, of TLS or of HTTP/2, holds memory that nobody counts.
+    # A connection in its handshake (TLS or HTTP/2) holds memory that no limit counts.
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # One without a call is of no use; a client that has something to ask connects again.
+    # Closes idle connections; the client reconnects for its next call.
     ("grpc.max_connection_idle_ms", 600_000),
 )
 
 Options = Sequence[tuple[str, int | str]]
 
-#: Longest text of an error that travels. A text may quote what came, and would be as long.
+#: Characters of the text of an error in an answer. The text may quote input of any length.
 _MAX_ERROR_TEXT = 2_000
 _CUT = " ... "
 
@@ -181,16 +180,16 @@ _ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
     grpc.StatusCode.CANCELLED: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
     grpc.StatusCode.UNIMPLEMENTED: errors.InvalidArgument,
-    # gRPC's own word for a frame over its limit; a server of ours that is busy says so by its code.
+    # From gRPC it means a frame over the limit; a busy minimq server sends a code of its own.
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.MessageTooLarge,
 }
 
 
-# Channels and ports are opened here and nowhere else: a test looks for others.
+# Channels and ports are opened only here; a test checks that.
 
 
 def open_channel(address: str, trust: Trust | None = None, options: Options = CHANNEL_OPTIONS) -> grpc.Channel:
-    """Return a channel to HOST:PORT; it connects when first used. Safe to share between threads."""
+    """Return a channel to HOST:PORT, which connects at its first use. Thread-safe."""
     if trust is None:
         return grpc.insecure_channel(address, options=options)
     channel = grpc.secure_channel(address, trust.channel_credentials(), options=options)
@@ -198,7 +197,7 @@ def open_channel(address: str, trust: Trust | None = None, options: Options = CH
 
 
 def open_aio_channel(address: str, trust: Trust | None = None, options: Options = CHANNEL_OPTIONS) -> grpc.aio.Channel:
-    """Do as `open_channel` for the running event loop."""
+    """Same as `open_channel`, for the running event loop."""
     if trust is None:
         return grpc.aio.insecure_channel(address, options=tuple(options))
     channel = grpc.aio.secure_channel(address, trust.channel_credentials(), options=tuple(options))
@@ -206,7 +205,7 @@ def open_aio_channel(address: str, trust: Trust | None = None, options: Options 
 
 
 async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | None = None) -> str:
-    """Let a server listen at HOST:PORT, and return that address with the real port in place of 0."""
+    """Let a server listen at HOST:PORT. Return that address, with the real port if 0 was given."""
     host, _, port = address.rpartition(":")
     await _probe(host.strip("[]"), int(port), address)
     try:
@@ -215,7 +214,7 @@ async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | N
             if secrets is None
             else server.add_secure_port(address, secrets.credentials())
         )
-    except RuntimeError:  # somebody else was quicker
+    except RuntimeError:  # another process took the port after `_probe`
         bound = 0
     if not bound:
         raise errors.CannotListen(f"cannot listen at {address}: the port was taken at this moment")
@@ -223,7 +222,7 @@ async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | N
 
 
 async def _probe(host: str, port: int, address: str) -> None:
-    # gRPC says only that it failed, in several lines of its own log: a plain socket knows why.
+    # Binds a plain socket, because its error names the cause; gRPC only reports that it failed.
     bindable, refusal = False, ""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
@@ -247,7 +246,7 @@ async def _probe(host: str, port: int, address: str) -> None:
 
 
 class LiveStream:
-    """The stream that the present task serves, while the block lasts; it may be ended with an error for its client."""
+    """Context manager around serving a stream in the current task, so that `end` can end it with an error."""
 
     def __init__(self, streams: set[LiveStream]) -> None:
         self._streams = streams
@@ -255,7 +254,7 @@ class LiveStream:
         self._reason: MiniMQError | None = None
 
     def end(self, reason: MiniMQError) -> None:
-        """Cancel its task, and have the block raise the reason."""
+        """Cancel the task; the `with` block then raises `reason`."""
         assert self._task is not None
         self._reason = reason
         self._task.cancel()
@@ -271,18 +270,18 @@ class LiveStream:
 
 
 def server_options(**changed: int) -> tuple[tuple[str, int], ...]:
-    """Return the options of a server, of which some are others: `max_receive_message_length=...`."""
-    # A dict, since of two values for one key gRPC takes the first one.
+    """Return `SERVER_OPTIONS` with some changed: `max_receive_message_length=...`."""
+    # Through a dict, because gRPC uses the first of two values for one key.
     return tuple({**dict(SERVER_OPTIONS), **{f"grpc.{name}": value for name, value in changed.items()}}.items())
 
 
 def address_of(peer: str) -> str:
-    """Return the address of a client: "127.0.0.1:40000", where gRPC has "ipv4:127.0.0.1:40000"."""
+    """Convert gRPC's "ipv4:127.0.0.1:40000" to "127.0.0.1:40000"."""
     return peer.partition(":")[2].replace("%5B", "[").replace("%5D", "]") or peer
 
 
 def to_failure(error: BaseException) -> errors_pb2.Failure:
-    """Return an error as it travels inside an answer: a text that is too long has lost its middle."""
+    """Convert an error for an answer; cuts the middle of a text that is too long."""
     if isinstance(error, MiniMQError):
         retry_after_ms = round(error.retry_after_s * 1000)
         return errors_pb2.Failure(code=error.code, message=_shortened(error.message), retry_after_ms=retry_after_ms)
@@ -298,12 +297,12 @@ def _shortened(text: str) -> str:
 
 
 def from_failure(failure: errors_pb2.Failure) -> MiniMQError:
-    """Return the error that a failure stands for."""
+    """Convert a failure in an answer back to an error."""
     return _make(failure.code, failure.message, failure.retry_after_ms)
 
 
 async def write(context: Any, message: object) -> None:
-    """Write a message to a stream of a server."""
+    """Write a message to a stream of a server. Raises `CancelledError` if the stream has ended."""
     try:
         await context.write(message)
     except grpc.aio.InternalError:
@@ -311,7 +310,7 @@ async def write(context: Any, message: object) -> None:
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
-    """End a call on the server with an error that `from_rpc_error` turns back into itself."""
+    """End a call on the server with an error, which `from_rpc_error` restores at the client."""
     failure = to_failure(error)
     status = _STATUS_BY_CODE.get(failure.code, grpc.StatusCode.INTERNAL)
     metadata = ((_CODE_KEY, failure.code), (_RETRY_KEY, str(failure.retry_after_ms)))
@@ -320,17 +319,17 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
 
 
 def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
-    """Return the status of a failed call and what was said about it; UNKNOWN when the call was not even made."""
+    """Return the status of a failed call and its details; UNKNOWN if the call was not made."""
     if not isinstance(error, _FAILED_CALL):
         return grpc.StatusCode.UNKNOWN, str(error)
     return error.code(), error.details() or ""
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
-    """Return what a failed call means."""
+    """Convert the exception of a failed call to an error."""
     if not isinstance(error, _FAILED_CALL):
         return errors.Unavailable(f"{peer}: the call was not made: {error}")
-    metadata = dict(iter(error.trailing_metadata() or ()))  # grpcio 1.66 has mappings whose keys are pairs
+    metadata = dict(iter(error.trailing_metadata() or ()))  # `iter`: in grpcio 1.66 it is a mapping with pairs as keys
     details = error.details() or ""
     if _CODE_KEY in metadata:
         return _make(str(metadata[_CODE_KEY]), details, _whole(str(metadata.get(_RETRY_KEY))))
@@ -347,15 +346,15 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
 
 
 def why_unreached(details: str) -> str:
-    """Return what gRPC says of a peer that is not reached, in words for people."""
+    """Translate gRPC's details about an unreachable peer for users."""
     if "Connection refused" in details:
         return NOTHING_LISTENS
     if "DNS" in details or "resol" in details:
         return "the host is not found"
-    if "before receiving SETTINGS frame" in details:  # its machine has taken the connection
+    if "before receiving SETTINGS frame" in details:  # the kernel accepted the connection, the process does not answer
         return "it does not answer"
     connected, _, reason = details.rpartition("last error: ")
-    if connected:  # none was made
+    if connected:  # "last error:" means that no attempt succeeded
         known = next((said for mark, said in _NO_CONNECTION if mark in reason), None)
         if known is not None:
             return known
@@ -363,13 +362,13 @@ def why_unreached(details: str) -> str:
 
 
 def was_closed(details: str) -> bool:
-    """Return whether gRPC says of a peer that it has closed the connection, which may have several reasons."""
+    """Return whether the peer closed the connection, according to gRPC's details."""
     return _CLOSED in details.rpartition("last error: ")[2]
 
 
 def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:
     cls = errors.BY_CODE.get(code, errors.InternalError)
-    if issubclass(cls, errors.SendFailed):  # its text is made of tries, which do not travel
+    if issubclass(cls, errors.SendFailed):  # its constructor needs the tries, which are not sent
         cls = errors.InternalError
     return cls(message, retry_after_s=min(max(retry_after_ms, 0), _LONGEST_RETRY_MS) / 1000)
 
@@ -378,13 +377,13 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
-#: Where a key stands among the metadata of a call, and what stands before it.
+#: The metadata key of a user's key or token, and the prefix of its value.
 HEADER, SCHEME = "authorization", "Bearer "
 _CALLS = {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}
 
 
 class _KeyedCall:
-    """A call of gRPC that carries a key, and does not show it, as a `functools.partial` would."""
+    """Adds a key to the metadata of a call. Unlike `functools.partial`, its repr does not show the key."""
 
     __slots__ = ("_call", "_metadata")
 
@@ -397,10 +396,9 @@ class _KeyedCall:
 
 
 class KeyedChannel:
-    """A channel of gRPC, plain or of asyncio, whose calls carry a key.
+    """Wraps a channel, sync or asyncio, so that its calls carry a key.
 
-    An interceptor of gRPC would stand between each message and its stream, and its plugins for keys begin a thread with
-    each call; this adds to the beginning of a call alone.
+    Costs only at the start of a call: an interceptor would handle each message, an auth plugin start a thread per call.
     """
 
     def __init__(self, channel: Any, key: UserKey | UserToken) -> None:
@@ -426,14 +424,14 @@ class KeyedChannel:
         await self._channel.__aexit__(*error)
 
 
-#: With this many bytes and more it pays to encode with protobuf only what stands around them, and to join: protobuf
-#: moves its buffer whenever that is too small, which takes a millisecond and more for 1 MiB.
+#: Bytes fields from this size on are encoded by hand and joined with the rest of the message: protobuf reallocates
+#: its buffer as it grows, which takes over a millisecond for 1 MiB.
 LARGE_BYTES = 16 << 10
 _LENGTH_DELIMITED = 2
 
 
 def field_head(number: int, size: int) -> bytes:
-    """Return what stands ahead of the content of a field that holds bytes, or a message."""
+    """Encode the tag and the length that precede a field of bytes or of a message."""
     head = bytearray()
     for value in (number << 3 | _LENGTH_DELIMITED, size):
         rest = value
@@ -444,14 +442,14 @@ def field_head(number: int, size: int) -> bytes:
     return bytes(head)
 
 
-#: glibc adds to a block what it needs itself, and does not learn from more than 32 MiB.
+#: glibc ignores freed blocks of more than 32 MiB, its own overhead included.
 _BLOCK_BYTES = 31 << 20
 
 
 def keep_freed_memory() -> None:
-    """Let this process use freed memory again, up to about 62 MiB of it, instead of returning it to the system.
+    """Make this process keep up to about 62 MiB of freed memory instead of returning it to the system.
 
-    glibc returns blocks that are larger than the largest one freed so far, and the next one comes page by page, each of
-    them cleared first: for frames of 1 MiB that costs more than all that is done with them. So one is freed here.
+    glibc returns a freed block if it is larger than all blocks freed before. The kernel then clears each page of the
+    next block, which costs more than everything else done with a frame of 1 MiB. So this allocates and frees 31 MiB.
     """
     bytes(_BLOCK_BYTES)

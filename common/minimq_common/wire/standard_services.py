@@ -1,4 +1,4 @@
-"""The services that tools for gRPC know of any server: health, and reflection."""
+"""The standard services of gRPC: health and reflection."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from minimq_common.wire.dispatcher import Dispatcher, methods_of
 
 _Status = health_pb2.HealthCheckResponse
 
-#: Streams that watch the health of one server; nobody needs a key for them, and each takes some 20 KB.
+#: Streams that watch the health of one server. They need no key, and each takes about 20 KB.
 MAX_WATCHES = 1_000
 
 
 class StandardServices:
-    """Health and reflection of one server. Lives on its event loop.
+    """Health and reflection of one server, on its event loop.
 
-    The health is NOT_SERVING until `serving` is called, from `failing` on until it is called again, and from `stopping`
-    on. It is the same for each service of the server and for the server as a whole, whose name is "".
+    The health is NOT_SERVING at first, after `failing`, and after `stopping`. It is the same for every service and for
+    the server as a whole (the empty service name).
     """
 
     def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:
@@ -37,15 +37,15 @@ class StandardServices:
             self._reflect(dispatcher, services)
 
     def serving(self) -> None:
-        """Tell everybody that requests are served."""
+        """Report SERVING."""
         self._health.set(_Status.SERVING)
 
     def failing(self) -> None:
-        """Tell everybody that requests are in vain, until `serving` is called again."""
+        """Report NOT_SERVING until `serving` is called again."""
         self._health.set(_Status.NOT_SERVING)
 
     def stopping(self) -> None:
-        """Tell everybody that the server stops, and end the streams of those who watch. Idempotent."""
+        """Report NOT_SERVING for the last time, and end the streams of health and reflection. Idempotent."""
         self._health.set(_Status.NOT_SERVING, last=True)
         self._is_stopping = True
         for task in self._reflections:
@@ -93,7 +93,7 @@ class _Health:
         return _Status(status=self._status)
 
     async def List(self, request: Any, context: Any) -> Any:
-        library: Any = health_pb2  # its types do not know the call, nor do its older releases, which do not serve it
+        library: Any = health_pb2  # its type stubs lack `List`; with older releases nobody calls this method
         return library.HealthListResponse(
             statuses={service: _Status(status=self._status) for service in self._services}
         )

@@ -1,8 +1,8 @@
-"""A budget for answers that clients have not read yet, so that clients that do read are served.
+"""A memory budget for answers that clients have not read yet: slow readers must not starve the others.
 
-gRPC holds a message until the flow control of HTTP/2 lets its last byte go, which is for as long as its reader likes.
-So a server waits for room before it makes a message. The last quarter is for small messages alone. While somebody
-waits, connections whose clients do not read are shut down.
+gRPC holds a message until HTTP/2 flow control has sent its last byte, and a client that does not read can delay that
+forever. So a server waits for room in the budget before it builds a message. The last quarter is reserved for small
+messages. While a message waits for room, connections of clients that do not read are shut down.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from minimq_common.wire.rpc import address_of
 
 log = logging.getLogger(__name__)
 
-_FOR_SMALL = 0.25
+_SHARE_OF_SMALL = 0.25
 SMALL_BYTES = 32 << 10
-#: A message may take so long while others wait, in seconds, and what it takes at the rate below.
+#: While others wait, writing a message may take this long, plus its size divided by the rate below.
 STUCK_S = 5.0
 SLOWEST_BYTES_PER_S = 512 << 10
 _CHECK_INTERVAL_S = 0.5
@@ -34,7 +34,7 @@ _CHECK_INTERVAL_S = 0.5
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A message that is being written to a peer, as gRPC names it."""
+    """A message that is being written. `peer` is in gRPC's format."""
 
     peer: str
     size: int
@@ -42,14 +42,14 @@ class Write:
 
     @property
     def stuck_at(self) -> float:
-        """The time at which it takes too long."""
+        """The monotonic time from which the peer counts as not reading."""
         return self.began + STUCK_S + self.size / SLOWEST_BYTES_PER_S
 
 
 def shut_down(peers: Collection[str]) -> None:
-    """Shut down the connections to some peers, as gRPC names them. It takes time: not for an event loop.
+    """Shut down the sockets to some peers, in gRPC's format. Blocks: do not call it on an event loop.
 
-    gRPC offers no way: the end of a call waits behind the bytes that nobody reads.
+    gRPC cannot do that: ending a call waits until the unread bytes are sent.
     """
     addresses = {_plain(address_of(peer)) for peer in peers}
     for path in Path("/dev/fd").iterdir():
@@ -66,11 +66,11 @@ def _plain(address: str) -> str:
 
 
 class Unsent:
-    """Room for unsent messages of all streams of a server. Lives on one event loop."""
+    """The budget in bytes for unsent messages of all streams of a server. Lives on its event loop."""
 
     def __init__(self, limit: int, shut_down: Callable[[Collection[str]], object] = shut_down) -> None:
         self._limit = limit
-        self._limit_of_large = round(limit * (1 - _FOR_SMALL))
+        self._limit_of_large = round(limit * (1 - _SHARE_OF_SMALL))
         self._shut_down = shut_down
         self._outage = OutageLog(log)
         self._writes: dict[Write, None] = {}
@@ -79,16 +79,16 @@ class Unsent:
         self._ending: asyncio.Task[None] | None = None
         self.waiting = 0
         self.bytes = 0
-        #: Only small messages may be made.
+        #: Only small messages have room.
         self.is_tight = self._limit_of_large <= 0
         self.ended = 0
 
     def has_room(self, expected: int) -> bool:
-        """Tell whether a message of about that size may be made at once."""
+        """Tell whether there is room for a message of about `expected` bytes."""
         return self.bytes < (self._limit if expected <= SMALL_BYTES else self._limit_of_large)
 
     async def room(self, expected: int) -> None:
-        """Wait until a message may be made. It has to be made, and to `begin`, before anything else is waited for."""
+        """Wait for room for a message. Nothing is reserved: call `begin` before the next `await`."""
         while not self.has_room(expected):
             if self._checking is None:
                 self._checking = asyncio.create_task(self._check(), name="unsent-check")
@@ -99,7 +99,7 @@ class Unsent:
                 self.waiting -= 1
 
     def begin(self, peer: str, size: int) -> Write:
-        """Take room for a message that is written from now on."""
+        """Reserve room for a message that the caller starts to write now."""
         write = Write(peer, size, time.monotonic())
         self.bytes += size
         self.is_tight = self.bytes >= self._limit_of_large
@@ -107,7 +107,7 @@ class Unsent:
         return write
 
     def end(self, write: Write) -> None:
-        """Give room back: the message has gone, or was given up."""
+        """Release the room: the message was sent, or writing it failed."""
         del self._writes[write]
         self.bytes -= write.size
         self.is_tight = self.bytes >= self._limit_of_large
@@ -116,7 +116,7 @@ class Unsent:
             self._freed.clear()
 
     def give_up(self, peers: Collection[str]) -> None:
-        """End the connections of clients that do not read, because others wait for something else than room."""
+        """Shut down the connections of clients that do not read, when others wait for another resource."""
         if peers and (self._ending is None or self._ending.done()):
             self._ending = asyncio.create_task(self._end(peers), name="unsent-end")
 
@@ -147,5 +147,5 @@ class Unsent:
         try:
             await asyncio.to_thread(self._shut_down, peers)
             self._outage.worked("connections can be ended again")
-        except OSError as error:  # no file may be opened: they are ended at a later check
+        except OSError as error:  # no free file descriptor: the next check tries again
             self._outage.failed("connections not ended, will try again error=%s", error, cause=error)
