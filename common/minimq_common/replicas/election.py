@@ -1,6 +1,6 @@
-"""The election of a master: the first of a replica set, the next one, one promoted by hand; and when it is time.
+"""The election of a master: the first of a replica set, the next one, or one promoted by hand.
 
-Pure: time is an argument. `replica_set.py` says when an authority may elect.
+Pure: time is an argument. `replica_set.py` explains when an authority may elect.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotInSync, ReplicaSetChanged
 from minimq_common.replicas.replica_set import MAX_REPLICAS, ReplicaReport, ReplicaSet, leads_term, renews_lease
 
-#: By how much longer than the lease an authority waits, as a share of it.
+#: An authority waits longer than the lease by this share of it.
 _MARGIN = 0.1
 
 
 def takeover_after(lease_s: float) -> float:
-    """Return how long after the last report of a master another may be given a term, in seconds."""
+    """Return the seconds after the last report of a master at which another may be elected."""
     return lease_s * (1 + _MARGIN)
 
 
@@ -26,7 +26,7 @@ def _wait_after(lease_s: float) -> float:
 
 
 def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
-    """Return the first record of a replica set, with the reporter as its master; None unless it may found one."""
+    """Return the first record of a replica set, with the reporter as its master; None if it must not be that."""
     if not report.founds or report.resigns:
         return None
     return ReplicaSet(
@@ -43,12 +43,12 @@ def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
         addresses={report.replica_id: report.address},
         log_term=report.last_term,
         log_id=report.log_id,
-        wait_s=_wait_after(lease_s) if report.last_term else 0.0,  # the records were lost, a master may be serving
+        wait_s=_wait_after(lease_s) if report.last_term else 0.0,  # a lost record: a former master may be serving
     )
 
 
 def what_was_promoted(replica_set: ReplicaSet, replica_id: int) -> tuple[bool, str]:
-    """Return whether a promotion, which `promote` has recorded, may lose what was acknowledged, and a line about it."""
+    """Return whether a promotion by `promote` may lose acknowledged messages, and a line for the log."""
     is_unclean = replica_id not in replica_set.in_sync
     what = "unclean promotion, acknowledged messages that the replica does not have are lost"
     return is_unclean, (
@@ -58,9 +58,9 @@ def what_was_promoted(replica_set: ReplicaSet, replica_id: int) -> tuple[bool, s
 
 
 def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-    """Return the record with a replica that shall be the next master; the same one when it is the master already.
+    """Return the record with a replica as the successor; the same record if it is already the master or successor.
 
-    From then on the lease of the master is renewed no more; once it is over, `elect` ends the promotion.
+    From then on the master's lease is not renewed. When it has ended, `elect` completes the promotion.
     """
     if replica_id == (replica_set.master_id if replica_set.successor is None else replica_set.successor):
         return replica_set
@@ -74,7 +74,7 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
         )
     return replace(
         replica_set,
-        # Whoever is not a member is elected whatever it has.
+        # A successor that is not in sync is elected without checking its log.
         in_sync=replica_set.in_sync - {replica_id} if unclean else replica_set.in_sync,
         successor=replica_id,
         version=replica_set.version + 1,
@@ -82,7 +82,7 @@ def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) 
 
 
 def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
-    """Check how the promotion of a replica ended."""
+    """Raise `ReplicaSetChanged` if the promotion of a replica ended with another master."""
     if replica_set.master_id != replica_id:
         raise ReplicaSetChanged(
             f"replica {replica_id} of {replica_set} was not elected: it stopped reporting, and replica "
@@ -91,12 +91,12 @@ def check_promoted(replica_set: ReplicaSet, replica_id: int) -> None:
 
 
 def may_lead(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
-    """Say whether a replica may be elected: it is in sync, and its log is still the one that made it a member.
+    """Tell whether a replica may be elected: it is in sync, and still has the log with which it joined.
 
-    Whoever joins the set has the entry with which the term begins. A member whose log does not know the term has lost
-    its data since. A master that is alone in its set may have ended before it began: its log has to be no older than
-    when it was elected. A log with another identity is that of another replica set, whatever it knows; one without an
-    identity lacks even the beginning of a set whose log has one.
+    A replica joins the in-sync set with the entry that begins the term, so a member without that term in its log has
+    lost data. A master alone in its set may have stopped before it wrote that entry, so its log only has to be as new
+    as at its election. A log with another id belongs to another replica set. A log without an id lacks even the
+    beginning of the set's log, if that has one.
     """
     if report.resigns or report.replica_id not in replica_set.in_sync:
         return False
@@ -111,9 +111,9 @@ def elect(
 ) -> ReplicaSet | None:
     """Return the record with a new master, or None if there is no candidate.
 
-    The promoted replica if it is alive and, unless it was promoted unclean, may lead. Else, of those that may lead, the
-    one with the latest term, then the longest log, then the smallest id. To be called only when the lease of the
-    present master is over.
+    Elects the promoted replica if it is alive and, unless promoted unclean, may lead. Otherwise elects, of those that
+    may lead, the one with the latest term, then the longest log, then the smallest id. Call it only when the lease of
+    the current master has ended.
     """
     reports = {report.replica_id: report for report in alive if not report.resigns}
     winner = None if replica_set.successor is None else reports.get(replica_set.successor)
@@ -122,13 +122,13 @@ def elect(
         if not candidates:
             return None
         winner = min(candidates, key=lambda report: (-report.last_term, -report.log_end, report.replica_id))
-    # If the record was put back to an old copy, a later term was given out. It must not have two beginnings in logs.
-    # Whoever has begun a term has waited until nobody served in an older one; its next process serves after that one.
+    # A master that has begun its term has waited until no other served in an older term; its next run need not wait.
     is_next_run = winner.replica_id == replica_set.master_id and winner.last_term >= replica_set.term
+    # If an old copy replaced the record, logs may contain a later term. No term may begin twice.
     known = [each.last_term for each in reports.values() if each.log_id and each.log_id == replica_set.log_id]
     return replace(
         replica_set,
-        # The log of a replica that was on its own, or unclean, may know a later term.
+        # The log of a replica that led alone, or was promoted unclean, may contain a later term.
         term=max(replica_set.term, winner.last_term, *known) + 1,
         master_id=winner.replica_id,
         master_run=winner.run,
@@ -146,7 +146,7 @@ def elect(
 
 
 class Bootstrap:
-    """The reports of the replicas of one set, until an authority has a record of the set."""
+    """Collects the reports of the replicas of one set until the authority has a record of it."""
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
@@ -154,7 +154,7 @@ class Bootstrap:
         self._decided_at = 0.0
 
     def hear(self, report: ReplicaReport, now: float) -> None:
-        """Note a report. Raises `InvalidArgument` when as many other replicas report as there may be."""
+        """Record a report. Raises `InvalidArgument` if `MAX_REPLICAS` other replicas report."""
         if not self._recent(now):
             self._heard.clear()
             self._decided_at = now + takeover_after(self._lease_s)
@@ -166,15 +166,15 @@ class Bootstrap:
         self._heard[report.replica_id] = report, now
 
     def is_recent(self, now: float) -> bool:
-        """Say whether any replica was heard of lately."""
+        """Tell whether any replica has reported within the time of a lease."""
         return bool(self._recent(now))
 
     def found(self, now: float) -> ReplicaSet | None:
-        """Return the first record, or None while it is not time, or while none of the replicas founds a set.
+        """Return the first record, or None while it is too early or no replica may found a set.
 
-        At once when no replica has a log. Otherwise when reports were collected for the time of a lease: the replica
-        with the latest term leads, of several the one with the longest log. One that founds no set by itself may be
-        that; the mode is that of one that does.
+        Founds the set at once if no replica has a log. Otherwise collects reports for the time of a lease; then the
+        replica with the latest term leads, among equals the one with the longest log. It may be one that may not found
+        a set itself; `sync` and `min_in_sync` come from one that may.
         """
         reports = [report for report in self._recent(now) if not report.resigns]
         founders = [report for report in reports if report.founds]
@@ -186,7 +186,7 @@ class Bootstrap:
         return found(replace(first, founds=True, sync=mode.sync, min_in_sync=mode.min_in_sync), self._lease_s)
 
     def next_look_at(self, now: float) -> float:
-        """Return when `found` may find what it did not find now, were no report to come; infinity for never."""
+        """Return when to call `found` again if no report arrives before; infinity for never."""
         return self._decided_at if self._decided_at > now else math.inf
 
     def _recent(self, now: float) -> list[ReplicaReport]:
@@ -199,23 +199,22 @@ def _rank(report: ReplicaReport) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """The latest report of a replica."""
-
     report: ReplicaReport
     at: float
+    #: When this run reported first, or again after a pause.
     since: float
-    #: Its log goes at least as far as the master had said, by then, that every member's goes.
+    #: When the report arrived, the log went at least as far as the `common_end` that the master had reported.
     has_all: bool
 
 
 class ReplicaLiveness:
-    """The latest reports of the replicas of one set; they are forgotten with the authority's process.
+    """The latest reports of the replicas of one set, in memory only.
 
-    It begins as if the master had just renewed its lease: an authority that has just started does not know its grants.
+    Starts as if the master had just renewed its lease: an authority that has just started does not know its leases.
 
-    The master says with each report up to where every member has the log. A member whose log ends before that is an old
-    copy of what the member was, and is not elected. Each report is measured when it comes, by what the master had said
-    until then: it is no fault that the log has grown since.
+    Each report of the master contains `common_end`, up to which every member has the log. A member with a shorter log
+    has been reset to an old copy, and is not elected. Each report is compared, on arrival, with the latest `common_end`
+    at that time, because the log may have grown since.
     """
 
     def __init__(self, replica_set: ReplicaSet, now: float) -> None:
@@ -225,40 +224,40 @@ class ReplicaLiveness:
         self.adopt(replica_set, now)
 
     def adopt(self, replica_set: ReplicaSet, now: float) -> None:
-        """Go by another record from now on; with a new master, or none, the time of a lease begins."""
+        """Use another record from now on; with a new master, or none, a new lease time begins."""
         if replica_set.leadership != self._leadership:
             self._leadership = replica_set.leadership
             self._takeover_after_s = takeover_after(replica_set.lease_s)
             self._lease_over_at = now + self._takeover_after_s
             self._common_end = replica_set.common_end
             self._has_stopped = False
-        elif replica_set.sync:  # what every member has is never less than it was
+        elif replica_set.sync:  # `common_end` never decreases
             self._common_end = max(self._common_end, replica_set.common_end)
         else:
             self._common_end = replica_set.common_end
 
     def completed(self, changed: ReplicaSet, before: ReplicaSet) -> ReplicaSet:
-        """Return a changed record of the same term with what the master has said; the same one if nothing changed.
+        """Return a changed record of the same term with the latest `common_end`; the same record if unchanged.
 
-        What the master says is not recorded by itself: that would be a write for every report.
+        `common_end` alone does not change the record: that would cost a write for every report.
         """
         if changed is before:
             return before
-        # Whoever joins an asynchronous master may be behind; how far is told by the next report.
+        # A replica that joins an asynchronous master may be behind; the next report contains the new `common_end`.
         is_open = not changed.sync and not changed.in_sync <= before.in_sync
         return replace(changed, common_end=0 if is_open else self._common_end)
 
     def check_alone(self, report: ReplicaReport, now: float) -> None:
-        """Check that a replica has no other process, which is recognized by its address: one that restarts keeps it."""
+        """Raise `BrokerConflict` if another process, at another address, reports as the same replica."""
         known = self._heard.get(report.replica_id)
         if known is not None and self._is_recent(known, now):
             check_same(known.report, report)
 
     def hear(self, replica_set: ReplicaSet, report: ReplicaReport, now: float) -> None:
-        """Note a report; that of the master renews its lease, or ends it when it resigns."""
+        """Record a report. A report of the master renews its lease, or ends it if the master resigns."""
         known = self._heard.get(report.replica_id)
         goes_on = known is not None and known.report.run == report.run and self._is_recent(known, now)
-        # A log that knows a later term than the record is not measured by it.
+        # A log with a later term than the record cannot be compared with `common_end`.
         has_all = report.log_end >= self._common_end or report.last_term > replica_set.term
         self._heard[report.replica_id] = _Heard(report, now, known.since if known and goes_on else now, has_all)
         self.measure(replica_set, report)
@@ -270,16 +269,16 @@ class ReplicaLiveness:
             self._has_stopped = False
 
     def measure(self, replica_set: ReplicaSet, report: ReplicaReport) -> None:
-        """Note up to where every member has the log, if it is the master who reports; it need not live any more."""
+        """Record the `common_end` of a report if it is from the master, even if the report is old."""
         if report.common_end is not None and leads_term(replica_set, report):
             self._common_end = report.common_end
 
     def lease_age(self, now: float) -> float:
-        """Return the time since the lease of the master was renewed; one that was given up counts as over."""
+        """Return the seconds since the master's lease was renewed; a lease that it resigned counts as ended."""
         return now - (self._lease_over_at - self._takeover_after_s)
 
     def alive(self, now: float) -> Mapping[int, ReplicaReport]:
-        """Return the latest report of each replica that was heard of lately and goes on, by replica id."""
+        """Return the latest reports by replica id, without replicas that resign or have stopped reporting."""
         return {
             replica_id: heard.report
             for replica_id, heard in self._heard.items()
@@ -287,16 +286,16 @@ class ReplicaLiveness:
         }
 
     def next_look_at(self, replica_set: ReplicaSet, now: float) -> float:
-        """Return when `elect` may find what it did not find now, were no report to come; infinity for never."""
+        """Return when to call `elect` again if no report arrives before; infinity for never."""
         waited = (heard.since + self._takeover_after_s for heard in self._candidates(replica_set, now))
         return min((at for at in (self._lease_over_at, *waited) if at > now), default=math.inf)
 
     def elect(self, replica_set: ReplicaSet, now: float, lease_s: float | None = None) -> ReplicaSet | None:
         """Return the record with a new master, or None while it is too early or there is no candidate.
 
-        Not before the lease of the present master is over. After that at once if every member of the in-sync set is
-        there, or has said that it stops, or if a candidate has been there for the time of a lease: when all of them
-        come back after a failure of everything, the one with the longest log is to win, not the quickest.
+        Waits until the lease of the current master has ended. Then elects once the promoted replica is alive, or every
+        member of the in-sync set reports or has resigned, or a candidate has reported for the time of a lease: after a
+        failure of all replicas, the one with the longest log should win, not the one that starts first.
         """
         if now < self._lease_over_at:
             return None
@@ -310,7 +309,7 @@ class ReplicaLiveness:
             fit = [
                 report
                 for replica_id, report in alive.items()
-                # Who is no member is promoted by hand, whatever it has.
+                # A replica that is not a member was promoted by hand; its log does not matter.
                 if self._heard[replica_id].has_all or replica_id not in replica_set.in_sync
             ]
             known = replace(replica_set, common_end=self._common_end)
@@ -329,7 +328,7 @@ class ReplicaLiveness:
 
 
 def check_same(known: ReplicaReport, report: ReplicaReport) -> None:
-    """Check that the one who reports is the one who reported lately, or comes after it."""
+    """Raise `BrokerConflict` unless both reports come from one process, or from one that restarted at its address."""
     if known.run != report.run and known.address != report.address and not known.resigns:
         raise BrokerConflict(
             f"replica {report.replica_id} of {report.broker_name} (cluster {report.cluster}) is at {known.address}, "

@@ -1,32 +1,32 @@
-"""The record that a controller keeps of a replica set and its master, and everything that may happen to it.
+"""The record that a controller keeps of a replica set and its master, and all changes that are allowed to it.
 
-Pure: the name server's controller and a broker that goes by etcd decide with the same functions.
+Pure: the controller in a name server and a broker with etcd make their decisions with the same functions.
 
-A *term* is the time in which one run of one replica is the master. The safety of everything else rests on two promises.
+A *term* is the period in which one run (process) of one replica is the master. Safety rests on two promises.
 
-**No two masters in one term.** A record is replaced only as a whole, by one authority: the file of the name server's
-controller, synced before the decision is told, or one key of etcd, by compare-and-set. Only `found` and `elect`, in
-`election.py`, name a master, both with a term that was never given before. The record names the *run* of the master
-too: a process that was started anew does not go on in the term of its forerunner, whose last writes it may not have.
+**No two masters in one term.** Only one authority replaces a record, and always as a whole: the name server's
+controller, in a file that is synced before anyone learns the decision, or etcd, in one key by compare-and-set. Only
+`found` and `elect`, in `election.py`, appoint a master, both with a term that was never used before. The record also
+names the *run* of the master: a restarted process may have lost its last writes, so it does not continue its term.
 
 **No two masters at one time.** The master holds a *lease* of `lease_s` seconds, renewed by every report.
 
-* The master counts from the moment just before it *sends* a report that is answered with itself as the master. Once
-  the lease is over it acknowledges nothing and serves nobody, until a later report is answered, unless all replicas
-  that could be elected confirm its term to it: `minimq_broker.core.term_lease` says why that is safe, and why the next
-  master waits `wait_s` for that.
-* The authority counts from the moment at which it *received* the report: `elect` may be called only
-  `takeover_after(lease_s)` later, a tenth more than the lease. (With etcd every replica counts for itself, from the
-  moment at which it *saw* the report; its election holds only if no other report has come since.)
+* The master's lease starts just before it *sends* a report that is answered with itself as the master. When the lease
+  has ended, the master acknowledges nothing and serves no requests until a later report is answered, unless all
+  electable replicas confirm its term. `minimq_broker.core.term_lease` explains why that is safe, and why the next
+  master first waits `wait_s`.
+* At the authority, the lease starts when it *receives* the report, and `elect` may be called only
+  `takeover_after(lease_s)` later, which is 1.1 times the lease. (With etcd every replica measures for itself, from the
+  moment it *saw* the report. Its election holds only if no other report has arrived since.)
 
-What is received or seen was sent before. So, whatever the network does to a report or to its answer, and however late
-either comes, the lease ends at the master first, as long as its clock runs at least ten elevenths as fast as the other.
-Clocks are monotonic and are never compared with each other; the master's has to go on while its machine sleeps. An
-authority that starts knows no leases: it counts as if every recorded master had been heard at the start.
+A report is received or seen after it was sent. So, however the network delays or loses reports and answers, the lease
+ends at the master first, as long as its clock runs at least 10/11 as fast as the other. Clocks are monotonic and never
+compared with each other; the master's must keep running while its machine sleeps. An authority that has just started
+knows no leases, so it assumes that every recorded master reported at that moment.
 
-The lease does not guard against a pause between the look at it and what is done then. The in-sync set does: what is
-acknowledged after a sync at all members is held by whoever is elected, since only members are, and members are taken
-out of the record before the master stops waiting for them.
+The lease does not cover a pause between checking it and acting on it. The in-sync set does: an acknowledged write is
+synced at all members, only members are elected, and a member is removed from the record before the master stops
+waiting for it.
 """
 
 from __future__ import annotations
@@ -38,20 +38,19 @@ from dataclasses import dataclass, field, replace
 from minimq_common.errors import InvalidArgument, ReplicaSetChanged, StaleTerm, TermEnding
 from minimq_common.names import check_address, check_broker, check_cluster
 
-#: Leases are numbered by `term << 32`, in 64 bits with a sign.
+#: Epochs of leases on queues start at `term << 32`, in signed 64 bits.
 MAX_TERM = (1 << 31) - 1
-#: By how much more than the recorded term a report may claim. Terms grow by one in an election, so whoever claims more
-#: was not told so by any controller; and what a false report costs is a part of the terms, never all of them.
+#: A report may claim a term at most this far above the recorded one. Elections add 1, so no controller has given out
+#: more; and a false report cannot use up all terms.
 MAX_TERM_GAP = 1 << 20
-#: Most replicas of one broker name.
+#: Replicas of one broker name.
 MAX_REPLICAS = 128
 MAX_REPLICA_ID = (1 << 31) - 1
-#: Longest lease, in seconds.
 MAX_LEASE_S = 86_400.0
 _MAX_NUMBER = (1 << 63) - 1
 _MAX_VERSION = (1 << 53) - 1
 _LOG_ID = re.compile(r"[\w-]{0,64}\Z", re.ASCII)
-#: The bounds of the numbers in reports and records.
+#: The ranges of the numbers in reports and records.
 _RANGES = {
     **{"replica_id": (0, MAX_REPLICA_ID), "master_id": (0, MAX_REPLICA_ID), "min_in_sync": (1, MAX_REPLICAS)},
     **{"run": (1, _MAX_NUMBER), "master_run": (0, _MAX_NUMBER), "version": (1, _MAX_VERSION)},
@@ -64,30 +63,30 @@ _RANGES = {
 class ReplicaReport:
     """The report of a replica to its controller, sent several times during a lease.
 
-    Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
+    Stored as JSON under these names: never rename a field or change its meaning, and give each new one a default.
     """
 
     cluster: str
     #: The name that all of its replicas share.
     broker_name: str
     replica_id: int
-    #: Drawn at random by each start of its process; above 0.
+    #: Random number above 0, chosen at each start of the process.
     run: int
     address: str
-    #: It may be the first master of a replica set.
+    #: The replica may become the first master of a replica set.
     founds: bool = True
     sync: bool = False
     min_in_sync: int = 1
-    #: The latest term that its log knows; 0 when it knows none.
+    #: The latest term in its log; 0 if there is none.
     last_term: int = 0
     log_end: int = 0
-    #: What tells its log from those of other replica sets; "" when it is not known.
+    #: Identifies the log of a replica set; "" if not known.
     log_id: str = ""
-    #: It stops: if it is the master, it has acknowledged its last send already.
+    #: The replica is stopping. If it is the master, it will not acknowledge any more sends.
     resigns: bool = False
-    #: As the master, up to where every member of the in-sync set has the log on disk; None: says nothing.
+    #: From the master: every member of the in-sync set has the log on disk up to here; None if not reported.
     common_end: int | None = None
-    #: The latest record that it was told; None when it was told none.
+    #: The latest record that it received; None if none.
     known: ReplicaSet | None = None
 
     def __post_init__(self) -> None:
@@ -101,15 +100,15 @@ class ReplicaReport:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The cluster and the broker name: which replica set it belongs to."""
+        """Cluster and broker name, which identify the replica set."""
         return self.cluster, self.broker_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSet:
-    """The decisions about the replicas of one broker name. Immutable: every decision makes a new record.
+    """The record about the replicas of one broker name. Immutable: every decision makes a new record.
 
-    Stored as JSON by these names: none is renamed or changes its meaning, and a new one has a default.
+    Stored as JSON under these names: never rename a field or change its meaning, and give each new one a default.
     """
 
     cluster: str
@@ -117,27 +116,27 @@ class ReplicaSet:
     broker_name: str
     term: int
     master_id: int
-    #: The run of the master; another run of the same replica is not the master. 0: nobody leads before the next
+    #: The run of the master; another run of the same replica is not the master. 0 means no master until the next
     #: election.
     master_run: int
-    #: The replica ids that have all that is confirmed, the master's among them; only these are elected.
+    #: Replica ids, including the master's, that have all confirmed data. Only these can be elected.
     in_sync: frozenset[int]
     version: int
-    #: Whether the master waits for all of the in-sync set before it acknowledges.
+    #: The master acknowledges a write only when the whole in-sync set has it.
     sync: bool
     min_in_sync: int
-    #: How long the master holds a lease in this term, in seconds.
+    #: Duration of the master's lease in this term.
     lease_s: float
     addresses: Mapping[int, str] = field(default_factory=dict)
+    #: The latest term in the master's log when it was elected.
     log_term: int = 0
-    #: What tells the log of the set from those of others; "" until a master has said it.
+    #: Identifies the log of the set; "" until a master has reported it.
     log_id: str = ""
-    #: The replica that was promoted by hand and becomes the master once the lease has run out; the lease is renewed
-    #: no more.
+    #: A replica that was promoted by hand. It becomes the master when the lease has ended, which is not renewed.
     successor: int | None = None
     common_end: int = 0
-    #: For how long the master confirms no older term before it serves, in seconds, since a former master may be
-    #: serving with such confirmations; 0 if none can be.
+    #: The master serves only this long after it last confirmed an older term, since a former master may be serving with
+    #: such confirmations; 0 if none can be.
     wait_s: float = 0.0
 
     @property
@@ -152,16 +151,16 @@ class ReplicaSet:
 
     @property
     def number(self) -> tuple[int, int]:
-        """Term and version: of two records that one authority made, the later one has the larger."""
+        """Term and version; they grow with every record of one authority."""
         return self.term, self.version
 
     @property
     def leadership(self) -> tuple[int, int, int]:
-        """The term, and which run of which replica leads it."""
+        """The term, and the replica and run that lead it."""
         return self.term, self.master_id, self.master_run
 
     def is_master(self, replica_id: int, run: int) -> bool:
-        """Say whether a run of a replica is the master."""
+        """Tell whether a run of a replica is the master."""
         return (self.master_id, self.master_run) == (replica_id, run)
 
     def __str__(self) -> str:
@@ -169,15 +168,12 @@ class ReplicaSet:
 
 
 def shown_id_of_slave(replica_id: int, master_id: int) -> int:
-    """Return the broker id under which a slave is registered: 0 is the master, so replica 0 gets its number."""
+    """Return the broker id of a slave. 0 means the master, so a slave with replica id 0 gets the master's id."""
     return replica_id or master_id
 
 
 def renew(replica_set: ReplicaSet, report: ReplicaReport) -> ReplicaSet:
-    """Return the record after a report: the same one, or one with what it tells anew.
-
-    That is the address of the reporter and, once the master has begun its term, the identity of the log.
-    """
+    """Return the record with the address from a report and, from the master, its log id; the same if unchanged."""
     check_place(replica_set, report)
     leads = leads_term(replica_set, report)
     log_id = report.log_id if leads and report.log_id else replica_set.log_id
@@ -188,18 +184,18 @@ def renew(replica_set: ReplicaSet, report: ReplicaReport) -> ReplicaSet:
 
 
 def leads_term(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
-    """Say whether a report is that of the master, and of the time since it began its term."""
+    """Tell whether a report is from the master, after it has begun its term."""
     return replica_set.is_master(report.replica_id, report.run) and report.last_term >= replica_set.term
 
 
 def renews_lease(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
-    """Say whether a report renews the lease of the master: it is the master's, and no other replica was promoted."""
+    """Tell whether a report renews the lease: it comes from the master, and no other replica was promoted."""
     is_master = replica_set.is_master(report.replica_id, report.run)
     return is_master and not report.resigns and replica_set.successor is None
 
 
 def check_not_ending(replica_set: ReplicaSet, report: ReplicaReport) -> None:
-    """Check what a reporter may be answered with: a master takes the record for a renewal of its lease."""
+    """Raise `TermEnding` for a master whose lease must not be renewed; it would take any record for a renewal."""
     if replica_set.successor is not None and replica_set.is_master(report.replica_id, report.run):
         raise TermEnding(
             f"the term {replica_set.term} of replica {report.replica_id} of {replica_set} is not renewed: "
@@ -208,9 +204,9 @@ def check_not_ending(replica_set: ReplicaSet, report: ReplicaReport) -> None:
 
 
 def is_news(replica_set: ReplicaSet | None, report: ReplicaReport) -> bool:
-    """Return true if a report gets its answer at once, and is not held back until there is another record.
+    """Tell whether to answer a report at once. Otherwise the answer waits until the record changes.
 
-    A replica that resigns is about to leave. A master whose term ends hears nothing before its successor is there.
+    A replica that resigns is about to leave. A master whose term ends gets no answer before its successor is elected.
     """
     if report.resigns:
         return True
@@ -221,13 +217,13 @@ def is_news(replica_set: ReplicaSet | None, report: ReplicaReport) -> bool:
 
 
 def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSet | None:
-    """Return the record as it has to be now that a replica says what it was told; the same one unless it is behind.
+    """Return the record, repaired if a replica knows a later one; the same record otherwise.
 
-    An authority tells only what it has recorded. Whoever was told more was told it before the record was lost, or
-    before an old copy was put in its place. Then what was told holds again: nobody is elected who was not in sync.
+    An authority sends only what it has recorded. So if a replica knows more, the record was lost, or replaced by an old
+    copy. The later record becomes valid again, so that no replica is elected that was not in sync.
 
-    If the record knows this very leadership, its master just goes on. Otherwise nobody knows who else was given a
-    lease, here or there, so nobody leads until they are all over: the next election gives out a new term.
+    If both records have the same leadership, the master continues. Otherwise leases may be held that this authority
+    does not know, so there is no master until they have all ended, and the next election begins a new term.
     """
     check_terms(replica_set, report)
     told = report.known
@@ -238,7 +234,7 @@ def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSe
             return replica_set  # that set is no more, and another one has its name
         if told.number < replica_set.number:
             return replica_set
-        # Both were made of the same old one: what the master was told is what it goes by.
+        # Both derive from the same older record. The master acts by the one that it received.
         differs = (told.leadership, told.in_sync) != (replica_set.leadership, replica_set.in_sync)
         if told.number == replica_set.number and not (differs and told.is_master(report.replica_id, report.run)):
             return replica_set
@@ -248,7 +244,7 @@ def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSe
 
 
 def what_was_repaired(replica_set: ReplicaSet, report: ReplicaReport) -> str:
-    """Return a sentence about a record that `repaired` has made."""
+    """Return a sentence for the log about a record that `repaired` has made."""
     then = "its master goes on" if replica_set.master_run else "nobody leads before the time of a lease is over"
     return (
         f"the record of {replica_set} was lost, or was put back to an old copy: replica {report.replica_id} had been "
@@ -257,10 +253,10 @@ def what_was_repaired(replica_set: ReplicaSet, report: ReplicaReport) -> str:
 
 
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-    """Return the record with another in-sync set; the same one when this was done since the master knew the record.
+    """Return the record with another in-sync set; the same record if this change was already made after `known`.
 
-    A set that is that already is recorded anew, so that no earlier question of the master, which may be on its way
-    still, is carried out after this one.
+    Also makes a new version if the set stays the same: the new version invalidates earlier requests of the master that
+    are still on their way.
     """
     wanted = frozenset(in_sync)
     check_in_sync(f"the set asked for {replica_set}", wanted)
@@ -279,7 +275,7 @@ def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collecti
 
 
 def check_record(record: ReplicaSet) -> None:
-    """Raise `InvalidArgument` when a value of a record is out of its bounds, or contradicts another one."""
+    """Raise `InvalidArgument` if a value of a record is out of range, or contradicts another one."""
     what = f"the record of {record.broker_name[:40]!r}"
     _check_values(what, record)
     if not 0 <= record.wait_s <= 2 * MAX_LEASE_S:
@@ -298,7 +294,7 @@ def check_record(record: ReplicaSet) -> None:
 
 
 def check_in_sync(what: str, in_sync: frozenset[int]) -> None:
-    """Raise `InvalidArgument` when an in-sync set has too many members, or one that cannot be a replica."""
+    """Raise `InvalidArgument` if an in-sync set has too many members, or an invalid replica id."""
     if len(in_sync) > MAX_REPLICAS:
         raise InvalidArgument(f"{what} has {len(in_sync)} replicas in sync, the limit is {MAX_REPLICAS}")
     for replica_id in in_sync:
@@ -306,7 +302,7 @@ def check_in_sync(what: str, in_sync: frozenset[int]) -> None:
 
 
 def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
-    """Raise `InvalidArgument` when a report claims a term that no controller can have given."""
+    """Raise `InvalidArgument` if a report claims a term that no controller can have given out."""
     given = record.term if record is not None else 0
     claimed = max(report.last_term, report.known.term if report.known is not None else 0)
     if claimed > given + MAX_TERM_GAP:
@@ -318,7 +314,7 @@ def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
 
 
 def check_place(record: ReplicaSet, report: ReplicaReport) -> None:
-    """Raise `InvalidArgument` when a replica has no place in a record, which has as many as it may have."""
+    """Raise `InvalidArgument` if the record is full and does not contain the replica."""
     if report.replica_id not in record.addresses and len(record.addresses) >= MAX_REPLICAS:
         raise InvalidArgument(
             f"replica {report.replica_id} of {record} has no place: {MAX_REPLICAS} replicas are recorded, which is the "
