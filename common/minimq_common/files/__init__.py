@@ -1,1 +1,1 @@
-"""Files that last."""
+"""LMDB files and checksums of their rows."""

@@ -1,9 +1,9 @@
-"""LMDB files: made whole, and their pages verified before LMDB follows them.
+"""Creates LMDB files atomically, and verifies their pages before LMDB reads them.
 
-LMDB keeps no checksums: it follows a damaged page number out of the file, which ends the process, and a page in the
-place of another hides rows. But its pages say a lot twice. Each carries its own number; the root of a table counts its
-pages and rows; keys ascend, and stay between those that lead to them; a page belongs to one table, or is free. What is
-in the rows is not looked at: they bring checksums, see `sealed_rows.py`.
+LMDB has no checksums. A damaged page number leads it out of the file, which crashes the process, and a misplaced page
+hides rows. But LMDB pages contain redundant information, and this module checks it: each page contains its own number;
+the root of a table counts its pages and rows; keys ascend, and stay between the keys of their parent; a page belongs to
+one table, or is free. The content of rows is not checked; `sealed_rows.py` gives them checksums.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ import lmdb
 
 from minimq_common.words import count_of
 
-#: Address space for a file in the making.
+#: Map size of LMDB while `make_file` creates a file.
 _MAKING_BYTES = 1 << 20
 
-#: Number of the page, spare bytes, flags, and where free room begins and ends; of a long value how many pages it has.
+#: Page number, spare bytes, flags, start and end of the free space. A long value has its number of pages instead.
 _PAGE = struct.Struct("<QHHHH")
 _OVERFLOW = struct.Struct("<QHHI")
-#: Size of the data, or the lower part of a page number; flags, or its upper part; size of the key, which follows.
+#: Data size and flags (in a branch: lower and upper part of a page number), and the size of the key, which follows.
 _NODE = struct.Struct("<IHH")
-#: Spare bytes, flags, depth; pages of branches, leaves, overflow; rows; root.
+#: Spare bytes, flags, depth; number of branch, leaf and overflow pages; rows; root.
 _TABLE = struct.Struct("<IHHQQQQQ")
 _PAGE_NUMBER = struct.Struct("<Q")
-#: Magic, version, address and size of the map; then two tables, and last page and number of the transaction.
+#: Magic, version, address and size of the map. Two tables follow, then the last page and the transaction number.
 _META = struct.Struct("<IIQQ")
 _META_END = struct.Struct("<QQ")
 
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _BRANCH, _LEAF, _OVERFLOWING, _META_PAGE = 0x01, 0x02, 0x04, 0x08
 _LONG, _TABLE_DATA = 0x01, 0x02
-#: How a table was made, and how its file.
+#: Flags of a table, and of its file.
 _INTEGER_KEYS, _NO_FOLDER = 0x08, 0x4000
 _NO_ROOT = (1 << 64) - 1
 _META_PAGES = 2
-#: LMDB itself follows no deeper trees.
+#: LMDB's own limit for the depth of trees.
 _MAX_DEPTH = 32
-#: A transaction may end the file with pages that it gave up again before they were written; so many at most.
-_UNWRITTEN_PAGES = 1 << 16
-#: Between two steps of a walk so many pages are looked at.
+#: A transaction may allocate pages at the end of the file and free them again without ever writing them.
+_MAX_UNWRITTEN_PAGES = 1 << 16
+#: Pages per step of `walk_file`.
 _STEP_PAGES = 64
 _MAIN, _FREE = "the main table", "the table of free pages"
 
@@ -56,7 +56,7 @@ class PageDamage(ValueError):
 
 
 class TableRoot(NamedTuple):
-    """The root of a table as it is stored."""
+    """The root of a table, as stored."""
 
     spare: int
     flags: int
@@ -76,28 +76,28 @@ class _Meta(NamedTuple):
 
 
 def check_file(path: Path, *, deep: bool = False) -> None:
-    """Verify the pages of an LMDB file that nobody has open. Raises `PageDamage`, `OSError`."""
+    """Verify the pages of an LMDB file that no process has open. Raises `PageDamage`, `OSError`."""
     for _ in walk_file(path, deep=deep):
         pass
 
 
 def walk_file(path: Path, *, deep: bool = False) -> Iterator[None]:
-    """Verify the pages of an LMDB file as `check_file` does, in small steps."""
+    """Verify the pages of an LMDB file like `check_file`, as a generator of small steps."""
     with _walking(path, deep=deep) as walk:
         yield from walk.run()
 
 
 def rows_in(path: Path, table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of a table of a damaged file, as far as pages lead to them that are in order.
+    """Yield those keys and values of a table in a damaged file that can be reached through undamaged pages.
 
-    A row that is damaged itself may be among them. Raises `PageDamage`, `OSError`.
+    The rows themselves may be damaged. Raises `PageDamage`, `OSError`.
     """
     with _walking(path, deep=True) as walk:
         yield from walk.rows_of(table)
 
 
 def rows_said_in(path: Path, table: bytes) -> int:
-    """Return how many rows a table of a damaged file says that it has. Raises `PageDamage`, `OSError`."""
+    """Return the number of rows that the root of a table in a damaged file states. Raises `PageDamage`, `OSError`."""
     with _walking(path, deep=True) as walk:
         return walk.table(table).rows
 
@@ -110,12 +110,12 @@ def _walking(path: Path, *, deep: bool) -> Iterator[_Walk]:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 yield _Walk(data, deep=deep)
-            except struct.error as error:  # what it leads to is not in the file
+            except struct.error as error:  # an offset or a page number is outside of the file
                 raise PageDamage(f"a page leads out of the file of {len(data)} bytes ({error})") from None
 
 
 class _Child(NamedTuple):
-    """A page of a tree: how deep it is, and between which keys its own are."""
+    """A page of a tree, its depth, and the range of its keys."""
 
     number: int
     depth: int
@@ -129,7 +129,7 @@ class _Walk:
         self._deep = deep
         self._page_bytes = 0
         self._last_page = 0
-        #: One byte for each page: whether it was seen.
+        #: One byte for each page: 1 if it was visited.
         self._seen = bytearray()
         self._looked_at = 0
         self._counts = [0, 0, 0, 0]
@@ -173,7 +173,7 @@ class _Walk:
     def _begin(self) -> _Meta:
         meta = self._meta()
         pages = len(self._data) // self._page_bytes
-        if meta.last_page >= pages + _UNWRITTEN_PAGES:
+        if meta.last_page >= pages + _MAX_UNWRITTEN_PAGES:
             raise PageDamage(f"it has {pages} pages of {meta.last_page + 1}")
         self._last_page = meta.last_page
         self._seen = bytearray(meta.last_page + 1)
@@ -189,7 +189,7 @@ class _Walk:
             raise PageDamage(f"page 0 says that pages have {self._page_bytes} bytes")
         metas = [self._meta_at(number) for number in range(_META_PAGES)]
         numbers = [meta.number for meta in metas]
-        # Transactions are numbered, and take turns with the two.
+        # Transactions write the two meta pages alternately, and number them.
         if numbers != [0, 0] and (abs(numbers[0] - numbers[1]) != 1 or numbers[0] % 2):
             raise PageDamage(f"pages 0 and 1 are of transactions {numbers[0]} and {numbers[1]}")
         for page, meta in enumerate(metas):
@@ -197,10 +197,10 @@ class _Walk:
         return max(metas, key=lambda meta: meta.number)
 
     def _check_transaction(self, page: int, meta: _Meta) -> None:
-        """Verify which transaction a meta page is of. With a lower number LMDB would open the one before it.
+        """Verify the transaction number of a meta page. If it were too low, LMDB would open the transaction before.
 
-        All but the first give up at least the former root, and list what they give up under their number.
-        LMDB overwrites nothing of the last two.
+        Every transaction but the first frees at least the former root, and lists the freed pages under its number. LMDB
+        does not overwrite pages of the last two transactions.
         """
         freed = 0 if meta.free.root == _NO_ROOT else self._last_freed(meta.free)
         if freed != meta.number and (meta.number, freed) != (1, 0):
@@ -262,7 +262,7 @@ class _Walk:
 
     def _check_counts(self, name: str, table: TableRoot) -> None:
         expected = [table.branch_pages, table.leaf_pages, table.overflow_pages, table.rows]
-        if not self._deep:  # the pages of a long value are counted at its first one
+        if not self._deep:  # the number of pages of a long value is in its first page, which was not read
             self._counts[2] = max(self._counts[2], expected[2])
         if self._counts != expected or table.depth > _MAX_DEPTH or (table.root == _NO_ROOT) != (table.depth == 0):
             raise PageDamage(
@@ -296,7 +296,7 @@ class _Walk:
             keys.append(_key_of(name, page, at, key_bytes))
             numbers.append(low | high << 32)
             used += _NODE.size + (key_bytes + 1) & ~1
-        keys[0] = parent.low  # the first one stands for whatever is lower than the second
+        keys[0] = parent.low  # LMDB ignores the first key of a branch
         self._check_nodes(name, parent, keys, begins, upper, used)
         bounds = [*keys, parent.high]
         return [
@@ -347,7 +347,7 @@ class _Walk:
             found, _, flags, pages = _OVERFLOW.unpack(self._data[begin : begin + _OVERFLOW.size])
             if (found, flags) != (number, _OVERFLOWING) or pages < count:
                 raise PageDamage(f"{name} leads to page {number}, where another page is")
-            count = pages  # more than are needed when the value took the place of a longer one
+            count = pages  # more than the value needs if it replaced a longer one
         self._counts[2] += count
         self._claim(name, number, count)
         if begin + _OVERFLOW.size + size > len(self._data):
@@ -364,14 +364,11 @@ class _Walk:
 
 def _key_of(name: str, page: bytes, at: int, size: int) -> bytes:
     key = page[at + _NODE.size : at + _NODE.size + size]
-    return key[::-1] if name == _FREE else key  # these are numbers, whose last byte counts most
+    return key[::-1] if name == _FREE else key  # these are little-endian numbers
 
 
 def make_file(path: Path, tables: Iterable[bytes] = ()) -> None:
-    """Make an LMDB file with named tables, synced.
-
-    Whatever interrupts it, the file is there as a whole or not at all.
-    """
+    """Create an LMDB file with named tables, synced. After a crash, the file exists completely or not at all."""
     made = path.with_name(f"{path.name}.new")
     try:
         made.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Rows of an LMDB table with checksums: each has its own, and one row sums up all the others.
+"""Checksums for the rows of an LMDB table: one per row, and one row with the sum of all others.
 
-The sum finds what a checksum of a single row cannot: that rows are missing, or that they are older ones.
+The sum detects missing rows and older versions of rows, which the checksum of a single row cannot detect.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import google_crc32c
 if TYPE_CHECKING:
     import lmdb
 
-#: Key of the row that sums up the others, ["sum"] in msgpack: a release that knows no such row refuses its kind.
+#: Key of the row with the sum: ["sum"] in msgpack. A release that does not know this row rejects it as an unknown kind.
 SUM_KEY = b"\x91\xa3sum"
 #: [number of rows, sum of their checksums modulo 2^63] in msgpack.
 _SUM = struct.Struct(">BBQBQ")
@@ -24,16 +24,16 @@ _CRC_BYTES = 4
 
 
 class RowDamage(ValueError):
-    """A row, or a table, does not match its checksum."""
+    """A row or a table does not match its checksum."""
 
 
 def seal(key: bytes, value: bytes) -> bytes:
-    """Return a value as stored: behind the CRC-32C of its row."""
+    """Return a value as stored: the CRC-32C of the row, then the value."""
     return int(google_crc32c.value(key + value)).to_bytes(_CRC_BYTES, "little") + value
 
 
 def unseal(key: bytes, stored: bytes) -> bytes:
-    """Return the value of a row. Raises `RowDamage`."""
+    """Verify a stored row and return its value. Raises `RowDamage`."""
     value = stored[_CRC_BYTES:]
     if seal(key, value) != stored:
         raise RowDamage("a row does not match its CRC-32C")
@@ -41,9 +41,9 @@ def unseal(key: bytes, stored: bytes) -> bytes:
 
 
 def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of all rows of a table as stored, without their sum, and verify that.
+    """Verify the stored rows of a table, and yield their keys and values without the sum.
 
-    An empty table may have no sum.
+    The sum is verified at the end; an empty table may have none. Raises `RowDamage`.
     """
     count = total = 0
     found: bytes | None = None
@@ -59,7 +59,7 @@ def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
 
 
 def change(transaction: lmdb.Transaction, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-    """Put rows as `seal` returned them in the place of the former ones, and keep the sum right; None deletes a row."""
+    """Put rows, sealed by `seal`, or delete those with None, and update the sum."""
     stored_sum, count, total = transaction.get(SUM_KEY), 0, 0
     if stored_sum is not None:
         try:
