@@ -28,25 +28,25 @@ log = logging.getLogger(__name__)
 
 
 class Server(Protocol):
-    """The methods of a server that `run` calls, all of them on one event loop."""
+    """The methods of a server that `run` calls, all on one event loop."""
 
     @property
     def address(self) -> str:
-        """HOST:PORT it serves at, once started."""
+        """HOST:PORT of the server, after `start`."""
 
     @property
     def metrics_address(self) -> str:
-        """HOST:PORT at which it shows its metrics, once started; empty when it does not."""
+        """HOST:PORT of its metrics, after `start`; empty if it serves none."""
 
     async def start(self) -> None:
-        """Return when requests are served. Raises `MiniMQError` when that cannot be."""
+        """Start to serve requests. Raises `MiniMQError` if that is not possible."""
 
     async def stop(self) -> None:
-        """End everything that `start` began, also when it was interrupted half-way. May be called twice."""
+        """Stop everything that `start` has started, even if that was interrupted. Idempotent."""
 
 
 def version() -> str:
-    """Return the version of the installed minimq, or say that this is a checkout."""
+    """Return the version of the installed package; "(not installed)" in a checkout."""
     try:
         return importlib.metadata.version("minimq")
     except importlib.metadata.PackageNotFoundError:
@@ -54,7 +54,7 @@ def version() -> str:
 
 
 def set_up_logging(level: LogLevel, log_format: LogFormat = "text") -> None:
-    """Send log records of at least that level to stderr."""
+    """Log to stderr, from `level` upwards."""
     handler = SummingHandler()
     handler.setFormatter(formatter(log_format))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
@@ -63,15 +63,15 @@ def set_up_logging(level: LogLevel, log_format: LogFormat = "text") -> None:
 def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat = "text") -> None:
     """Serve until SIGTERM or SIGINT, then stop the server and return.
 
-    Once the server serves, one line `ready ROLE HOST:PORT` is written to stdout, and nothing else ever: whoever
-    started the process may wait for it and learn the port.
+    When the server is ready, writes the line `ready ROLE HOST:PORT` to stdout, and never anything else, so a parent
+    process can wait for it and read the port.
 
-    A second signal of the same kind ends the process at once. (Not one of the other kind: Ctrl-C in a terminal
-    reaches a whole group of processes, whose parent then sends SIGTERM as well.)
+    A second signal of the same kind ends the process at once. (A signal of the other kind does not: Ctrl-C in a
+    terminal reaches the whole process group, and the parent then also sends SIGTERM.)
     """
     set_up_logging(log_level, log_format)
     open_more_files()
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported modules stay, so the collector need not visit them
     gc.enable()
     try:
         with asyncio.Runner(loop_factory=ServerLoop) as runner:
@@ -87,25 +87,25 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
 def open_more_files() -> None:
     """Raise the limit of open files and sockets as far as the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not allow
+    with contextlib.suppress(OSError, ValueError):  # macOS reports a hard limit that it does not accept
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(role: str, server: Server) -> None:
-    told_to_stop = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
         log.info("stopping signal=%s", number.name)
-        # The kernel's default needs no event loop: it also ends a process whose loop hangs.
+        # The default action for the next signal needs no event loop, so it also ends a process whose loop hangs.
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_DFL)
-        told_to_stop.set()
+        stop_requested.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
 
-    stopping = asyncio.create_task(told_to_stop.wait(), name=f"{role}-signals")
+    stopping = asyncio.create_task(stop_requested.wait(), name=f"{role}-signals")
     starting = asyncio.create_task(server.start(), name=f"{role}-start")
     try:
         await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -134,23 +134,23 @@ def _say_ready(role: str, server: Server) -> None:
 
 Ts = TypeVarTuple("Ts")
 
-#: More bytes than there are in the socket, whose buffer has room for some hundred writes.
+#: More than the socket can contain: its buffer has room for some hundred writes.
 _MOST = 1 << 14
 
 
 class ServerLoop(asyncio.SelectorEventLoop):
-    """An event loop on which gRPC finds what has come, however busy it is.
+    """An event loop that prevents gRPC's wake-up socket from filling up under load.
 
-    A thread of gRPC puts each event of a server in a queue, and wakes the loop by a byte in a socket. The loop takes
-    all events in one round, but only one of the bytes. So they add up where a round has many events, until the socket
-    is full, and that thread waits until three quarters of it are empty: in two hundred rounds, for which everybody
-    waits. Here all bytes are taken but the last one, which gRPC reads.
+    A thread of gRPC puts each event into a queue, and wakes the loop with one byte in a socket. In one iteration, gRPC
+    handles all queued events but reads only one byte. So under load the bytes accumulate until the socket is full. Then
+    the thread blocks until three quarters of it are empty, which takes about 200 iterations, and all calls wait. This
+    loop drains the socket except for the last byte, which gRPC reads.
 
-    It is the only loop of its process on which gRPC lives: two of them would take bytes from each other.
+    gRPC must use only one such loop per process: two would drain each other's bytes.
     """
 
     def add_reader(self, fd: FileDescriptorLike, callback: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """Watch a socket or the number of a file, as the base does."""
+        """Same as in the base class, but drain gRPC's wake-up socket, a Unix socket, before each callback."""
         if isinstance(fd, socket.socket) and fd.family == socket.AF_UNIX:
             super().add_reader(fd, functools.partial(_take_all, fd, functools.partial(callback, *args)))
         else:
@@ -158,10 +158,7 @@ class ServerLoop(asyncio.SelectorEventLoop):
 
 
 def _take_all(wakeups: socket.socket, callback: Callable[[], object]) -> None:
-    """Leave one byte, and call.
-
-    Before the call, since the event of each byte that has come is in the queue then.
-    """
+    # Drains before the callback: the events of all bytes that have arrived are then already in the queue.
     with contextlib.suppress(BlockingIOError):
         extra = len(wakeups.recv(_MOST, socket.MSG_PEEK)) - 1
         if extra > 0:

@@ -1,4 +1,4 @@
-"""Histograms that cost one search in a short list for each value."""
+"""Histograms that cost one binary search per value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Sequence
 
-#: Upper bounds for times that are mostly milliseconds, in seconds.
+#: Upper bounds in seconds, for durations that are mostly milliseconds.
 SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 #: Upper bounds for numbers of things.
 COUNTS = (1, 10, 100, 1_000, 10_000, 100_000)
@@ -15,7 +15,7 @@ BYTES = (1 << 10, 1 << 13, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26)
 
 
 class Histogram:
-    """Values by size. One thread adds, any thread looks: it may see a value counted whose sum is still to come."""
+    """Counts values by size. One thread adds; any thread may read, and may see a count before its sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -29,5 +29,5 @@ class Histogram:
         self.total += value
 
     def cumulative(self) -> list[tuple[float, int]]:
-        """Return for each bound, and at last for infinity, how many values were not above it."""
+        """Return the number of values up to each bound; the last bound is infinity."""
         return list(zip((*self._bounds, float("inf")), itertools.accumulate(self._counts.copy()), strict=True))

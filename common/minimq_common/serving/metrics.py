@@ -1,4 +1,4 @@
-"""Metrics of a server in the format of Prometheus, read from what there is when somebody asks, by another thread."""
+"""Metrics of a server in the format of Prometheus, collected at each scrape, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: Time between two looks at how late the event loop is, in seconds.
-_LOOK_EVERY_S = 0.5
+_LAG_INTERVAL_S = 0.5
 
-#: How long a scrape waits for the event loop, in seconds; one that hangs must not hide everything else.
+#: Seconds that a scrape waits for the event loop: if that hangs, the scrape shall still return the other metrics.
 _PATIENCE_S = 2.0
 
 T = TypeVar("T")
@@ -42,22 +41,22 @@ Collect = Callable[[], Iterable[Metric]]
 
 
 class MetricsServer:
-    """Answers scrapes over HTTP, one at a time. Lives on an event loop, which it measures and never blocks."""
+    """Answers scrapes over HTTP, one at a time, and measures the lag of the event loop. Never blocks the loop."""
 
     def __init__(self, collect: Collect, prefix: str) -> None:
-        self._collector = _OneAtATime(collect, self._loop_lag, self._certificate, self._access)
+        self._collector = _SerializedCollector(collect, self._loop_lag, self._certificate, self._access)
         self._prefix = prefix
         self._secrets: ServerSecrets | None = None
         self._control: AccessControl | None = None
         self._lag = Histogram(SECONDS)
         self._server: ScrapeServer | None = None
-        self._measuring = PeriodicTask("metrics", self._measure_lag, _LOOK_EVERY_S, log)
+        self._measuring = PeriodicTask("metrics", self._measure_lag, _LAG_INTERVAL_S, log)
         self._due_at = 0.0
 
     async def start(
         self, address: str, secrets: ServerSecrets | None = None, control: AccessControl | None = None
     ) -> str:
-        """Serve at HOST:PORT, and return that address with the real port in place of 0."""
+        """Start to serve at HOST:PORT. Returns that address, with the real port if 0 was given."""
         self._secrets, self._control = secrets, control
         registry = CollectorRegistry()
         registry.register(self._collector)
@@ -68,12 +67,12 @@ class MetricsServer:
         except OSError as error:
             raise CannotListen(f"cannot show metrics at {address}: {error.strerror}") from None
         self._server = server
-        self._due_at = asyncio.get_running_loop().time() + _LOOK_EVERY_S
+        self._due_at = asyncio.get_running_loop().time() + _LAG_INTERVAL_S
         self._measuring.start()
         return f"{host}:{server.server_port}"
 
     async def stop(self) -> None:
-        """End a scrape that is under way, and serve no more. Idempotent."""
+        """Wait for the running scrape, and stop serving. Idempotent."""
         await self._measuring.stop()
         server, self._server = self._server, None
         if server is not None:
@@ -87,7 +86,7 @@ class MetricsServer:
     def _measure_lag(self) -> None:
         now = asyncio.get_running_loop().time()
         self._lag.add(max(0.0, now - self._due_at))
-        self._due_at = now + _LOOK_EVERY_S
+        self._due_at = now + _LAG_INTERVAL_S
 
     def _loop_lag(self) -> Iterator[Metric]:
         name = f"{self._prefix}_event_loop_lag_seconds"
@@ -134,8 +133,8 @@ class MetricsServer:
         )
 
 
-class _OneAtATime(Collector):
-    """Calls functions that collect, until it is closed."""
+class _SerializedCollector(Collector):
+    """Calls collect functions, one thread at a time, until it is closed."""
 
     def __init__(self, *collect: Collect) -> None:
         self._collect = collect
@@ -143,7 +142,7 @@ class _OneAtATime(Collector):
         self._closed = False
 
     def describe(self) -> Iterable[Metric]:
-        """Say nothing of what will be collected: that would be a collection."""
+        """Return nothing: describing the metrics would mean collecting them."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
@@ -152,13 +151,13 @@ class _OneAtATime(Collector):
             return [] if self._closed else [metric for collect in self._collect for metric in collect()]
 
     def close(self) -> None:
-        """Wait for the collection that is under way; nothing is collected afterwards."""
+        """Wait for the running collection, and collect nothing from now on."""
         with self._lock:
             self._closed = True
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
-    """Call a function on an event loop from another thread, for what only the loop may look at."""
+    """Call a function on an event loop from another thread, and return its result. Raises `TimeoutError`."""
 
     async def calling() -> T:
         return function()
@@ -167,14 +166,14 @@ def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
 
 
 def counter(name: str, sentence: str, value: float) -> Metric:
-    """Return a number that only grows; the name ends with _total."""
+    """Return a counter; its name ends with _total."""
     return CounterMetricFamily(name, sentence, value=value)
 
 
 def counters(
     name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
-    """Return numbers that only grow, each with the values of its labels."""
+    """Return counters with their label values."""
     family = CounterMetricFamily(name, sentence, labels=labels)
     for of_labels, value in values:
         family.add_metric(of_labels, value)
@@ -182,14 +181,14 @@ def counters(
 
 
 def gauge(name: str, sentence: str, value: float) -> Metric:
-    """Return a number as it is now."""
+    """Return a gauge."""
     return GaugeMetricFamily(name, sentence, value=value)
 
 
 def gauges(
     name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
-    """Return numbers as they are now, each with the values of its labels."""
+    """Return gauges with their label values."""
     family = GaugeMetricFamily(name, sentence, labels=labels)
     for of_labels, value in values:
         family.add_metric(of_labels, value)
@@ -197,7 +196,7 @@ def gauges(
 
 
 def histogram(name: str, sentence: str, values: Histogram) -> Metric:
-    """Return how often values of which size were seen."""
+    """Return a histogram."""
     buckets = [
         (str(float(bound)) if bound < math.inf else "+Inf", float(count)) for bound, count in values.cumulative()
     ]
@@ -205,23 +204,23 @@ def histogram(name: str, sentence: str, values: Histogram) -> Metric:
 
 
 def info(name: str, sentence: str, values: dict[str, str]) -> Metric:
-    """Return what does not change, as labels of the number 1; `_info` is added to the name."""
+    """Return constants as labels of a gauge that is 1; `_info` is appended to the name."""
     return InfoMetricFamily(name, sentence, value=values)
 
 
-#: Most connections at one time. Each has a thread; a scrape keeps its own for some milliseconds.
+#: Concurrent connections. Each has a thread; a scrape keeps it for some milliseconds.
 MAX_CONNECTIONS = 16
-#: Seconds for which a connection may say nothing, or take nothing of its answer.
+#: Timeout in seconds for receiving from and sending to a connection.
 _SILENCE_S = 5.0
-#: Seconds for which a new connection waits for the threads of the connections that were closed for it.
-_ROOM_S = 1.0
+#: Seconds that a new connection waits for the thread of a connection that was closed to make room.
+_ROOM_TIMEOUT_S = 1.0
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):
-    """Answers each connection by a thread of its own, of which there are never more than `MAX_CONNECTIONS`.
+    """Answers each connection on a thread of its own, with at most `MAX_CONNECTIONS` threads. Started by `serve`.
 
-    The oldest connection that has asked nothing yet is closed for a new one, so a scrape is served however many others
-    are open and silent. When all of them have asked, the new one is closed. `serve` starts it.
+    To make room for a new connection, closes the oldest one that has not sent a request, so idle connections cannot
+    block scrapes. If all have sent a request, closes the new one.
     """
 
     daemon_threads = True
@@ -230,26 +229,26 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
     secrets: ServerSecrets | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        #: Protects what follows; notified when a thread ends.
+        #: Protects the following attributes; notified when a thread ends.
         self._changed = threading.Condition()
         self._busy = 0  # threads
-        #: The connections that have asked nothing yet, the oldest first.
+        #: The connections that have not sent a request, oldest first.
         self._silent: dict[socket.socket, None] = {}
         super().__init__(*args, **kwargs)
 
     def get_request(self) -> tuple[Any, Any]:
-        """Take a connection. Its handshake is left to its thread, where silence counts as that of a scrape does."""
+        """Accept a connection. The TLS handshake is done on its thread, with the same timeout as a scrape."""
         request, address = super().get_request()
         if self.secrets is not None:
             request = self.secrets.context().wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a connection, or close it when there is no room."""
+        """Start a thread for a connection, or close it if there is no room."""
         with self._changed:
             if self._busy >= MAX_CONNECTIONS:
                 self._close_oldest()
-            if not self._changed.wait_for(lambda: self._busy < MAX_CONNECTIONS, _ROOM_S):
+            if not self._changed.wait_for(lambda: self._busy < MAX_CONNECTIONS, _ROOM_TIMEOUT_S):
                 self.shutdown_request(request)
                 return
             self._busy += 1
@@ -257,7 +256,7 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer a connection on a thread of its own."""
+        """Answer a connection, and count its thread as ended."""
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -266,19 +265,19 @@ class ScrapeServer(ThreadingMixIn, WSGIServer):
                 self._silent.pop(request, None)
                 self._changed.notify_all()
 
-    def has_asked(self, request: socket.socket) -> None:
-        """Keep a connection from now on: its request has come whole."""
+    def request_received(self, request: socket.socket) -> None:
+        """Exempt a connection from being closed to make room: it has sent its request."""
         with self._changed:
             self._silent.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a peer that leaves or hangs is its own matter."""
+        """Log nothing: errors of a connection are the peer's problem."""
 
     def _close_oldest(self) -> None:
         oldest = next(iter(self._silent), None)
         if oldest is not None:
             del self._silent[oldest]
-            with contextlib.suppress(OSError):  # its thread, which reads from it, wakes and ends
+            with contextlib.suppress(OSError):  # this ends the thread, which is reading from the socket
                 oldest.shutdown(socket.SHUT_RDWR)
 
 
@@ -287,9 +286,9 @@ class _Handler(WSGIRequestHandler):
     server: ScrapeServer
 
     def parse_request(self) -> bool:
-        """Tell whether a request has come that can be answered."""
+        """Read a request; return whether it is valid."""
         is_request = super().parse_request()
-        self.server.has_asked(self.connection)
+        self.server.request_received(self.connection)
         return is_request
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - those of the base class
@@ -297,7 +296,7 @@ class _Handler(WSGIRequestHandler):
 
 
 def serve(host: str, port: int, registry: CollectorRegistry, secrets: ServerSecrets | None = None) -> ScrapeServer:
-    """Start to serve the metrics of a registry, on a thread of its own. Raises `OSError`."""
+    """Start to serve the metrics of a registry on a new thread. Raises `OSError`."""
     family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = type("ScrapeServer", (ScrapeServer,), {"address_family": family, "secrets": secrets})
     server: ScrapeServer = make_server(host, port, make_wsgi_app(registry), kind, handler_class=_Handler)

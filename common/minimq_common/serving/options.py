@@ -1,6 +1,6 @@
-"""Options as frozen dataclasses, from which the command line and the environment variables are derived.
+"""Options as frozen dataclasses, from which flags, environment variables and configuration files are derived.
 
-An option is one field: its default, a sentence with the unit, and its limits stand in one place.
+An option is one field, with its default, a sentence that names the unit, and its limits.
 
     @dataclass(frozen=True, slots=True)
     class NameServerOptions:
@@ -14,10 +14,10 @@ An option is one field: its default, a sentence with the unit, and its limits st
     @from_command_line(NameServerOptions, env_prefix="MINIMQ_NAMESERVER")
     def main(options: NameServerOptions) -> None: ...
 
-The flag is the name of the field: `--listen`, and `--expire-after` for `expire_after_s`, whose unit stands in the
-help instead; text such as `2m` is taken as well. The variable is the prefix and the flag:
-`MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration file, which `--config` names, is the flag without the
-dashes in front: `expire-after = 60`. A flag wins over a variable, and both win over the file.
+The flag is the name of the field without its unit, which the help shows: `--listen`, and `--expire-after` for
+`expire_after_s`. Values may have a unit, such as `2m`. The variable is the prefix and the flag:
+`MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration file (`--config FILE`) is the flag without the leading
+dashes: `expire-after = 60`. A flag overrides a variable, and both override the file.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def option(
 ) -> T:
     """Declare a field of an options class."""
     about = {"sentence": sentence, "metavar": metavar, "flag": flag, "minimum": minimum, "maximum": maximum}
-    # At run time a field; its declared type is that of the default, which is what an instance will hold.
+    # Returns a dataclass field, but is typed like the default: that is what an instance will contain.
     return dataclasses.field(default=default, metadata={_KEY: about})
 
 
 class _Option:
-    """A field of an options class, and all that follows from it."""
+    """A field of an options class, and the flag, variable and key derived from it."""
 
     def __init__(self, field: dataclasses.Field[Any], annotation: object = None, env_prefix: str = "") -> None:
         self.name, self.default = field.name, field.default
@@ -83,7 +83,7 @@ class _Option:
         self.unit = {"SECONDS": SECONDS, "BYTES": BYTES}.get(self.metavar or "")
 
     def of_file(self, value: object) -> Any:
-        """Return a value of a configuration file as one of the option. Raises `InvalidArgument`, and says what is."""
+        """Convert a value from a configuration file. Raises `InvalidArgument`; the text says what is valid."""
         if value == "" and self.may_be_none:
             return None
         number = self.unit.read(value) if self.unit is not None and isinstance(value, str) else None
@@ -95,7 +95,7 @@ class _Option:
             raise InvalidArgument(f"{self.key} is {said}: it has to be {_wanted(self.kind)}{unit}") from None
 
     def click_option(self) -> Callable[[Decorated], Decorated]:
-        """Return the decorator that gives a command its flag."""
+        """Return the decorator that adds the flag to a command."""
         default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
         return click.option(
             f"{self.flag}/--no-{self.key}" if self.kind is bool else self.flag,
@@ -124,7 +124,7 @@ class _Option:
         raise TypeError(f"no command-line type is known for {kind}")
 
     def example(self) -> Iterator[str]:
-        """Yield its lines in an example of a configuration file, at its default and commented out."""
+        """Yield its lines for an example configuration file: the default, commented out."""
         unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}.get(self.metavar or "", "")
         yield ""
         yield from textwrap.wrap(self.about["sentence"] + unit, 118, initial_indent="# ", subsequent_indent="# ")
@@ -132,7 +132,7 @@ class _Option:
 
 
 def check_limits(options: object) -> None:
-    """Check every number of an options instance; for its `__post_init__`."""
+    """Check the limits of all numbers. Call it in `__post_init__`. Raises `InvalidArgument`."""
     for field in dataclasses.fields(cast(Any, options)):
         value = getattr(options, field.name)
         if _KEY not in field.metadata or isinstance(value, bool) or not isinstance(value, int | float):
@@ -149,10 +149,10 @@ def check_limits(options: object) -> None:
 def from_command_line(
     options_class: type[T], *, env_prefix: str
 ) -> Callable[[Callable[Concatenate[T, P], R]], Callable[P, R]]:
-    """Return a decorator that gives a click command the flags of an options class.
+    """Return a decorator that adds the flags of an options class to a click command.
 
-    The command is called with the instance as its first argument. An `InvalidArgument` from constructing it is
-    wrong usage: click prints the text and exits with status 2.
+    The command receives the instance as its first argument. If its constructor raises `InvalidArgument`, click prints
+    the text and exits with status 2.
     """
     options = _options_of(options_class, env_prefix)
 
@@ -167,7 +167,7 @@ def from_command_line(
             return function(made, *args, **kwargs)
 
         decorated: Callable[P, R] = command
-        for each in reversed(options):  # click lists them in the order of the decorators, the last applied first
+        for each in reversed(options):  # click lists the decorator first that is applied last
             decorated = each.click_option()(decorated)
         return _config_option(options_class, env_prefix)(_example_option(options)(decorated))
 
@@ -271,14 +271,14 @@ class _CommaSeparated(click.ParamType):  # type: ignore[type-arg]  # generic in 
 
 
 def read_config(path: Path, options_class: type[Any]) -> dict[str, Any]:
-    """Return what a file sets of an options class, by field. Raises `InvalidArgument`."""
-    import tomllib  # for who has such a file
+    """Return the values in a configuration file, by field name. Raises `InvalidArgument`."""
+    import tomllib  # imported here because not every server has a file
 
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidArgument(f"cannot read the configuration file {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of TOML, or of UTF-8; or lists in lists without end
+    except (ValueError, RecursionError) as error:  # invalid TOML or UTF-8, or lists nested too deeply
         raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
     options = {each.key: each for each in _options_of(options_class)}
     values = {}
@@ -293,7 +293,7 @@ def read_config(path: Path, options_class: type[Any]) -> dict[str, Any]:
 
 
 def without_none(annotation: object) -> object:
-    """Return the type that a value has which is not None."""
+    """Return `T` for `T | None`, and any other annotation unchanged."""
     if get_origin(annotation) in (Union, types.UnionType):
         rest = [arg for arg in get_args(annotation) if arg is not types.NoneType]
         if len(rest) == 1:
@@ -317,7 +317,7 @@ def _wanted(kind: Any) -> str:
 
 def _nearest(key: str, known: Iterable[str]) -> str:
     written = key.replace("_", "-").lower()
-    # A key with something behind it, which is mostly its unit, is nearer than one that has as many letters in common.
+    # Prefer the option of which the key is a longer form, such as one with a unit: `expire-after-s`.
     found = sorted((name for name in known if written.startswith(f"{name}-")), key=len, reverse=True)
     found = found or difflib.get_close_matches(written, known, 1)
     return f": did you mean {found[0]!r}?" if found else ""

@@ -1,4 +1,4 @@
-"""Work on the event loop of a server: repeated in the background, or done in slices."""
+"""Background work on the event loop of a server: periodic tasks, and loops in slices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minimq_common.outage_log import OutageLog
 
 
 class PeriodicTask:
-    """Runs a function on the event loop again and again, whatever it raises, from `start` to `stop`."""
+    """Runs a function periodically on the event loop, from `start` to `stop`, whatever it raises."""
 
     def __init__(
         self,
@@ -24,31 +24,31 @@ class PeriodicTask:
         at_once: bool = False,
     ) -> None:
         self._name, self._run, self._log, self._at_once = name, run, log, at_once
-        #: From the end of a run to the next one; asked for after each.
+        #: Seconds between the end of a run and the next; evaluated after each run.
         self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
         self._outage = OutageLog(log)
         self._woken = asyncio.Event()
-        self.is_stopping = False  # True: the present run is the last one
+        self.is_stopping = False  # True: the current run is the last one
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Run for the first time after the interval, or at once."""
+        """Start the task; the first run is after the interval, or now with `at_once`."""
         if self.is_stopping:  # it was stopped before
             self.is_stopping = False
             self._woken.clear()
         self._task = asyncio.create_task(self._keep_running(), name=self._name)
 
     def wake(self) -> None:
-        """Run now, or once more after the present run. Not thread-safe."""
+        """Run now, or once more right after the current run. Not thread-safe."""
         self._woken.set()
 
     @property
     def is_woken(self) -> bool:
-        """True if another run, or the end, follows the present run at once."""
+        """True if another run, or the end, immediately follows the current run."""
         return self._woken.is_set()
 
     async def stop(self, *, cancel: bool = True) -> None:
-        """Cancel the present run, or wait for its end. Idempotent."""
+        """Stop the task, and cancel the current run or wait for its end. Idempotent."""
         task, self._task = self._task, None
         self.is_stopping = True
         self._woken.set()
@@ -80,7 +80,7 @@ class PeriodicTask:
             interval_s = self._interval_s()
         except (SystemBusy, NotMaster) as error:
             self._log.debug("%s: not now reason=%s", self._name, error)
-        except Exception as error:  # noqa: BLE001 - it has to continue
+        except Exception as error:  # noqa: BLE001 - the task must continue
             self._outage.failed("%s: not now, will try again error=%s", self._name, error, cause=error)
         except asyncio.CancelledError:
             if self.is_stopping:
@@ -93,12 +93,12 @@ class PeriodicTask:
 
 T = TypeVar("T")
 
-#: Things that are worked on in one go: in one to two milliseconds, where each takes some microseconds.
+#: Items per slice. At a few microseconds per item, a slice blocks the loop for 1 to 2 ms.
 SLICE = 250
 
 
 async def slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
-    """Yield items in parts, and let other tasks of the event loop run in between."""
+    """Yield items in slices, and let other tasks of the event loop run between two slices."""
     for start in range(0, len(items), size):
         if start:
             await asyncio.sleep(0)
