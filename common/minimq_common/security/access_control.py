@@ -1,4 +1,4 @@
-"""The people and servers that a server knows: who calls, until when they may, and the log of who was refused."""
+"""Authenticates the callers of a server, revokes them when users, rules or keys change, and logs rejected calls."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ from minimq_common.wire.rpc import HEADER, SCHEME
 log = logging.getLogger(__name__)
 audit = logging.getLogger("minimq.audit")
 
-#: Seconds between two looks at what ends by time, and at the keys of servers.
+#: Seconds between two checks of expiry times and of the keys of servers.
 _LOOK_S = 0.4
-#: Seconds between two warnings that nothing is refused.
+#: Seconds between two warnings that this server only reports.
 _WARN_S = 60.0
-#: When somebody may come back to a server that has just started, in seconds.
+#: Retry delay for callers of a server that has just started.
 _RETRY_S = 0.1
-#: By this and the name a certificate names a user, among its alternative names.
+#: Prefix of the alternative name by which a certificate names a user.
 USER_URI = "minimq://user/"
 _CERTIFICATE_NAMES = "x509_subject_alternative_name"
-#: Digits of the hash of a token by which logs name it.
+#: Logs identify a token by this many digits of its hash.
 _SHOWN_DIGITS = 12
-#: Longest key that is looked at.
+#: Longer keys are rejected without hashing them.
 _MOST_LETTERS = 200
-#: Tokens that are known at once. Of more, the oldest ones without a stream are verified again when they come.
+#: Verified tokens in memory. Above that, the oldest one without a stream is forgotten, and verified again later.
 _MOST_TOKENS = 4_096
-#: Decisions that are remembered of each of them. A user can have many tokens.
+#: Cached decisions per token. They are fewer than those of a key, since a user can have many tokens.
 _TOKEN_DECISIONS = 256
 
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
 _NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
 _NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW} that `minimq user rotate` has made"
 
-#: Seconds after which a refusal of a kind that was logged is logged again.
+#: Minimum seconds between two log lines about the same kind of rejection.
 _REPEAT_S = 60.0
-#: Kinds of refusals of one user, or of strangers for one reason, that are logged in that time, and such users and
-#: reasons; all others count as one. So nobody silences the log for others by keys or names that are made up.
+#: Kinds logged per interval for one user (or one reason, if the caller is unknown), and users and reasons in total.
+#: Further ones are logged together as "others", so invented keys or names cannot keep other rejections out of the log.
 _MOST_KINDS, _MOST_LOGGED = 200, 10_000
 _OTHERS = "others"
 
-#: What servers alone may do, among the verbs.
+#: Counts as the verb of calls that only servers may make.
 SERVER = "server"
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownToken:
-    """A token that a call has shown, and that nobody has verified yet."""
+    """A token from the metadata of a call, not verified yet."""
 
     text: str = field(repr=False)
     hash: str
 
 
 class _UserCaller(KnownCaller):
-    """A caller that is a user, by a key or a token."""
+    """A user with a key or a token."""
 
     principal: Principal
     token: VerifiedToken | None
 
 
 class AccessControl:
-    """Knows callers by keys and tokens, and lets them go when users, rules or keys change. Lives on one event loop."""
+    """Authenticates callers by keys and tokens, and revokes them after changes. Lives on one event loop."""
 
     def __init__(
         self,
@@ -97,31 +97,31 @@ class AccessControl:
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, _UserCaller] = {}
-        self._tokens = 0  # that are among them
-        self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # of users that callers are of
+        self._tokens = 0  # number of users with a token in `_users`
+        self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # by user
         self._gate = TokenGate(folder, now_ms)
-        #: Stands for all callers that are let in although they are not known.
-        self._unknown = KnownCaller("", _decide_of_unknown, self._denied, sees_all=True)
+        #: The caller of all unauthenticated calls while this server only reports.
+        self._unknown = KnownCaller("", _decide_for_unknown, self._denied, sees_all=True)
         self._is_suspended = False
         self._task = PeriodicTask("access", self._look, _LOOK_S, log)
         self._warn_at = 0.0
         self._changed()
-        self._look_at_servers()
+        self._refresh_server_keys()
 
     def start(self) -> None:
-        """Follow changes from now on."""
+        """Start to follow changes of users, rules and keys."""
         self.shared.listen(self._changed)
         self._warn()
         self._task.start()
 
     async def stop(self) -> None:
-        """Follow changes no longer."""
+        """Stop to follow changes."""
         self.shared.ignore(self._changed)
         await self._task.stop()
         self._gate.stop()
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
-        """Return who makes a call, or the token that `verify` has to look at for that."""
+        """Return the caller of a call, or its token if `verify` has to check that first. Raises `NotAuthenticated`."""
         try:
             return self._known(metadata)
         except NotAuthenticated:
@@ -130,9 +130,9 @@ class AccessControl:
             return self._unknown
 
     def verify(self, token: UnknownToken, peer: str) -> KnownCaller:
-        """Return who has shown a token."""
+        """Verify a token and return the caller."""
         try:
-            known = self._in_force(token.hash)  # another call with it may have come before
+            known = self._in_force(token.hash)  # another call may have verified it meanwhile
             return known if known is not None else self._user_with(token, peer)
         except (NotAuthenticated, SystemBusy, Unavailable):
             if not self._only_reports:
@@ -154,7 +154,7 @@ class AccessControl:
         server = self._servers.get(key_hash)
         if server is not None:
             return server
-        if not self.shared.settled:  # a user that was removed while this server slept may be in its document
+        if not self.shared.settled:  # a user may have been removed while this server was down
             reason = "this server has just started, and checks whether users and rules have changed"
             raise SystemBusy(reason, retry_after_s=_RETRY_S)
         if refusal := self._too_old():
@@ -169,7 +169,7 @@ class AccessControl:
         return None if known is None or 0 < known.principal.expires_ms <= self._now_ms() else known
 
     def check_certificate(self, caller: KnownCaller, context: Any) -> None:
-        """Raise `NotAuthenticated` if the certificate of a call is that of another user than the key."""
+        """Raise `NotAuthenticated` if the certificate and the key of a call belong to different users."""
         names = context.auth_context().get(_CERTIFICATE_NAMES, ())
         users = [name for name in names if name.startswith(USER_URI.encode())]
         if users and not isinstance(caller, ServerCaller) and f"{USER_URI}{caller.user}".encode() not in users:
@@ -247,10 +247,7 @@ class AccessControl:
         return NotAuthenticated(text)
 
     def waited(self) -> list[tuple[str, str, float]]:
-        """Return users with limits, the direction, and for how long their streams have waited, in seconds.
-
-        Any thread may call it.
-        """
+        """Return users with limits, the direction, and the seconds that their streams have waited. Thread-safe."""
         shares = [share for known in self._shares.valuerefs() if (share := known()) is not None]
         return [
             (share.user, way, rate.waited_s)
@@ -275,12 +272,12 @@ class AccessControl:
                 found = caller.principal
                 rights = None if former is None else former.rights_of(caller.user, before[key_hash].roles)
                 if rights != policy.rights_of(caller.user, found.roles):
-                    caller.decide_anew(self._decider(policy, found), sees_all=self._sees_all(policy, found))
+                    caller.change_rules(self._decider(policy, found), sees_all=self._sees_all(policy, found))
 
     def _let_go(self) -> None:
         now_ms = self._now_ms()
         for key_hash, caller in [*self._users.items()]:
-            found = self._found_anew(key_hash, caller, now_ms)
+            found = self._identify_again(key_hash, caller, now_ms)
             if isinstance(found, Principal) and found.user == caller.user:
                 caller.principal = found
                 continue
@@ -289,14 +286,14 @@ class AccessControl:
             what = "key" if caller.token is None else "token"
             log.info("access: the %s of a caller is no longer in force user=%s reason=%r", what, caller.user, reason)
 
-    def _found_anew(self, key_hash: str, known: _UserCaller, now_ms: int) -> Principal | Refusal:
+    def _identify_again(self, key_hash: str, known: _UserCaller, now_ms: int) -> Principal | Refusal:
         if self._policy is None:
             return Refusal.UNKNOWN
         if known.token is None:
             return self._policy.of_key(key_hash, now_ms)
         return self._policy.of_token(known.token, now_ms) if self._gate.stands(known.token) else Refusal.UNKNOWN
 
-    def _look_at_servers(self) -> None:
+    def _refresh_server_keys(self) -> None:
         keys = tuple(self._server_keys())
         if keys == self._keys:
             return
@@ -310,7 +307,7 @@ class AccessControl:
     def _too_old(self) -> str:
         return "" if self._only_reports else self.shared.age.refusal
 
-    def _look_at_age(self) -> None:
+    def _check_age(self) -> None:
         refusal = self._too_old()
         if bool(refusal) is self._is_suspended:
             return
@@ -330,7 +327,7 @@ class AccessControl:
 
         def report(need: Need) -> AccessDecision:
             decision = policy.decide(user, need, roles)
-            if not decision.allowed and _is_let_in(need):
+            if not decision.allowed and _is_only_reported(need):
                 self._denied(user, need)
                 return AccessDecision(True, need)
             return decision
@@ -339,8 +336,8 @@ class AccessControl:
 
     def _look(self) -> None:
         self._warn()
-        self._look_at_servers()
-        self._look_at_age()
+        self._refresh_server_keys()
+        self._check_age()
         now_ms = self._now_ms()
         is_over = any(0 < known.principal.expires_ms <= now_ms for known in self._users.values())
         if self._gate.has_other_keys() or is_over:
@@ -353,25 +350,25 @@ class AccessControl:
 
 
 class RefusalLog:
-    """Counts what is refused, and logs each kind once a minute. Lives on one event loop; any thread may read counts."""
+    """Counts rejected calls, and logs each kind once a minute. Lives on one event loop; any thread may read counts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, only_reports: bool = False) -> None:
         self._clock = clock
         self._is = "would be" if only_reports else "is"
         self._began_at = clock()
-        #: How many of each kind there were in this minute, and in the latest one that had some, by user or reason.
+        #: By user or reason: counts by kind in this minute, and in the latest minute with rejections.
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._before: dict[str, Counter[str]] = {}
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[str] = Counter()
 
     def caller_refused(self, reason: str, key_id: str) -> None:
-        """Take note of a call by somebody who is not known."""
+        """Record a call by an unknown caller."""
         self.unauthenticated[reason] += 1
         self._note(f"access: a caller {self._is} refused reason=%s key=%s", reason, key_id or "-")
 
     def request_denied(self, user: str, need: Need | None) -> None:
-        """Take note of a request for which a right was lacking."""
+        """Record a request without the necessary right; without `need`, a call that only servers may make."""
         self.denied[SERVER if need is None else need.verb.value] += 1
         wanted = "to be a server" if need is None else str(need)
         self._note(f"access: a request {self._is} refused user=%s need=%r", user, wanted)
@@ -379,7 +376,7 @@ class RefusalLog:
     def _note(self, text: str, who: str, what: str) -> None:
         now = self._clock()
         if now >= self._began_at + _REPEAT_S:
-            self._before = _with_later(self._before, self._counts)
+            self._before = _merged_counts(self._before, self._counts)
             self._began_at, self._counts = now, defaultdict(Counter)
         if who not in self._counts and len(self._counts) >= _MOST_LOGGED:
             who = _OTHERS
@@ -392,7 +389,7 @@ class RefusalLog:
             audit.warning(f"{text} before=%d", who, what, max(more, 0), extra=ALWAYS_WRITTEN)
 
 
-def _with_later(former: dict[str, Counter[str]], later: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+def _merged_counts(former: dict[str, Counter[str]], later: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
     found = {**(former if len(former) < _MOST_LOGGED else {}), **later}
     for who in former.keys() & later.keys():
         if len(former[who]) < _MOST_KINDS:
@@ -400,16 +397,13 @@ def _with_later(former: dict[str, Counter[str]], later: dict[str, Counter[str]])
     return found
 
 
-def _is_let_in(need: Need) -> bool:
-    """Return whether nobody is refused for a need while refusals are only reported.
-
-    Users and rules are changed by those alone who may: whoever made themselves an administrator would be one for good.
-    """
+def _is_only_reported(need: Need) -> bool:
+    # Changes of users and rules are always checked: otherwise anyone could become an administrator, permanently.
     return need.verb is not Verb.ACCESS
 
 
-def _decide_of_unknown(need: Need) -> AccessDecision:
-    return AccessDecision(_is_let_in(need), need)
+def _decide_for_unknown(need: Need) -> AccessDecision:
+    return AccessDecision(_is_only_reported(need), need)
 
 
 def _why(refusal: Refusal, user: str) -> str:

@@ -21,9 +21,9 @@ from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb,
 from minimq_common.security.issuer import VerifiedToken, issuer_of
 
 #: Topics of a group, by the begin of their names; the rights to them are those to the group.
-_OF_GROUP = ("%RETRY%", "%DLQ%")
+_GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 
-_OF_ADMIN = "role admin"
+_ADMIN_SOURCE = "role admin"
 #: Options of `minimq user allow` and `minimq user deny`, by what they are about.
 _OPTIONS = {
     (Verb.WRITE, Resource.TOPIC): "--write",
@@ -152,7 +152,7 @@ class Policy:
         if fitting:
             return AccessDecision(True, need, *fitting[0])
         if ADMIN in found.roles:
-            return AccessDecision(True, need, None, _OF_ADMIN)
+            return AccessDecision(True, need, None, _ADMIN_SOURCE)
         return AccessDecision(False, need)
 
     def answer(self, user: str, need: Need, now_ms: int) -> AccessDecision:
@@ -269,7 +269,7 @@ def check_decides(rule: Rule) -> None:
 
 def of_group(need: Need) -> Need:
     """Return a need as rules are about it."""
-    for begin in _OF_GROUP if need.resource is Resource.TOPIC else ():
+    for begin in _GROUP_TOPIC_PREFIXES if need.resource is Resource.TOPIC else ():
         if need.name.startswith(begin):
             verb = Verb.READ if need.verb is Verb.WRITE else need.verb
             return Need(verb, Resource.GROUP, need.name.removeprefix(begin))

@@ -1,4 +1,4 @@
-"""Whoever makes the call that is served: what they may do, and how much of it."""
+"""The caller of the current call: its rights, and the limits of its streams and bytes."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of
 from minimq_common.wire.rpc import LiveStream
 
-#: Decisions that are remembered of one caller.
+#: Cached decisions per caller.
 MOST_DECISIONS = 4_096
 
-#: Returns whether a user has a right, and why.
+#: Decides whether a user has a right, and why.
 Decide = Callable[[Need], AccessDecision]
-#: Takes the user, and the right that is lacking; None for what servers alone may do.
+#: Called with the user and the missing right; None for a call that only servers may make.
 Denied = Callable[[str, Need | None], object]
-#: What a user has not taken for that long is added to what comes next, in seconds.
+#: A user can save up unused rate for this long.
 _SAVED_S = 1.0
 
 
 class ByteRate:
-    """A bound for the bytes of all streams of one user together, in one direction. Lives on one event loop.
+    """Limits the rate of one user in one direction, over all streams. Lives on one event loop.
 
-    Whoever moves bytes waits until earlier ones are paid for, and then owes these: so a message larger than the rate
-    passes too, and the next one waits longer.
+    A stream waits until earlier bytes are paid for, then moves a message of any size and owes its bytes. So a message
+    larger than the rate passes, and the next one waits longer.
     """
 
     def __init__(self, bytes_per_s: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
         self.bytes_per_s = bytes_per_s
         self.waited_s = 0.0
         self._clock = clock
-        self._paid_at = clock() - _SAVED_S  # when all that was moved is paid for
+        self._paid_at = clock() - _SAVED_S  # the time at which all moved bytes are paid for
 
     def change(self, bytes_per_s: int) -> None:
-        """Go by another rate from now on; what is owed is forgotten."""
+        """Set another rate; this forgets what is owed."""
         if bytes_per_s != self.bytes_per_s:
             self.bytes_per_s = bytes_per_s
             self._paid_at = self._clock() - _SAVED_S
 
     def owes_s(self) -> float:
-        """Return for how long nothing may be moved, in seconds."""
+        """Return the seconds until bytes may be moved."""
         return max(0.0, self._paid_at - self._clock())
 
     def moved(self, size: int) -> None:
@@ -58,14 +58,14 @@ class ByteRate:
             self._paid_at = max(self._paid_at, self._clock() - _SAVED_S) + size / self.bytes_per_s
 
     async def turn(self) -> None:
-        """Wait until something may be moved."""
+        """Wait until bytes may be moved."""
         while owed_s := min(self.owes_s(), _SAVED_S):  # the rate may change meanwhile
             self.waited_s += owed_s
             await asyncio.sleep(owed_s)
 
 
 class UserShare:
-    """Bounds of one user, whatever key or token is shown: open streams, and the bytes moved in a second."""
+    """Open streams and byte rates of one user, shared by all of its keys and tokens."""
 
     def __init__(self, user: str) -> None:
         self.user = user
@@ -73,56 +73,59 @@ class UserShare:
         self.received, self.sent = ByteRate(), ByteRate()
 
     def limit(self, limits: UserLimits) -> None:
-        """Keep to limits from now on."""
+        """Set the limits of the rates."""
         self.received.change(limits.in_bytes_per_s)
         self.sent.change(limits.out_bytes_per_s)
 
 
 class Caller:
-    """The caller of a server that asks nobody for a key: they may do everything."""
+    """The caller of a server that requires no keys. It may do everything."""
 
-    #: The name of the user; empty where there are none.
+    #: The name of the user; empty without users.
     user = ""
-    #: True if nothing has to be left out of a list.
+    #: True if lists need no filtering.
     sees_all = True
-    #: Bounds of what the user sends, and of what is sent to the user; None for callers that are no users.
+    #: Rates of what the user sends, and of what is sent to the user; None for callers that are no users.
     received: ByteRate | None = None
     sent: ByteRate | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:
-        """Raise `AccessDenied` unless the caller may make a request."""
+        """Raise `AccessDenied` unless the caller may make a request.
+
+        A request with the same `key` as an allowed one is not checked again.
+        """
 
     def allows(self, need: Need) -> bool:
         """Return whether the caller has a right."""
         return True
 
     def may(self, need: Need) -> bool:
-        """Return whether the caller has a right that it asks about; it is not remembered."""
+        """Return whether the caller has a right that it asks about. Not cached."""
         return True
 
     def sees(self, resource: Resource, name: str) -> bool:
-        """Return whether the caller may see a name in a list; it is not remembered, since lists are long."""
+        """Return whether the caller may see a name in a list. Not cached, since lists are long."""
         return True
 
 
-#: Of servers that ask nobody for a key.
+#: For servers that require no keys.
 ANY_CALLER = Caller()
 
 _current: ContextVar[Caller] = ContextVar("minimq-caller", default=ANY_CALLER)
 
 
 def current_caller() -> Caller:
-    """Return whose call the present task serves."""
+    """Return the caller whose call the current task serves."""
     return _current.get()
 
 
 def serve_as(caller: Caller) -> None:
-    """Note whose call the present task serves, and those that it begins."""
+    """Set the caller of the current task, and of the tasks that it creates."""
     _current.set(caller)
 
 
 class KnownCaller(Caller):
-    """A caller that has shown a key or a token. Lives on the event loop of the server; one for all calls with that."""
+    """A caller with a key or a token; the same object for all calls with that. Lives on the server's event loop."""
 
     def __init__(
         self,
@@ -148,10 +151,10 @@ class KnownCaller(Caller):
         if share is not None:
             self.received, self.sent = share.received, share.sent
         self._forgot = False
-        self._is_let_go = False
+        self._is_revoked = False
 
     def check(self, request: Any, key: Hashable = None) -> None:
-        """Raise `AccessDenied` unless the caller may make a request."""
+        """Raise `AccessDenied` unless the caller may make a request; see `Caller`."""
         if key is not None and key in self._passed:
             return
         self._check_in_force()
@@ -183,12 +186,12 @@ class KnownCaller(Caller):
 
     @property
     def is_streaming(self) -> bool:
-        """True while it has a stream."""
+        """True while the caller has a stream."""
         return bool(self._streams)
 
     @contextmanager
     def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
-        """Count the present task as a stream of this caller. Raises why, when the stream is ended for that."""
+        """Register the current task as a stream of this caller. Raises the reason if `end` ends the stream."""
         self._check_in_force()
         open_streams = self._share.streams
         if open_streams[method] >= most:
@@ -204,8 +207,8 @@ class KnownCaller(Caller):
         finally:
             open_streams[method] -= 1
 
-    def decide_anew(self, decide: Decide, *, sees_all: bool) -> None:
-        """Go by other rules from now on. Streams are ended if a right is lost that they may have been let in by."""
+    def change_rules(self, decide: Decide, *, sees_all: bool) -> None:
+        """Use other rules. Ends all streams if a right was lost on which a stream may depend."""
         former = self._decisions
         self._decide, self.sees_all = decide, sees_all
         self._decisions = {need: decide(need).allowed for need in former}
@@ -215,13 +218,13 @@ class KnownCaller(Caller):
             self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))
 
     def end(self, reason: MiniMQError) -> None:
-        """End all streams; the clients are told why."""
+        """End all streams with an error."""
         for stream in [*self._streams]:
             stream.end(reason)
 
     def revoke(self) -> None:
-        """Allow nothing any more, and end all streams; calls whose request is still to come are refused then."""
-        self._is_let_go = True
+        """Allow nothing any more, and end all streams; calls that have not sent their request will be rejected."""
+        self._is_revoked = True
         self._decide, self.sees_all = _never, False
         self._decisions.clear()
         self._passed.clear()
@@ -236,7 +239,7 @@ class KnownCaller(Caller):
             )
 
     def enter(self, access: CallAccess) -> None:
-        """Raise `AccessDenied` unless the caller may make a call, whatever its requests say."""
+        """Raise `AccessDenied` unless the caller may make a call at all."""
         self.check_kind(access.kind)
         self._check_in_force()
         if access.need is not None:
@@ -247,7 +250,7 @@ class KnownCaller(Caller):
         return f"the {self._shown} of user {self.user}"
 
     def _check_in_force(self) -> None:
-        if self._is_let_go:
+        if self._is_revoked:
             raise NotAuthenticated(f"{self._key} is not in force any more")
 
     def _require(self, need: Need) -> None:
@@ -257,7 +260,7 @@ class KnownCaller(Caller):
 
 
 class ServerCaller(KnownCaller):
-    """Another server of the cluster, which has shown the key that all have."""
+    """Another server of the cluster, with a key from cluster.key."""
 
     def __init__(self, denied: Denied) -> None:
         super().__init__("%servers", _describes, denied, sees_all=True)
@@ -267,7 +270,7 @@ class ServerCaller(KnownCaller):
         return "the key of this server, which is not in cluster.key any more,"
 
     def check_kind(self, kind: CallerKind) -> None:
-        """Servers make the calls of servers, and those of users."""
+        """Allow all kinds of calls."""
 
     def enter(self, access: CallAccess) -> None:
         """Raise `AccessDenied` unless servers may make a call."""

@@ -69,13 +69,13 @@ def check_roots(roots: bytes, where: str) -> None:
 
 def check_pair(pair: Pair, where: str) -> None:
     """Raise `InvalidArgument` unless a key belongs to its certificate, and name where they stand."""
-    _showing(_context(ssl.PROTOCOL_TLS_CLIENT), pair, where)
+    _with_pair(_context(ssl.PROTOCOL_TLS_CLIENT), pair, where)
 
 
 def server_context(trust: Trust, *, requires_certificates: bool) -> ssl.SSLContext:
     """Return what a server of Python needs. Raises `InvalidArgument`."""
     assert trust.pair is not None  # a server always shows who it is
-    context = _showing(_context(ssl.PROTOCOL_TLS_SERVER), trust.pair, "the certificate of this server")
+    context = _with_pair(_context(ssl.PROTOCOL_TLS_SERVER), trust.pair, "the certificate of this server")
     if requires_certificates:
         _trusting(context, trust.roots, "the certificates that are trusted")
         context.verify_mode = ssl.CERT_REQUIRED
@@ -92,7 +92,7 @@ def meet_itself(trust: Trust, *, mutual: bool) -> CertificateReport:
     calling.check_hostname = False  # which names are right depends on who calls
     assert trust.pair is not None
     if mutual:
-        _showing(calling, trust.pair, "tls.crt and tls.key")
+        _with_pair(calling, trust.pair, "tls.crt and tls.key")
     called = server_context(trust, requires_certificates=mutual)
     client = calling.wrap_bio(near, far)
     server = called.wrap_bio(far, near, server_side=True)
@@ -137,7 +137,7 @@ def _trusting(context: ssl.SSLContext, roots: bytes, where: str) -> ssl.SSLConte
     return context
 
 
-def _showing(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
+def _with_pair(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
     with _as_file(pair.certificate + b"\n" + pair.key) as path:
         try:
             # A key with a password would be asked for at the terminal.

@@ -22,7 +22,7 @@ _REFRESH_S = 300.0
 #: Seconds after which they are fetched again at the earliest, when a token names one that is not among them.
 _AGAIN_S = 2.0
 #: Ids that no key had when they were first asked for, of which is known when that was.
-_MOST_LACKING = 256
+_MAX_MISSING = 256
 _NO_KEYS: TokenKeys = {}
 #: When somebody may come back whose key is being fetched, in seconds.
 _COME_BACK_S = 0.1
@@ -106,7 +106,7 @@ class FetchedKeys:
         self._complaint = ""
         self._turn = threading.Condition()
         #: When ids were first asked for that no key has.
-        self._lacking: OrderedDict[str, float] = OrderedDict()
+        self._missing: OrderedDict[str, float] = OrderedDict()
         self._began_at = self._completed_from = float("-inf")  # when the last fetch began, and the last that is over
         self._is_fetching = True
         self._is_wanted = self._is_over = False
@@ -123,10 +123,10 @@ class FetchedKeys:
             return found
         now = self._clock()
         with self._turn:
-            since = self._lacking.setdefault(key_id, now)
-            self._lacking.move_to_end(key_id)
-            if len(self._lacking) > _MOST_LACKING:
-                self._lacking.popitem(last=False)
+            since = self._missing.setdefault(key_id, now)
+            self._missing.move_to_end(key_id)
+            if len(self._missing) > _MAX_MISSING:
+                self._missing.popitem(last=False)
             if since < self._completed_from:
                 if self._complaint:
                     raise Unavailable(
@@ -176,7 +176,7 @@ class FetchedKeys:
         with self._turn:
             former, self._keys = self._keys, found
             for key_id in found:
-                self._lacking.pop(key_id, None)
+                self._missing.pop(key_id, None)
         if former.keys() != found.keys() or self._complaint:
             log.info("access: keys are in use issuer=%s keys=%d", self._name, len(found))
         self._complaint = ""

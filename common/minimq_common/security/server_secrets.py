@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Material:
+class _Loaded:
     """The certificate and its key, and what is made of them, when they fit."""
 
     trust: Trust
@@ -123,7 +123,7 @@ class ServerSecrets:
         text = "security: the certificate %s, make a new one by `minimq secure renew` directory=%s ends_at=%s"
         log.warning(text, "ends soon" if left > 0 else "has ended", self._directory, ends)
 
-    def _make(self, found: Sequence[bytes]) -> _Material:
+    def _make(self, found: Sequence[bytes]) -> _Loaded:
         certificate, key, roots = found
         trust = Trust(roots, Pair(certificate, key))
         try:
@@ -135,7 +135,7 @@ class ServerSecrets:
                 f"force, of the key {KEY}, and signed by {ROOTS}: `minimq secure renew` makes new ones"
             ) from None
         pairs = [(key, certificate)]
-        return _Material(trust, report, grpc.ssl_server_certificate_configuration(pairs, roots), context)
+        return _Loaded(trust, report, grpc.ssl_server_certificate_configuration(pairs, roots), context)
 
 
 def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:

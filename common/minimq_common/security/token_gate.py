@@ -1,4 +1,4 @@
-"""The gate for tokens: it knows the issuers in force and their keys, and checks no more tokens than it has time for."""
+"""Checks tokens against the current issuers and their keys, at a limited rate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from minimq_common.security.tokens import RefusedToken, TokenKeys, claim_of, ver
 
 log = logging.getLogger(__name__)
 
-#: Tokens that are checked in a second: of one peer, and of all together. Those that were verified are no matter.
+#: New tokens checked per second: for one peer, and for all peers. Tokens that are already verified do not count.
 CHECKS_OF_PEER, CHECKS_OF_ALL = 50, 500
-#: Peers of which the server knows how many tokens they have shown: those that came last.
+#: The rate is tracked for this many peers, the most recent ones.
 _MOST_PEERS = 1_000
+#: IPv6 addresses with the same prefix of this length count as one peer.
 _NETWORK_BITS = 64
 
 
@@ -44,11 +45,11 @@ class TokenGate:
 
     @property
     def is_open(self) -> bool:
-        """True if there are issuers."""
+        """True if there are issuers, so that tokens are checked or rejected with a reason."""
         return bool(self._issuers) or self._is_lacking_library
 
     def follow(self, issuers: Mapping[str, Issuer]) -> None:
-        """Go by some issuers from now on; the keys of those that were there before are kept."""
+        """Replace the issuers; keeps the keys of issuers that stay."""
         self._is_lacking_library = bool(issuers) and not _has_library()
         if self._is_lacking_library:
             log.error(
@@ -70,7 +71,7 @@ class TokenGate:
             keys.stop()
 
     def check(self, text: str, peer: str) -> VerifiedToken:
-        """Return a token that is right."""
+        """Verify a token. Raises `RefusedToken`, or `SystemBusy` if too many tokens are checked."""
         if self._is_lacking_library:
             raise RefusedToken(
                 "token-library",
@@ -101,13 +102,13 @@ class TokenGate:
         return known is not None and any(key.print == token.key_print for key in known[1].keys().values())
 
     def has_other_keys(self) -> bool:
-        """Return whether keys of issuers were replaced since this was asked for the last time."""
+        """Return whether keys of issuers have changed since the last call."""
         found = {name: keys.keys() for name, (_, keys) in self._issuers.items()}
         former, self._seen = self._seen, found
         return any(former.get(name) is not keys for name, keys in found.items())
 
     def stop(self) -> None:
-        """Follow no keys any more."""
+        """Forget the issuers, and stop to refresh their keys."""
         issuers, self._issuers = self._issuers, {}
         for _, keys in issuers.values():
             keys.stop()
@@ -136,5 +137,5 @@ def _host_of(peer: str) -> str:
 def _has_library() -> bool:
     try:
         return all(importlib.util.find_spec(name) is not None for name in ("jwt", "cryptography"))
-    except ValueError:  # a module that was set to None
+    except ValueError:  # an entry in `sys.modules` is None
         return False

@@ -1,6 +1,6 @@
-"""The public keys of an issuer, a JSON Web Key Set, and the check of a token by them: form, signature, claims.
+"""Parses the public keys of an issuer (a JSON Web Key Set), and verifies tokens: format, signature and claims.
 
-Pure: time is an argument. PyJWT and `cryptography` are imported by who has an issuer; `minimq[secure]` brings them.
+Pure: time is an argument. Imports PyJWT and `cryptography` (the extra `minimq[secure]`) only if there is an issuer.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ import msgspec
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.issuer import Issuer, VerifiedToken, claimed_in, user_in
 
-#: Bytes of a key set, keys in it, and letters of the name of a key.
+#: Bytes of a key set, keys in it, and characters of a key id.
 MAX_SET_BYTES, MOST_KEYS, MAX_KEY_ID = 64 << 10, 64, 256
 
-#: The algorithm of a signature, by the type and the curve of its key. All others are no use: those with a secret that
-#: both sides know, and those that are weak.
+#: The signature algorithm by type and curve of the key. Excludes weak algorithms and those with a shared secret.
 _ALGORITHMS = {("RSA", ""): "RS256", ("EC", "P-256"): "ES256", ("OKP", "Ed25519"): "EdDSA"}
 ALGORITHMS = tuple(_ALGORITHMS.values())
-#: Bits of a key for RSA, and its largest exponent: to verify by larger ones takes long.
+#: Bits of an RSA key, and the limit of its exponent: larger ones make verification slow.
 _RSA_BITS, _RSA_EXPONENT = range(2048, 8193), 1 << 32
 
 
 class _Json(msgspec.Struct):
-    """The fields of a JSON Web Key that are looked at."""
+    """The fields of a JSON Web Key that are used or checked."""
 
     kty: str
     kid: str
@@ -40,7 +39,7 @@ class _Json(msgspec.Struct):
     e: str = ""
     x: str = ""
     y: str = ""
-    d: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # of a private key
+    d: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # only in a private key
 
 
 class _JsonSet(msgspec.Struct):
@@ -61,7 +60,7 @@ TokenKeys = Mapping[str, TokenKey]
 
 
 def parse_keys(data: bytes) -> TokenKeys:
-    """Return the keys of a set that can verify tokens, by their ids."""
+    """Return the keys of a set that can verify tokens, by id. Raises `InvalidArgument`."""
     if len(data) > MAX_SET_BYTES:
         raise InvalidArgument(f"it has over {MAX_SET_BYTES} bytes")
     try:
@@ -102,7 +101,7 @@ def _parse(data: msgspec.Raw) -> TokenKey | None:
 
 
 def _key_of(material: dict[str, str], algorithm: str) -> Any:
-    from jwt import PyJWK, PyJWTError  # for who has an issuer
+    from jwt import PyJWK, PyJWTError  # optional: only servers with an issuer need it
 
     try:
         jwk = PyJWK(material, algorithm)
@@ -115,9 +114,9 @@ def _key_of(material: dict[str, str], algorithm: str) -> Any:
     return jwk
 
 
-#: Letters of the longest token. A server takes 8 KiB of headers with a call.
+#: Characters of a token. A server accepts 8 KiB of headers per call.
 MAX_TOKEN = 6_000
-#: A clock of the issuer may be ahead by as much.
+#: Tolerated clock skew of the issuer.
 _AHEAD_MS = 60_000
 _LATEST_S = 1 << 40
 
@@ -127,7 +126,7 @@ _WHAT = "the token in these credentials"
 
 
 class RefusedToken(Exception):
-    """A token that is not taken."""
+    """A token is invalid; `reason` is for metrics and logs, `text` for the caller."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -146,12 +145,12 @@ class _Claims(msgspec.Struct):
 
 
 def has_form(text: str) -> bool:
-    """Return whether a text may be a token, by its form."""
+    """Return whether a text has the format of a token."""
     return len(text) <= MAX_TOKEN and _FORM.fullmatch(text) is not None
 
 
 def claim_of(text: str) -> tuple[str, str]:
-    """Return the issuer and the key that a token names, unverified. Raises `RefusedToken`."""
+    """Return the issuer and the key id that a token names, unverified. Raises `RefusedToken`."""
     header, claims, _ = text.split(".", 2)
     try:
         head = msgspec.json.decode(_decoded(header), type=_Header)
@@ -170,7 +169,7 @@ def claim_of(text: str) -> tuple[str, str]:
 
 
 def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> VerifiedToken:
-    """Return a token that is right."""
+    """Verify signature, claims and times of a token. Raises `RefusedToken`."""
     claims = _verified(text, name, issuer, key)
     expires_ms = _time(claims.get("exp"))
     if expires_ms is None:
@@ -192,7 +191,7 @@ def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> 
 
 
 def _verified(text: str, name: str, issuer: Issuer, key: TokenKey) -> dict[str, Any]:
-    import jwt  # for who has an issuer
+    import jwt  # see `_key_of`
 
     later: Any = {"require": ["exp", "iss", "aud"], **dict.fromkeys((f"verify_{each}" for each in _OTHERS), False)}
     try:
@@ -213,13 +212,13 @@ def _verified(text: str, name: str, issuer: Issuer, key: TokenKey) -> dict[str, 
         raise RefusedToken("token-signature", f"{_WHAT} was not signed by the issuer that it names") from None
 
 
-#: Claims that are looked at here, by the clock of who asks, or not at all.
+#: Claims that PyJWT must not check: `verify` checks the times by its own clock, and the others do not matter.
 _OTHERS = ("exp", "nbf", "iat", "sub", "jti")
 
 
 def _time(seconds: object) -> int | None:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= _LATEST_S:
-        return None  # also for what is no number
+        return None  # also for NaN
     return int(seconds * 1000)
 
 
@@ -229,15 +228,15 @@ def _decoded(part: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class UserToken:
-    """A token, as its user has it. No `repr` shows it."""
+    """A token of a client. Its `repr` does not show the text."""
 
-    #: Of the file that it is in; another one takes its place there before it expires.
+    #: The file of the token; another process replaces its content before the token expires.
     path: str
     text: str = field(repr=False)
 
 
 def parse_token(data: bytes, path: str) -> UserToken:
-    """Return the token in a file. Raises `InvalidArgument`, without quoting it."""
+    """Parse the content of a token file. Raises `InvalidArgument`, which does not quote it."""
     try:
         text = data.decode("ascii").strip()
     except UnicodeDecodeError:

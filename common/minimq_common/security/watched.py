@@ -46,7 +46,7 @@ class Watched(Generic[T]):
         self._complaint = ""
         if initial is None:
             self._looked_at = time.monotonic()
-            self._marks: object = self._signs()
+            self._marks: object = self._fingerprint()
             self._value = make(self._read())
         else:
             self._value, self._marks = initial, None
@@ -69,7 +69,7 @@ class Watched(Generic[T]):
 
     def _look(self) -> None:
         self._looked_at = time.monotonic()
-        marks = self._signs()
+        marks = self._fingerprint()
         if marks == self._marks:
             self._complaint = ""  # the former files are back, as they were
             return
@@ -87,7 +87,7 @@ class Watched(Generic[T]):
     def _read(self) -> list[bytes]:
         return [read_bounded(path, self._most_bytes) for path in self._paths]
 
-    def _signs(self) -> tuple[object, ...]:
+    def _fingerprint(self) -> tuple[object, ...]:
         return tuple(_sign(path) for path in self._paths)
 
 

@@ -146,7 +146,7 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
     with pytest.raises(Unavailable, match="the key of user alice is not in force any more"):
         await streams[0]
     own.server_keys.insert(0, LATER_SERVER)
-    own.control._look_at_servers()
+    own.control._refresh_server_keys()
     await asyncio.sleep(0)
     assert not streams[1].done()
     own.server_keys.remove(SERVER)

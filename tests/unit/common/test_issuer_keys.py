@@ -72,7 +72,7 @@ def test_a_key_that_is_lacking_is_fetched_but_not_again_and_again(
         assert outcome(lambda number=number: keys.find(f"made-up-{number}")) == "SystemBusy"  # type: ignore[misc]
     wait_until(lambda: outcome(lambda: keys.find("made-up-999")) == "none", PATIENCE_S, what="nobody has that one")
     assert server.asked - asked <= 1 + (time.monotonic() - began) / AGAIN_S
-    assert len(keys._lacking) <= 256
+    assert len(keys._missing) <= 256
 
 
 @pytest.mark.parametrize(
