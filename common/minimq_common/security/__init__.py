@@ -1,1 +1,1 @@
-"""TLS of all links: the certificates that servers and clients show, and whom they trust."""
+"""TLS, authentication and access rules."""

@@ -1,6 +1,6 @@
-"""Users and rules: one document with a version, the same at all servers.
+"""Users and rules: one document with a version, the same on all servers.
 
-People write it in TOML; servers hand it on as JSON. Pure.
+TOML for people, JSON between servers. Pure.
 """
 
 from __future__ import annotations
@@ -27,43 +27,42 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"[a-z2-7]{8}")
 _MOST_KEYS = 8
-#: The lowest limit of a user, in bytes a second: one frame of messages, about 1 MiB, takes ten seconds then.
+#: The lowest rate limit, in bytes per second: at this rate, one frame of messages (about 1 MiB) takes ten seconds.
 LEAST_RATE = 100 << 10
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A key as servers know it: the SHA-256, and times in milliseconds since 1970."""
+    """A key as servers store it: its SHA-256, and times in milliseconds since 1970."""
 
     hash: str
     #: 0 for never.
     expires_ms: int = 0
-    #: 0 for a time that nobody knows.
+    #: 0 if unknown.
     created_ms: int = 0
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether it has expired."""
+        """Return whether the key has expired."""
         return 0 < self.expires_ms <= now_ms
 
     def lifetime(self, now_ms: int) -> str:
-        """Return until when it is good, in words; empty for one that does not expire."""
+        """Return its expiry as text; empty if it does not expire."""
         if not self.expires_ms:
             return ""
         return f"{'expired' if self.is_over(now_ms) else 'until'} {moment(self.expires_ms):%Y-%m-%d %H:%M} UTC"
 
 
 class UserLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The bounds of what a user sends and reads in a second, at each broker; 0 for any number."""
+    """The rate limits of a user at each broker; 0 for no limit."""
 
     in_bytes_per_s: int = 0
     out_bytes_per_s: int = 0
 
 
-#: Of users without any.
 NO_LIMITS = UserLimits()
 
 
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A user, with the rules of its roles and its own."""
+    """A user, with its keys, roles and own rules."""
 
     #: By id; two during a rotation.
     keys: dict[str, StoredKey] = {}
@@ -74,42 +73,42 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All users and rules, by name."""
+    """All users, roles and issuers, by name."""
 
     #: Grows with each change.
     version: int
-    #: Those of issuers need to be here only for what is not so for all of the issuer.
+    #: A user of an issuer is listed only if it differs from the issuer's other users.
     users: dict[str, User] = {}
     roles: dict[str, tuple[str, ...]] = {}
     issuers: dict[str, Issuer] | msgspec.UnsetType = msgspec.UNSET
 
     def encoded(self) -> bytes:
-        """Return it as it travels; the same bytes for the same content."""
+        """Encode as JSON; equal documents have equal bytes."""
         return msgspec.json.encode(self, order="sorted")
 
     @property
     def known_issuers(self) -> dict[str, Issuer]:
-        """The issuers by name, also where there are none."""
+        """The issuers by name; empty if the document has none."""
         return {} if self.issuers is msgspec.UNSET else self.issuers
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its content."""
+        """The SHA-256 of the encoded document."""
         return hashlib.sha256(self.encoded()).hexdigest()
 
 
 def decode(data: bytes) -> AccessDocument:
-    """Return a document that has travelled. Raises `InvalidArgument`."""
+    """Decode and check a document from another server. Raises `InvalidArgument`."""
     return _checked(data, lambda: msgspec.json.decode(data, type=AccessDocument))
 
 
 def from_toml(data: bytes) -> AccessDocument:
-    """Return a document that people have written. Raises `InvalidArgument`."""
+    """Parse and check a document in TOML. Raises `InvalidArgument`."""
     return _checked(data, lambda: msgspec.convert(tomllib.loads(data.decode()), AccessDocument))
 
 
 def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
-    """Return a document as people read it, and `from_toml` too."""
+    """Format a document as TOML, with comments; `from_toml` reads it."""
     lines = ["# Users and rules: `minimq user` and `minimq access` change them. Whoever edits this by hand gives it a",
              "# larger version: without one, servers refuse it.", f"version = {document.version}"]  # fmt: skip
     if document.roles:
@@ -159,7 +158,7 @@ def _inline(key: StoredKey, now_ms: int) -> str:
 
 
 def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[str]:
-    """Yield what has changed, for the log of audits, without any hash."""
+    """Yield lines about all changes for the audit log, without hashes of keys."""
     before = former or AccessDocument(0)
     for kind, old, new in (
         ("user", before.users, later.users),
@@ -189,7 +188,7 @@ def _shown(value: User | tuple[str, ...] | Issuer) -> str:
 
 
 def shown_limits(limits: UserLimits) -> str:
-    """Return limits as people read them; "-" for none."""
+    """Format limits as text; "-" for none."""
     given = (("in", limits.in_bytes_per_s), ("out", limits.out_bytes_per_s))
     return ", ".join(f"{way} {size_text(rate)}/s" for way, rate in given if rate) or "-"
 

@@ -1,4 +1,4 @@
-"""The decision who may do what, the rule behind it, and the text of a refusal.
+"""Decides who may do what, with the rule behind a decision and the text of a rejection.
 
 Pure: time is an argument.
 """
@@ -20,11 +20,11 @@ from minimq_common.security.access_document import ADMIN, NO_LIMITS, AccessDocum
 from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
 from minimq_common.security.issuer import VerifiedToken, issuer_of
 
-#: Topics of a group, by the begin of their names; the rights to them are those to the group.
+#: Prefixes of the topics of a group; rights to these topics are rights to the group.
 _GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 
 _ADMIN_SOURCE = "role admin"
-#: Options of `minimq user allow` and `minimq user deny`, by what they are about.
+#: Options of `minimq user allow` and `minimq user deny`.
 _OPTIONS = {
     (Verb.WRITE, Resource.TOPIC): "--write",
     (Verb.READ, Resource.TOPIC): "--read",
@@ -32,15 +32,15 @@ _OPTIONS = {
     (Verb.READ, Resource.GROUP): "--group",
     (Verb.WRITE, Resource.TRANSACTION): "--transaction",
 }
-#: Begin of the source of a rule that stands in a role.
+#: Prefix of the source of a rule from a role.
 _ROLE = "role "
 
-#: Users whose rules are prepared for decisions.
+#: Users whose rules are cached in an index.
 _MOST_INDEXES = 8_192
 
 
 class Refusal(Enum):
-    """The reason why a caller is let in nowhere."""
+    """The reason why a caller is rejected, independent of its rights."""
 
     UNKNOWN = "unknown"
     EXPIRED = "expired"
@@ -49,33 +49,33 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user that has shown a key or a token."""
+    """A user, authenticated by a key or a token."""
 
     user: str
-    #: Of the key; empty for who has shown a certificate or a token.
+    #: Id of the key; empty for a token.
     key_id: str = ""
-    #: Milliseconds since 1970 after which the key or the token is good no more; 0 for never.
+    #: Milliseconds since 1970 at which the key or the token expires; 0 for never.
     expires_ms: int = 0
     roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class AccessDecision:
-    """A decision about a need; for topics of a group that is the right to the group."""
+    """A decision about a right; for topics of a group, `need` is the right to the group."""
 
     allowed: bool
     need: Need
-    #: The rule that decided, and where it stands, "user alice" or "role readers".
+    #: The rule that decided, and its source: "user alice" or "role readers".
     rule: Rule | None = None
     source: str = ""
-    #: Why the user is let in nowhere, whatever the rules.
+    #: Why the user is rejected regardless of rules; empty if it is not.
     obstacle: str = ""
-    #: Of the document, for who asks whether a user may do something.
+    #: Version of the document; only set by `Policy.answer`.
     version: int = 0
 
     @property
     def reason(self) -> str:
-        """The rule that decided, as people read it."""
+        """The reason for the decision, as text for users."""
         if self.obstacle:
             return self.obstacle
         if self.rule is not None:
@@ -84,7 +84,7 @@ class AccessDecision:
 
 
 class Policy:
-    """The decisions of one document. It never changes: another document makes another policy."""
+    """The decisions that follow from one document. Immutable."""
 
     def __init__(self, document: AccessDocument) -> None:
         self.document = document
@@ -98,17 +98,17 @@ class Policy:
         }
 
     def of_key(self, key_hash: str, now_ms: int) -> Principal | Refusal:
-        """Return whose key it is, by its hash."""
+        """Return the user of a key, or why the key is rejected."""
         principal = self._by_hash.get(key_hash)
         return Refusal.UNKNOWN if principal is None else self.check(principal, now_ms)
 
     def user_of(self, key_hash: str) -> str:
-        """Return whose key it is or was, whether it is in force or not; empty when nobody has it."""
+        """Return the name of the user of a key, even if the key has expired; empty if no user has it."""
         principal = self._by_hash.get(key_hash)
         return "" if principal is None else principal.user
 
     def of_token(self, token: VerifiedToken, now_ms: int) -> Principal | Refusal:
-        """Return whose token it is, which was verified by this policy or a former one."""
+        """Return the user of a token, or why it is rejected. It may have been verified under a former policy."""
         issuer = self.document.known_issuers.get(token.issuer_name)
         if issuer is None or not issuer.reads_as(token.issuer):
             return Refusal.UNKNOWN
@@ -120,7 +120,7 @@ class Policy:
         return Principal(token.user, "", token.expires_ms, issuer.granted(token.claimed))
 
     def check(self, principal: Principal, now_ms: int) -> Principal | Refusal:
-        """Return a principal of a former policy as it is by this one, or why it is let in no more."""
+        """Return a principal of a former policy with its current key expiry, or why it is rejected now."""
         user = self.document.users.get(principal.user)
         if user is None:
             return Refusal.UNKNOWN
@@ -136,10 +136,10 @@ class Policy:
         return Principal(principal.user, principal.key_id, key.expires_ms)
 
     def decide(self, user: str, need: Need, roles: tuple[str, ...] = ()) -> AccessDecision:
-        """Decide whether a user may do something. A rule that denies wins; without any rule nobody may.
+        """Decide whether a user may do something. A rule that denies wins; without any rule it is denied.
 
-        The topics in which a group keeps its retries and dead letters, and the transactions by which these are resent,
-        are of the group: who may read it may use them.
+        The topics for retries and dead letters of a group belong to the group: a user that may read the group may use
+        them.
         """
         need = of_group(need)
         found = self._find(user, roles)
@@ -156,7 +156,7 @@ class Policy:
         return AccessDecision(False, need)
 
     def answer(self, user: str, need: Need, now_ms: int) -> AccessDecision:
-        """Decide as `decide`, for who asks whether a user may do something: nobody may who is let in nowhere."""
+        """Same as `decide`, for the question whether a user may do something: also considers `refusal`."""
         refusal = self.refusal(user, now_ms)
         if refusal is None:
             return dataclasses.replace(self.decide(user, need), version=self.document.version)
@@ -168,7 +168,7 @@ class Policy:
         return AccessDecision(False, of_group(need), obstacle=obstacle, version=self.document.version)
 
     def refusal(self, user: str, now_ms: int) -> Refusal | None:
-        """Return why no key of a user is let in; None if one is, or if the user has none at all."""
+        """Return why all keys of a user are rejected; None if one is valid, or if the user has no keys."""
         found = self._find(user)
         if found is None:
             return Refusal.UNKNOWN
@@ -179,7 +179,7 @@ class Policy:
         return None
 
     def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:
-        """Yield each of some rules that allow nothing, as another rule of the user denies all of it, and its source."""
+        """Yield each rule that has no effect because another denies all of it, with that other rule and its source."""
         found = self._find(user)
         denying = [each for each in self._rules(user, found) if not each[0].allows] if found is not None else []
         for rule in rules:
@@ -189,19 +189,19 @@ class Policy:
                     break
 
     def rights_of(self, user: str, roles: tuple[str, ...] = ()) -> object:
-        """Return what is equal as long as no decision about a user is another one."""
+        """Return a value that only changes when a decision about the user may change."""
         found = self._find(user, roles)
         if found is None or found.disabled:
             return None
         return tuple(self._rules(user, found)), ADMIN in found.roles
 
     def limits_of(self, user: str) -> UserLimits:
-        """Return what a user may move at most."""
+        """Return the rate limits of a user."""
         found = self.document.users.get(user)
         return NO_LIMITS if found is None or found.limits is UNSET else found.limits
 
     def sees_all(self, user: str, roles: tuple[str, ...] = ()) -> bool:
-        """Return whether there is nothing that a user may not describe."""
+        """Return whether a user may describe everything, so that lists need no filtering."""
         found = self._find(user, roles)
         if found is None or found.disabled or ADMIN not in found.roles:
             return False
@@ -218,7 +218,7 @@ class Policy:
     def _index_of(self, name: str, user: User) -> _RuleIndex:
         index = self._indexes.get((name, user.roles))
         if index is None:
-            if len(self._indexes) >= _MOST_INDEXES:  # of users of issuers there is any number
+            if len(self._indexes) >= _MOST_INDEXES:  # the number of users of an issuer is unlimited
                 self._indexes.clear()
             index = self._indexes[name, user.roles] = _RuleIndex(self._rules(name, user), name)
         return index
@@ -232,7 +232,7 @@ class Policy:
 
 
 class _RuleIndex:
-    """The rules of one user by the names that they are about: a decision looks at few, however many there are."""
+    """Indexes the rules of one user by name and prefix, so a decision checks only a few of them."""
 
     def __init__(self, rules: Iterable[tuple[Rule, str]], user: str) -> None:
         self._by_name: dict[tuple[Resource, str, bool], list[tuple[int, Rule, str]]] = {}
@@ -246,7 +246,7 @@ class _RuleIndex:
         self._begins = {resource: tuple(sorted(lengths)) for resource, lengths in begins.items()}
 
     def about(self, need: Need) -> Iterator[tuple[Rule, str]]:
-        """Yield the rules that may fit a need, in their order."""
+        """Yield the rules that may match a need, in their order."""
         found = [*self._by_name.get((need.resource, need.name, False), ())]
         for length in self._begins.get(need.resource, ()):
             if length > len(need.name):
@@ -257,7 +257,7 @@ class _RuleIndex:
 
 
 def check_decides(rule: Rule) -> None:
-    """Raise `InvalidArgument` for a rule about what a group keeps, which the rules about the group decide."""
+    """Raise `InvalidArgument` for a rule about a topic of a group, since rules about the group decide."""
     need = of_group(Need(rule.verb, rule.resource, rule.pattern))
     if need.resource is not rule.resource:
         effect = "allow" if rule.allows else "deny"
@@ -268,7 +268,7 @@ def check_decides(rule: Rule) -> None:
 
 
 def of_group(need: Need) -> Need:
-    """Return a need as rules are about it."""
+    """Return the right that rules are about: for topics of a group, the right to the group."""
     for begin in _GROUP_TOPIC_PREFIXES if need.resource is Resource.TOPIC else ():
         if need.name.startswith(begin):
             verb = Verb.READ if need.verb is Verb.WRITE else need.verb
@@ -277,12 +277,12 @@ def of_group(need: Need) -> Need:
 
 
 def refused(user: str, decision: AccessDecision) -> str:
-    """Return the text for a caller that a decision refuses.
+    """Return the text for a caller that a decision rejects.
 
-    A rule that denies is named: its pattern is a name that the caller has asked for, or the begin of it.
+    Naming the rule that denies is safe: its pattern is the name that the caller has asked for, or a prefix of it.
     """
     need = of_group(decision.need)
-    name = shlex.quote(user)  # that of a user of an issuer may have a letter of the shell
+    name = shlex.quote(user)  # the name of a user of an issuer may contain special characters of the shell
     what = "may not see or change users and rules" if need.verb is Verb.ACCESS else f"may not {need}"
     if not user:
         return f"a caller without a key {what}: give the credentials of an administrator"
@@ -290,17 +290,17 @@ def refused(user: str, decision: AccessDecision) -> str:
         return f"a server {what}"
     if decision.rule is not None:
         return f"user {user} {what}, whatever else is allowed: {denied_by(user, decision.rule, decision.source)}"
-    if need.verb is Verb.ACCESS:  # whoever has this right can have all others
+    if need.verb is Verb.ACCESS:  # a user with this right can grant itself all others
         return f"user {user} {what}: only administrators may, and `minimq user allow {name} {_rights(need)}` makes one"
     grant = f"an administrator can grant it with `minimq user allow {name} "
-    if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # the first step of every use of a topic
+    if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # every use of a topic starts with this
         write, read = (_right(verb, need.resource, need.name) for verb in (Verb.WRITE, Verb.READ))
         return f"user {user} has no right to topic {need.name}: {grant}{write}`, for sending, or `{read}`, for reading"
     return f"user {user} {what}: {grant}{_rights(need)}`"
 
 
 def denied_by(user: str, rule: Rule, source: str) -> str:
-    """Return which rule denies something, and how it is removed."""
+    """Return which rule denies something, and how to remove it."""
     name = shlex.quote(user)
     if source.startswith(_ROLE):
         role = source.removeprefix(_ROLE)
@@ -316,7 +316,7 @@ def denied_by(user: str, rule: Rule, source: str) -> str:
 
 def _rights(need: Need) -> str:
     if need.resource is Resource.TRANSACTION and need.name.startswith(ONE_TIME_TRANSACTIONS):
-        return _right(need.verb, need.resource, f"{ONE_TIME_TRANSACTIONS}*")  # this very name comes never again
+        return _right(need.verb, need.resource, f"{ONE_TIME_TRANSACTIONS}*")  # a grant for this one name is useless
     return _right(need.verb, need.resource, need.name)
 
 

@@ -13,7 +13,7 @@ from minimq_common.errors import InvalidArgument
 
 
 class Resource(Enum):
-    """A kind of thing that rules are about."""
+    """A kind of resource that rules are about."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -22,7 +22,7 @@ class Resource(Enum):
 
 
 class Verb(Enum):
-    """A kind of use. Whoever may do any other one may describe."""
+    """A kind of use. Every other verb includes `DESCRIBE`."""
 
     READ = "read"
     WRITE = "write"
@@ -49,11 +49,11 @@ _MOST_LETTERS = 255
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A right that a request takes."""
+    """A right that a request needs."""
 
     verb: Verb
     resource: Resource
-    #: Empty for the cluster, of which there is one.
+    #: Empty for the cluster.
     name: str = ""
 
     def __str__(self) -> str:
@@ -62,12 +62,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, for whoever it is listed under."""
+    """A rule of a user or a role."""
 
     allows: bool
     verb: Verb
     resource: Resource
-    #: A name, or the begin of names before a `*`; empty for the cluster.
+    #: A name, or a prefix with a `*`; empty for the cluster.
     pattern: str = ""
 
     def __str__(self) -> str:
@@ -75,12 +75,12 @@ class Rule:
         return f"{effect} {self.verb.value} {self.resource.value} {self.pattern}".rstrip()
 
     def fits(self, need: Need, user: str) -> bool:
-        """Return whether it is about a need of a user."""
+        """Return whether the rule applies to a need of a user."""
         is_same_verb = self.verb is need.verb or (self.allows and need.verb is Verb.DESCRIBE)
         return is_same_verb and self.resource is need.resource and matches(self.pattern, need.name, user)
 
     def covers(self, other: Rule, user: str) -> bool:
-        """Return whether it is about everything that another rule of a user is about."""
+        """Return whether the rule applies to everything that another rule applies to."""
         if (self.verb, self.resource) != (other.verb, other.resource):
             return False
         mine, theirs = (rule.pattern.replace(USER, user) for rule in (self, other))
@@ -88,7 +88,7 @@ class Rule:
 
 
 def matches(pattern: str, name: str, user: str) -> bool:
-    """Return whether a pattern is about a name. A `*` stands for no name with a `%`: those are minimq's own."""
+    """Return whether a pattern matches a name. A `*` matches no `%`, which only names of minimq itself contain."""
     pattern = pattern.replace(USER, user)
     if pattern.endswith("*"):
         return name.startswith(pattern[:-1]) and "%" not in name
@@ -96,7 +96,7 @@ def matches(pattern: str, name: str, user: str) -> bool:
 
 
 def parse_rule(text: str) -> Rule:
-    """Return the rule in a text."""
+    """Parse a rule. Raises `InvalidArgument`."""
     words, what = text.split(), f"the rule {text!r}"
     if len(words) not in (3, 4) or words[0] not in ("allow", "deny"):
         raise InvalidArgument(f"{what} is invalid: write allow or deny, a verb, a resource and a name, such as "
@@ -105,7 +105,7 @@ def parse_rule(text: str) -> Rule:
 
 
 def need_of(verb: str, resource: str, name: str = "") -> Need:
-    """Return the need in three words. Raises `InvalidArgument` as `parse_rule`, and when the name is a pattern."""
+    """Parse a right from its three words. Raises `InvalidArgument`, also if the name is a pattern."""
     asked = [verb, resource, name] if name else [verb, resource]
     right = _right_of(asked, repr(" ".join(asked)))
     if "*" in right[2] or USER in right[2]:

@@ -90,10 +90,7 @@ class Caller:
     sent: ByteRate | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:
-        """Raise `AccessDenied` unless the caller may make a request.
-
-        A request with the same `key` as an allowed one is not checked again.
-        """
+        """Raise `AccessDenied` unless the caller may make a request. Allowed requests are cached by `key`."""
 
     def allows(self, need: Need) -> bool:
         """Return whether the caller has a right."""

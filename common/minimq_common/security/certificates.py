@@ -1,6 +1,6 @@
-"""Certificates and keys in PEM, looked at with the library of TLS that Python brings.
+"""Checks certificates and keys in PEM with Python's `ssl`.
 
-gRPC takes whatever it is given and says nothing: a connection fails later. So all of it is tried here first.
+gRPC accepts invalid ones silently, and connections fail later. So everything is tried here first.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.watched import Watched
 
-#: Rounds of a handshake; each is one flight of one side, and TLS 1.3 has three.
+#: Rounds of a handshake in memory, more than any handshake needs: TLS 1.3 has three flights.
 _FLIGHTS = 10
-#: Of TLS 1.2, the ones that gRPC takes as well. Those of TLS 1.3 are all good.
+#: The ciphers of TLS 1.2 that gRPC accepts, too. The ciphers of TLS 1.3 are always allowed.
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 
@@ -37,16 +37,17 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """All with which one side meets the other."""
+    """The CAs that one side of a connection trusts, and its own certificate and key."""
 
+    #: CA certificates in PEM.
     roots: bytes
-    #: Shown to the other side in the handshake; None for nothing.
+    #: Sent to the other side in the handshake.
     pair: Pair | None = None
-    #: The key or the token that is sent with each call; None for none.
+    #: The key or the token that is sent with each call.
     bearer: UserKey | UserToken | None = None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """Return what a channel of gRPC needs."""
+        """Return the TLS credentials for a gRPC channel, without the bearer."""
         pair = self.pair
         return grpc.ssl_channel_credentials(
             self.roots, None if pair is None else pair.key, None if pair is None else pair.certificate
@@ -55,26 +56,26 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class CertificateReport:
-    """The contents of a certificate that people ask for."""
+    """The content of a certificate that is shown to users."""
 
     names: tuple[str, ...]
-    #: Seconds since 1970 after which it is not good any more.
+    #: Expiry in seconds since 1970.
     ends_at: float
 
 
 def check_roots(roots: bytes, where: str) -> None:
-    """Raise `InvalidArgument` unless a text holds certificates in PEM, and names where it stands."""
+    """Raise `InvalidArgument` unless a text contains certificates in PEM; the error names `where`."""
     _trusting(_context(ssl.PROTOCOL_TLS_CLIENT), roots, where)
 
 
 def check_pair(pair: Pair, where: str) -> None:
-    """Raise `InvalidArgument` unless a key belongs to its certificate, and name where they stand."""
+    """Raise `InvalidArgument` unless a key belongs to its certificate; the error names `where`."""
     _with_pair(_context(ssl.PROTOCOL_TLS_CLIENT), pair, where)
 
 
 def server_context(trust: Trust, *, requires_certificates: bool) -> ssl.SSLContext:
-    """Return what a server of Python needs. Raises `InvalidArgument`."""
-    assert trust.pair is not None  # a server always shows who it is
+    """Return the context for a server that uses `ssl`. Raises `InvalidArgument`."""
+    assert trust.pair is not None  # a server always has a certificate
     context = _with_pair(_context(ssl.PROTOCOL_TLS_SERVER), trust.pair, "the certificate of this server")
     if requires_certificates:
         _trusting(context, trust.roots, "the certificates that are trusted")
@@ -83,13 +84,14 @@ def server_context(trust: Trust, *, requires_certificates: bool) -> ssl.SSLConte
 
 
 def meet_itself(trust: Trust, *, mutual: bool) -> CertificateReport:
-    """Return what a certificate says of itself, after a handshake in memory in which its own roots verify it.
+    """Verify a server's certificate by a TLS handshake with itself, in memory, and return its content.
 
-    So it is known to be in force, and to be signed by those whom the others trust.
+    Ensures that it is currently valid, and signed by a CA in `roots`, which other servers trust. With `mutual`, also
+    uses it as a client certificate. Raises `InvalidArgument`.
     """
     near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
     calling = _trusting(_context(ssl.PROTOCOL_TLS_CLIENT), trust.roots, "ca.crt")
-    calling.check_hostname = False  # which names are right depends on who calls
+    calling.check_hostname = False  # the right name depends on the caller
     assert trust.pair is not None
     if mutual:
         _with_pair(calling, trust.pair, "tls.crt and tls.key")
@@ -115,7 +117,7 @@ def _step(side: ssl.SSLObject) -> None:
         side.do_handshake()
     except ssl.SSLWantReadError:
         return
-    try:  # the last flight of TLS 1.3 is looked at by who reads
+    try:  # in TLS 1.3, reading processes the last flight of the handshake
         side.read(1)
     except ssl.SSLWantReadError:
         return
@@ -125,7 +127,7 @@ def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as gRPC has it: an issuer between may be trusted by itself
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # like gRPC: accepts an intermediate CA as a root
     return context
 
 
@@ -140,7 +142,7 @@ def _trusting(context: ssl.SSLContext, roots: bytes, where: str) -> ssl.SSLConte
 def _with_pair(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
     with _as_file(pair.certificate + b"\n" + pair.key) as path:
         try:
-            # A key with a password would be asked for at the terminal.
+            # Without `password`, OpenSSL would prompt for that of an encrypted key at the terminal.
             context.load_cert_chain(path, password=lambda: "")
         except ssl.SSLError as error:
             reason = {
@@ -159,7 +161,7 @@ def _as_file(data: bytes) -> Iterator[str]:
             made.flush()
             yield f"/proc/self/fd/{made.fileno()}"
     else:
-        import tempfile  # on other systems than Linux
+        import tempfile  # only needed on systems other than Linux
 
         with tempfile.NamedTemporaryFile() as made:
             made.write(data)
@@ -169,12 +171,12 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 class _TrustedFiles(Watched[Trust]):
     def trust(self, *, at_once: bool = False) -> Trust:
-        """Return whom a channel trusts and what it shows, as it is now."""
+        """Return the current content of the files."""
         return self.get(at_once=at_once)
 
 
 def security_of_files(roots: Path | None, certificate: Path | None, key: Path | None) -> ChannelSecurity:
-    """Return the security that some options name. Raises `InvalidArgument`."""
+    """Return the security from files with CAs, certificate and key; plain without CAs. Raises `InvalidArgument`."""
     if roots is None:
         return PLAIN
 

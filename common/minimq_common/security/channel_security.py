@@ -1,6 +1,6 @@
-"""Where a channel finds out whether it is encrypted, and whom it trusts.
+"""The TLS settings and the key of channels.
 
-What reads credentials is loaded for who has some.
+Modules that read credentials are imported only by clients that have some.
 """
 
 from __future__ import annotations
@@ -15,32 +15,31 @@ if TYPE_CHECKING:
     from minimq_common.security.certificates import Trust
     from minimq_common.security.credentials_file import CredentialsFile
 
-#: Names the credentials file where nothing else does.
+#: Environment variable with the path of the credentials file, used if no credentials are given.
 VARIABLE = "MINIMQ_CREDENTIALS"
 
 
 class ChannelSecurity(Protocol):
-    """Known to whoever opens channels. Thread-safe."""
+    """Provides the security of new channels. Thread-safe."""
 
     def trust(self, *, at_once: bool = False) -> Trust | None:
-        """Return whom a channel trusts and what it shows, as it is now; None for a channel without TLS.
+        """Return the current TLS settings and key or token; None for a channel without TLS.
 
-        The same object as long as nothing has changed.
+        Returns the same object until something changes. Reads files again now and then, or now with `at_once`.
         """
 
 
 class _Plain:
     def trust(self, *, at_once: bool = False) -> None:
-        """Return None: nothing is encrypted."""
         return
 
 
-#: Of channels without TLS.
+#: For channels without TLS.
 PLAIN: Final[ChannelSecurity] = _Plain()
 
 
 def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:
-    """Open the credentials that were given, or those that the variable names; None when there are none."""
+    """Open the given credentials, or those in the file that the variable names; None if there are none."""
     if given is None:
         given = os.environ.get(VARIABLE, "")
     if not isinstance(given, Credentials):
@@ -53,5 +52,5 @@ def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | Non
     from minimq_common.security.credentials_file import CredentialsFile  # as above
 
     opened = CredentialsFile(given)
-    opened.trust()  # a token that is missing is told at once
+    opened.trust()  # fails now if the token file is missing
     return opened

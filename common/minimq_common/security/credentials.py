@@ -1,4 +1,4 @@
-"""The credentials of a user, as they are given to a client.
+"""The credentials of a user, as an argument of clients.
 
 Pure: `credentials_file.py` opens them.
 """
@@ -18,14 +18,15 @@ _KEY = re.compile(r"\s*mq_[a-z2-7]{8}_")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of a user: where the name servers are, whom to trust, and who the user is.
+    """The credentials of a user: the name servers, the trusted CA, and the key or token of the user.
 
-    Where they are in a file, its path is enough: `Producer(credentials="alice.minimq")`. This is for those that are in
-    no file, such as in a vault: `Producer(credentials=Credentials.from_text(text))`. No `repr` shows them.
+    For a credentials file, its path is enough: `Producer(credentials="alice.minimq")`. Use this class for credentials
+    that are not in a file, for example from a vault: `Producer(credentials=Credentials.from_text(text))`. Its `repr`
+    does not show them.
 
     Attributes:
-        path: of the file; empty when there is none.
-        text: the content of such a file; empty when there is one.
+        path: path of the credentials file; empty if `text` is given.
+        text: content of a credentials file; empty if `path` is given.
     """
 
     path: str = ""
@@ -34,7 +35,8 @@ class Credentials:
     def __post_init__(self) -> None:
         if bool(self.path) == bool(self.text):
             raise InvalidArgument("credentials are the path of a file, or the text of one: one of them is needed")
-        if "\n" in self.path or "\r" in self.path or _KEY.match(self.path):  # which no error may show, as it does paths
+        # Errors show paths, so the content of a file or a key must not be used as one.
+        if "\n" in self.path or "\r" in self.path or _KEY.match(self.path):
             raise InvalidArgument(
                 "credentials are the content of a credentials file, not its path: give the path, or "
                 "Credentials.from_text(content)"
@@ -42,7 +44,7 @@ class Credentials:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Return the credentials in a text, the content of a credentials file. Raises `InvalidArgument`."""
+        """Return credentials from the content of a credentials file. Raises `InvalidArgument` if it is empty."""
         return cls(text=text)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The credentials file of a user: all that a client needs to connect to a secured cluster."""
+"""The credentials file of a user: everything that a client needs to connect to a secured cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minimq_common.words import expanded
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The keys of a credentials file, of which some are secret."""
+    """The content of a credentials file. Its `repr` shows no secrets."""
 
     ca: str
     nameservers: list[str] = []
@@ -35,7 +35,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class CredentialsFile:
-    """Credentials that are open. Thread-safe; a file that changes counts for each new connection."""
+    """Opened credentials. Thread-safe. New connections use the current content of the file."""
 
     def __init__(self, credentials: Credentials) -> None:
         where = str(credentials)
@@ -52,16 +52,16 @@ class CredentialsFile:
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """The addresses of the name servers; empty when it says none."""
+        """The addresses of the name servers; empty if the file has none."""
         return tuple(self._content.get()[0].nameservers)
 
     @property
     def stored(self) -> Trust:
-        """The same as `trust` but for the text of a token, which is elsewhere."""
+        """Same as `trust`, but without the text of a token that is in a file of its own."""
         return self._content.get()[1]
 
     def trust(self, *, at_once: bool = False) -> Trust:
-        """Return whom a channel trusts and what it shows, as it is now. Raises `InvalidArgument` without its token."""
+        """Return the current TLS settings and key or token. Raises `InvalidArgument` if the token file is unusable."""
         content, trust = self._content.get(at_once=at_once)
         if not content.token_file:
             return trust
@@ -77,7 +77,7 @@ class CredentialsFile:
 
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     """Return the text of a credentials file."""
-    import json  # for who writes one
+    import json  # imported here because clients do not need it
 
     lines = [f"# {about}"]
     if trust.pair is not None or (trust.bearer is not None and trust.bearer.text):
@@ -96,22 +96,22 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
 
 
 def about_user(name: str) -> str:
-    """Return the sentence at the top of the file of a user."""
+    """Return the comment at the top of the file of a user."""
     return f"Credentials of {name} for a minimq cluster."
 
 
-#: The sentence at the top of a file for whoever has a token.
+#: The comment at the top of a file that refers to a token.
 ABOUT_TOKEN = "Credentials for a minimq cluster, of the user whose token is in the file that is named here."
 
 
 def _read(data: bytes, where: str) -> tuple[_File, Trust]:
-    import tomllib  # for who has credentials
+    import tomllib  # imported here because not all clients have credentials
 
     try:
         found = msgspec.convert(tomllib.loads(data.decode()), _File)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"{where} is no credentials file of this release: {error}") from None
-    except (ValueError, RecursionError):  # the error of a parser may quote what it read, which is secret
+    except (ValueError, RecursionError):  # not shown: the parser's error may quote secrets
         raise InvalidArgument(f"{where} is no credentials file: it is not TOML") from None
     for address in found.nameservers:
         check_address(address)

@@ -1,4 +1,4 @@
-"""Issuers of tokens: the identity providers that a cluster trusts, and what it takes from their tokens.
+"""Issuers of tokens: the identity providers that a cluster trusts, and how it reads users and roles from their tokens.
 
 Pure.
 """
@@ -16,15 +16,15 @@ import msgspec
 
 from minimq_common.errors import InvalidArgument
 
-#: Stands between the name of an issuer and the rest of the name of one of its users; no other user has it in its name.
+#: Users of an issuer are named "issuer:user". Names of other users do not contain it.
 SEPARATOR = ":"
-#: Letters of the name of such a user.
+#: Characters of such a name.
 MAX_TOKEN_USER = 255
-#: Issuers of a document, values of a claim that stand for roles, and values of it that are looked at in one token.
+#: Issuers in a document; claimed roles of an issuer, and of one token.
 MOST_ISSUERS, MOST_CLAIMED = 16, 256
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-#: Neither of these has a letter that means something in a rule, in a log or in a line of a terminal.
+#: Without characters that have a meaning in rules, logs or terminals, like `_FILE`.
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}:[A-Za-z0-9][A-Za-z0-9._:@/|+=-]*")
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TEXT = re.compile(r"[!-~]{1,1000}")
@@ -34,61 +34,62 @@ _CLAIM = re.compile(r"[!-~]{1,200}")
 class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An identity provider that signs tokens."""
 
-    #: The claim `iss` of its tokens, mostly a URL, and what is in the claim `aud` of those that are for this cluster.
+    #: The claim `iss` of its tokens, usually a URL.
     issuer: str
+    #: The claim `aud` of tokens for this cluster.
     audience: str
     #: Its public keys: a URL, or the name of a file in the folder of secrets of each server.
     jwks: str
-    #: The name of a file there with the certificates that are trusted for the URL; empty for those of the system.
+    #: A file in that folder with CA certificates for the URL; empty to use those of the system.
     ca: str = ""
     user_claim: str = "sub"
-    #: The begin of each value of that claim, which is left out of the name of the user.
+    #: Every value of `user_claim` must start with this; it is removed from the name of the user.
     user_prefix: str = ""
-    #: Of all its users.
+    #: Roles of all its users.
     roles: tuple[str, ...] = ()
-    #: The claim, a text or a list of texts, whose values stand for roles; empty for none.
+    #: The claim, a text or a list of texts, that `claimed_roles` maps to roles; empty for none.
     role_claim: str = ""
     claimed_roles: dict[str, str] = {}
 
     def reads_as(self, former: Issuer) -> bool:
-        """Return whether nothing is read from a token that was not by a former issuer, whatever roles that gives."""
+        """Return whether a token verified for a former version of this issuer is still valid; roles may differ."""
         is_known = self.claimed_roles.keys() <= former.claimed_roles.keys()
         return (
             is_known and msgspec.structs.replace(self, roles=former.roles, claimed_roles=former.claimed_roles) == former
         )
 
     def granted(self, claimed: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the roles of a user whose token has some values in `role_claim`."""
+        """Return the roles of a user whose token has the values `claimed` in `role_claim`."""
         mapped = (self.claimed_roles[value] for value in claimed if value in self.claimed_roles)
         return tuple(dict.fromkeys((*self.roles, *mapped)))
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedToken:
-    """A token of an issuer whose signature and claims are right. It holds nothing that is secret."""
+    """The result of a verified token. Contains no secrets."""
 
     issuer_name: str
     issuer: Issuer
     user: str
-    #: Milliseconds since 1970 after which the token is good no more.
+    #: Milliseconds since 1970 at which the token expires.
     expires_ms: int
     claimed: tuple[str, ...]
     key_print: str
 
 
 def issuer_of(user: str) -> str:
-    """Return the name of the issuer of a user; empty for a user of the cluster itself, who has keys."""
+    """Return the name of the issuer of a user; empty for a user with keys."""
     name, separator, _ = user.partition(SEPARATOR)
     return name if separator else ""
 
 
 def is_token_user(name: str) -> bool:
-    """Return whether a name may be that of a user of an issuer."""
+    """Return whether a name is a valid one for a user of an issuer."""
     return len(name) <= MAX_TOKEN_USER and _USER.fullmatch(name) is not None
 
 
 def user_in(claims: dict[str, Any], name: str, issuer: Issuer) -> str:
-    """Return the user that the claims of a token name. Raises `InvalidArgument`."""
+    """Return the name of the user from the claims of a token. Raises `InvalidArgument`."""
     subject = claims.get(issuer.user_claim)
     where = f"the claim {issuer.user_claim!r}"
     if not isinstance(subject, str) or not subject.startswith(issuer.user_prefix):
@@ -104,7 +105,7 @@ def user_in(claims: dict[str, Any], name: str, issuer: Issuer) -> str:
 
 
 def claimed_in(claims: dict[str, Any], issuer: Issuer) -> tuple[str, ...]:
-    """Return the values in the claims of a token that stand for roles, of many the first ones."""
+    """Return the values of `role_claim` in a token that are mapped to roles; at most `MOST_CLAIMED`."""
     found = claims.get(issuer.role_claim) if issuer.role_claim else None
     values = [found] if isinstance(found, str) else found if isinstance(found, list) else []
     known = (value for value in values if isinstance(value, str) and value in issuer.claimed_roles)
@@ -112,7 +113,7 @@ def claimed_in(claims: dict[str, Any], issuer: Issuer) -> tuple[str, ...]:
 
 
 def check_issuers(issuers: dict[str, Issuer], roles: Collection[str]) -> None:
-    """Raise `InvalidArgument` unless issuers can be as they are, in a document that has some roles."""
+    """Raise `InvalidArgument` unless the issuers of a document with these roles are valid."""
     if len(issuers) > MOST_ISSUERS:
         raise InvalidArgument(f"the document has {len(issuers)} issuers: the limit is {MOST_ISSUERS}")
     names: dict[str, str] = {}
@@ -131,7 +132,7 @@ def check_issuers(issuers: dict[str, Issuer], roles: Collection[str]) -> None:
 
 
 def is_url(jwks: str) -> bool:
-    """Return whether the keys of an issuer are fetched, and not in a file."""
+    """Return whether `jwks` is a URL, and not a file."""
     return "://" in jwks
 
 
@@ -176,7 +177,7 @@ def _check_keys(name: str, issuer: Issuer) -> None:
 def _may_be_fetched(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # which raises for one that is none
+        _ = parts.port  # raises if it is invalid
     except ValueError:
         return False
     if not parts.hostname or "@" in parts.netloc or parts.fragment:

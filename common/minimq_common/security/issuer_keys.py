@@ -1,4 +1,4 @@
-"""The sources of the keys of an issuer: a file that is watched, or a URL that a thread asks."""
+"""The sources of the keys of an issuer: a watched file, or a URL that a thread fetches."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from minimq_common.security.watched import Watched
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which keys are fetched again, whatever happens.
+#: Seconds between regular fetches.
 _REFRESH_S = 300.0
-#: Seconds after which they are fetched again at the earliest, when a token names one that is not among them.
+#: Minimum seconds between fetches if a token names an unknown key, or the last fetch failed.
 _AGAIN_S = 2.0
-#: Ids that no key had when they were first asked for, of which is known when that was.
+#: Unknown key ids for which the time of the first request is remembered.
 _MAX_MISSING = 256
 _NO_KEYS: TokenKeys = {}
-#: When somebody may come back whose key is being fetched, in seconds.
+#: Retry delay for callers whose key is being fetched.
 _COME_BACK_S = 0.1
 
 
 class IssuerKeys(Protocol):
-    """The keys of an issuer as they are now."""
+    """The current keys of an issuer."""
 
     def keys(self) -> TokenKeys:
-        """Return the keys that are known; none before there are some."""
+        """Return the known keys; empty before the first were loaded. Never blocks."""
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key, or None if the issuer has no such key."""
+        """Return a key, or None if the issuer has no such key. Raises `Unavailable` or `SystemBusy`."""
 
     def stop(self) -> None:
-        """Follow them no longer."""
+        """Stop to refresh the keys."""
 
 
 def keys_of(name: str, issuer: Issuer, folder: Path | None) -> IssuerKeys:
-    """Return the keys of an issuer, which are followed from now on."""
+    """Return the keys of an issuer, and start to refresh them."""
     folder = folder or Path()
     if is_url(issuer.jwks):
         return FetchedKeys(name, issuer.jwks, folder / issuer.ca if issuer.ca else None)
@@ -50,7 +50,7 @@ def keys_of(name: str, issuer: Issuer, folder: Path | None) -> IssuerKeys:
 
 
 class FileKeys:
-    """Keys in a file, which is looked at once a second while somebody asks."""
+    """Keys in a file, which is checked at most once a second, on use."""
 
     def __init__(self, name: str, path: Path) -> None:
         self._name = name
@@ -58,11 +58,11 @@ class FileKeys:
         self._file = Watched([path], lambda found: self._parse(found[0]), most_bytes=MAX_SET_BYTES, initial=_NO_KEYS)
 
     def keys(self) -> TokenKeys:
-        """Return the keys that are known."""
+        """Return the keys in the file."""
         return self._file.get()
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key."""
+        """Return a key, or None."""
         keys = self.keys()
         if keys is _NO_KEYS:
             raise Unavailable(
@@ -81,9 +81,9 @@ class FileKeys:
 
 
 class FetchedKeys:
-    """Keys at a URL, which a thread of its own fetches. Thread-safe.
+    """Keys at a URL, fetched by a thread of its own. Thread-safe.
 
-    Keys that are there stay when the issuer does not answer, or with what cannot be used.
+    The known keys stay valid while the issuer does not answer, or answers with unusable data.
     """
 
     def __init__(
@@ -105,19 +105,19 @@ class FetchedKeys:
         self._keys: TokenKeys = {}
         self._complaint = ""
         self._turn = threading.Condition()
-        #: When ids were first asked for that no key has.
+        #: When an unknown key id was first requested.
         self._missing: OrderedDict[str, float] = OrderedDict()
-        self._began_at = self._completed_from = float("-inf")  # when the last fetch began, and the last that is over
+        self._began_at = self._completed_from = float("-inf")  # start of the last fetch, and of the last completed one
         self._is_fetching = True
         self._is_wanted = self._is_over = False
         threading.Thread(target=self._run, name=f"minimq-issuer-{name}", daemon=True).start()
 
     def keys(self) -> TokenKeys:
-        """Return the keys that are known."""
+        """Return the known keys."""
         return self._keys
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key."""
+        """Return a key, or None if a fetch that began after the first request did not find it."""
         found = self._keys.get(key_id)
         if found is not None:
             return found
@@ -140,13 +140,13 @@ class FetchedKeys:
         raise SystemBusy(text, retry_after_s=wait_s)
 
     def stop(self) -> None:
-        """Have the thread end, which it does at once, or with the answer that it waits for."""
+        """Tell the thread to end; a running fetch is completed first. Does not wait."""
         with self._turn:
             self._is_over = True
             self._turn.notify_all()
 
     def _run(self) -> None:
-        from minimq_common.security.key_fetch import fetch  # few servers have an issuer with a URL
+        from minimq_common.security.key_fetch import fetch  # imported here because few servers need it
 
         while not self._is_over:
             with self._turn:
@@ -156,7 +156,7 @@ class FetchedKeys:
                 found = parse_keys(fetch(self._url, self._ca))
             except InvalidArgument as error:
                 self._note(error.message)
-            except Exception as error:  # without this thread keys that were taken back would stay for good
+            except Exception as error:  # if the thread ended, revoked keys would stay valid forever
                 log.exception("access: keys were not fetched issuer=%s", self._name)
                 self._note(f"{type(error).__name__}: {error}"[:500])
             else:

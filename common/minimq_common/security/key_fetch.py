@@ -1,4 +1,4 @@
-"""Fetches the keys of an issuer by HTTPS, within bounds of time and size."""
+"""Fetches the keys of an issuer by HTTPS, with limits for time and size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from urllib.request import getproxies, proxy_bypass
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.tokens import MAX_SET_BYTES
 
-#: Seconds that one step of an answer may take, and the whole of it: a server may send byte by byte.
+#: Timeouts in seconds of one socket operation, and of the whole fetch: a server may send byte by byte.
 _STEP_S, _WHOLE_S = 5.0, 15.0
 _OK = 200
 
 
 def fetch(url: str, ca: Path | None) -> bytes:
-    """Return what is at a URL; no redirect is followed."""
+    """Return the content at a URL, without following redirects. Raises `InvalidArgument`."""
     parts = urlsplit(url)
     where, is_late = f"{parts.scheme}://{parts.netloc}", Event()
     try:
@@ -32,7 +32,7 @@ def fetch(url: str, ca: Path | None) -> bytes:
             is_late.set()
             for each in filter(None, (*sockets, connection.sock)):
                 with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)  # who reads from it gets the end
+                    each.shutdown(socket.SHUT_RDWR)  # ends a blocked read
 
         timer = Timer(_WHOLE_S, end)
         timer.daemon = True
@@ -40,8 +40,8 @@ def fetch(url: str, ca: Path | None) -> bytes:
             timer.start()
             try:
                 connection.connect()
-                sockets.append(connection.sock)  # the connection forgets it with an answer that is its last one
-                if is_late.is_set():  # perhaps before there was a socket to shut down
+                sockets.append(connection.sock)  # the connection drops its reference if the answer closes it
+                if is_late.is_set():  # the timer may have fired before there was a socket
                     raise TimeoutError
                 target = parts._replace(scheme="", netloc="", path=parts.path or "/").geturl()
                 connection.request("GET", target, headers={"Accept": "application/json", "User-Agent": "minimq"})
@@ -64,7 +64,7 @@ def fetch(url: str, ca: Path | None) -> bytes:
 
 
 def _connection(parts: SplitResult, ca: Path | None) -> HTTPConnection:
-    if parts.scheme == "http":  # for this machine only, and through no proxy
+    if parts.scheme == "http":  # only allowed for this machine, so without a proxy
         return HTTPConnection(parts.netloc, timeout=_STEP_S)
     try:
         trusted = ssl.create_default_context(cafile=ca)

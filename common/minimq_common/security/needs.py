@@ -1,7 +1,7 @@
-"""The rights that each request takes, as the `.proto` files have them.
+"""The rights that each request needs, from the options in the `.proto` files.
 
-Methods say who may call at all, and fields name the things that a request is about: one stream carries requests about
-many things.
+Options of methods define who may call them. Options of fields mark the resources that a request is about, since one
+stream carries requests about many resources.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minimq_proto.v1 import options_pb2
 
 
 class CallerKind(Enum):
-    """The kind of caller that may ask at all."""
+    """The kind of caller that a method requires."""
 
     ANYBODY = "anybody"
     USER = "users"
@@ -29,16 +29,16 @@ class CallerKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallAccess:
-    """The callers that may make a call, whatever its requests say."""
+    """The callers that may make a call, independent of its requests."""
 
     kind: CallerKind = CallerKind.USER
     #: The right to the cluster that a user needs.
     need: Need | None = None
-    #: Servers may call without this right.
+    #: Servers do not need this right.
     or_server: bool = False
 
 
-#: Methods of services that are not of this protocol.
+#: Services from libraries, whose `.proto` files do not have our options.
 _FOREIGN = {
     "grpc.health.v1.Health": CallAccess(CallerKind.ANYBODY),
     "grpc.reflection.v1alpha.ServerReflection": CallAccess(),
@@ -46,7 +46,7 @@ _FOREIGN = {
 
 
 def access_of(method: MethodDescriptor) -> CallAccess:
-    """Return who may call a method. Raises `RuntimeError` when it does not say so, so that no server starts with it."""
+    """Return who may call a method. Raises `RuntimeError` if its option is missing; then the server does not start."""
     foreign = _FOREIGN.get(method.containing_service.full_name)
     if foreign is not None:
         return foreign
@@ -60,24 +60,24 @@ def access_of(method: MethodDescriptor) -> CallAccess:
 
 
 def needs_of(request: Any) -> tuple[Need, ...]:
-    """Return the rights that a request takes, each once, besides that to call at all."""
+    """Return the distinct rights that a request needs, besides those of `access_of`."""
     return tuple(dict.fromkeys(_needs(request)))
 
 
 class _Rule(NamedTuple):
-    """The rights that a message takes for one of its fields."""
+    """The rights that a message needs because of one of its fields."""
 
-    #: Return the things that the field is about, or the messages in it that have rules of their own.
+    #: Returns the resources that the field is about, or messages with rules of their own.
     parts: Callable[[Any], Iterable[Any]]
-    #: Empty for the latter.
+    #: Empty if the parts are messages with rules of their own.
     verb: str = ""
     resource: Resource = Resource.CLUSTER
     if_named: bool = False
-    #: The field of a part that has its name; empty if the part is the name.
+    #: The field of a part that contains the name; empty if the part is the name.
     name: str = ""
 
 
-#: The rules of each type of message that was seen.
+#: The compiled rules of each message type seen so far.
 _rules: dict[Descriptor, tuple[_Rule, ...]] = {}
 
 
@@ -118,6 +118,6 @@ def _needs(message: Any) -> Iterator[Need]:
 def _verb(verb: str, name: str, request: Any) -> Verb:
     if verb != "create":
         return Verb(verb)
-    # A topic of a group is made by whoever uses it: the right to write it is the right to read the group.
+    # The members of a group create its topics. To write them, they need the right to read the group.
     is_used = request.automatic or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     return Verb.WRITE if is_used else Verb.MANAGE

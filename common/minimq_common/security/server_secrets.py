@@ -1,4 +1,4 @@
-"""The folder of a server's secrets, by which it listens and by which it calls other servers."""
+"""The folder of a server's secrets, for its own connections and those to other servers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
 
-#: The files, as cert-manager names them in a Secret of Kubernetes.
+#: File names as used by cert-manager in a Secret of Kubernetes.
 CERTIFICATE, KEY, ROOTS = "tls.crt", "tls.key", "ca.crt"
 
-#: The keys by which servers know each other, one in a line: the first one is shown, all are accepted.
+#: The keys by which servers authenticate each other, one per line: the first one is sent, all are accepted.
 CLUSTER_KEY = "cluster.key"
-#: The first users and rules.
+#: The initial users and rules.
 ACCESS = "access.toml"
 
-#: Seconds before its end from which on people are told of it, in the log once a day.
+#: Seconds before its expiry at which a certificate is reported, in the log once a day.
 EXPIRES_SOON_S = 30 * 86_400.0
 _AGAIN_S = 86_400.0
-#: Most keys of servers: two during a rotation.
+#: Keys in the file; two are needed during a rotation.
 _MOST_KEYS = 8
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The certificate and its key, and what is made of them, when they fit."""
+    """A valid certificate with its key, and the objects made of them for gRPC and `ssl`."""
 
     trust: Trust
     report: CertificateReport
@@ -46,16 +46,16 @@ class _Loaded:
 
 
 class ServerSecrets:
-    """The certificate of a server, its key, and whom it trusts. Thread-safe.
+    """The certificate of a server with its key, and the CAs that it trusts. Thread-safe.
 
-    Files that are replaced count for each new connection; those that are open go on.
+    New connections use the current files; existing connections continue when files are replaced.
     """
 
     def __init__(self, directory: Path, *, requires_certificates: bool) -> None:
         self._directory = directory
         self._requires_certificates = requires_certificates
         self._files = Watched([directory / name for name in (CERTIFICATE, KEY, ROOTS)], self._make)
-        #: Apart from the others: a key that is taken away is not let in while a certificate cannot be used.
+        #: Watched separately, so that a removed key is rejected even while the certificate cannot be used.
         self._keys: Watched[tuple[UserKey, ...]] | None = None
         key_file = directory / CLUSTER_KEY
         if key_file.exists():
@@ -65,7 +65,7 @@ class ServerSecrets:
         self._warn(self._files.get().report)
 
     def trust(self, *, at_once: bool = False) -> Trust:
-        """Return whom this server trusts and what it shows when it calls another one."""
+        """Return the TLS settings and the key for calls to other servers."""
         trust = self._files.get(at_once=at_once).trust
         if self._keys is not None:
             trust = replace(trust, bearer=self._keys.get(at_once=at_once)[0])
@@ -74,11 +74,11 @@ class ServerSecrets:
         return self._trust
 
     def keys(self) -> tuple[UserKey, ...]:
-        """Return the keys by which servers know each other; none for a server that asks nobody for a key."""
+        """Return the keys by which servers authenticate each other; empty if this server requires no keys."""
         return () if self._keys is None else self._keys.get()
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Return what a server of gRPC listens with."""
+        """Return the credentials for a gRPC server, which follow changes of the files."""
         used = self._files.get().server
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -92,12 +92,12 @@ class ServerSecrets:
 
         return grpc.dynamic_ssl_server_credentials(
             used,
-            cast("Callable[[], grpc.ServerCertificateConfiguration]", changed),  # None stands for "as before"
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", changed),  # None means "unchanged"
             self._requires_certificates,
         )
 
     def context(self) -> ssl.SSLContext:
-        """Return what a connection to a server of Python begins with."""
+        """Return the current context for a server that uses `ssl`."""
         return self._files.get().context
 
     @property
@@ -107,7 +107,7 @@ class ServerSecrets:
 
     @property
     def rejected(self) -> bool:
-        """True while the files have changed and cannot be used, so that the former ones stand."""
+        """True while the files have changed but cannot be used, so the former ones stay in use."""
         self._files.get()
         self.keys()
         return self._files.rejected or (self._keys is not None and self._keys.rejected)
@@ -152,7 +152,7 @@ def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
 
 
 def check_secrets(directory: Path | None, client_certificates: str, access_max_age_s: float) -> None:
-    """Raise `InvalidArgument` unless these options of a server fit each other."""
+    """Raise `InvalidArgument` if these options of a server contradict each other."""
     if directory is None and client_certificates == "required":
         raise InvalidArgument("--client-certificates is required, but there is no TLS: give --secrets DIR as well")
     if directory is None and access_max_age_s:
@@ -162,12 +162,12 @@ def check_secrets(directory: Path | None, client_certificates: str, access_max_a
 
 
 def secrets_of(directory: Path | None, client_certificates: str) -> ServerSecrets | None:
-    """Return the secrets that the options of a server name; None when it has none. Raises `InvalidArgument`."""
+    """Load the secrets that the options of a server name; None without TLS. Raises `InvalidArgument`."""
     if directory is None:
         return None
     return ServerSecrets(directory, requires_certificates=client_certificates == "required")
 
 
 def security_of(secrets: ServerSecrets | None) -> ChannelSecurity:
-    """Return by what a server calls others."""
+    """Return the security of a server's channels to other servers."""
     return PLAIN if secrets is None else secrets

@@ -1,4 +1,4 @@
-"""The users and rules of a server: from the folder of its secrets, and shared with all servers by streams."""
+"""The users and rules of a server: read from the folder of its secrets, and exchanged with other servers by streams."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from minimq_proto.v1.nameserver_pb2 import AccessNotice
 log = logging.getLogger(__name__)
 audit = logging.getLogger("minimq.audit")
 
-#: Seconds between two looks at the file.
+#: Seconds between two checks of the file.
 _LOOK_S = 0.4
 
 
 class AccessRank(NamedTuple):
-    """The place of a document among others: the largest counts."""
+    """Orders documents: the one with the largest rank is in force."""
 
     version: int = 0
     digest: str = ""
 
 
 class AccessAge:
-    """The age of the users and rules of a server, which is bounded.
+    """How long a server has not compared its users and rules with other servers, and whether that is too long.
 
     Changed on one event loop; any thread may read it.
     """
@@ -44,16 +44,16 @@ class AccessAge:
         self._max_s = max_s
         self._now_s = now_s
         self._in_touch: set[object] = set()
-        self._lost_at = -math.inf  # after a start nobody knows the age of what is on disk
+        self._lost_at = -math.inf  # after a start, the age of the document on disk is unknown
 
     @property
     def seconds(self) -> float:
-        """The age: 0 while in touch with another server, infinite from a start until then."""
+        """The age: 0 while in touch with another server, infinite from a start to the first contact."""
         return 0.0 if self._in_touch else self._now_s() - self._lost_at
 
     @property
     def refusal(self) -> str:
-        """The reason why users may not be served; empty if they may."""
+        """The reason why users must not be served; empty if they may."""
         seconds = self.seconds
         if seconds <= self._max_s:
             return ""
@@ -64,23 +64,23 @@ class AccessAge:
         )
 
     def agreed(self, talk: object) -> None:
-        """Note that another server has nothing newer, and that it would say so if it had."""
+        """Record that another server has nothing newer, and will report changes over this connection."""
         self._in_touch.add(talk)
 
     def lost(self, talk: object) -> None:
-        """Note that the connection has ended."""
+        """Record that the connection has ended."""
         if talk in self._in_touch:
             self._in_touch.remove(talk)
             self._lost_at = self._now_s()
 
 
 class SharedAccess:
-    """The newest document that a server has heard of. Used on one event loop."""
+    """The newest document that a server knows. Used on one event loop."""
 
     def __init__(self, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         self.only_reports = only_reports
         self.document: AccessDocument | None = None
-        #: The document as it travels; empty for none.
+        #: The document encoded for other servers; empty if there is none.
         self.encoded = b""
         self.rank = AccessRank()
         self.conflicts = 0
@@ -90,32 +90,32 @@ class SharedAccess:
         self._seen_conflict: tuple[AccessRank, AccessRank] | None = None
 
     def listen(self, changed: Callable[[], None]) -> None:
-        """Call back after each change, at once and on the loop; it must not block."""
+        """Call `changed` synchronously on the loop after each change; it must not block."""
         self._listeners.append(changed)
 
     @property
     def settled(self) -> bool:
-        """False after the start, until another server has said what it has, or had the time for that.
+        """False after the start, until another server has sent its document or has had the time to do so.
 
-        A server that slept while a user was removed may have an older document, and must not let that user in.
+        A server that was down while a user was removed has an older document, and must not accept that user.
         """
         return self._settled.is_set()
 
     async def wait_until_settled(self) -> None:
-        """Return once it is settled."""
+        """Wait until `settled` is true."""
         await self._settled.wait()
 
     def settle(self) -> None:
-        """Go by the document that is here."""
+        """Start to use the current document."""
         self._settled.set()
 
     def ignore(self, changed: Callable[[], None]) -> None:
-        """Do not call back any more. Idempotent."""
+        """Undo `listen`. Idempotent."""
         if changed in self._listeners:
             self._listeners.remove(changed)
 
     def offer(self, document: AccessDocument, source: str) -> bool:
-        """Take a document if it is newer than that which is here; return whether it was."""
+        """Replace the document if another one is newer; return whether it was."""
         rank = AccessRank(document.version, document.digest)
         if rank == self.rank:
             return False
@@ -153,9 +153,10 @@ async def exchange(
     write: Callable[[AccessNotice], Awaitable[object]],
     agreed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Be one end of the talk between two servers, the same at both, until the other side ends the stream.
+    """Exchange documents with another server until that ends the stream. Both ends run this function.
 
-    Each says what it has, at first and after each change, unless the other one has said the same. The newer one counts.
+    Each end sends its document at the start and after each change, unless the other end has sent the same. The newer
+    document wins.
     """
     changed, talk = asyncio.Event(), object()
     theirs: bytes | None = None
@@ -174,7 +175,7 @@ async def exchange(
         nonlocal theirs
         async for notice in heard:
             check_bounds(notice)
-            # It may be large, and all who come back at once say the same: read it once, and keep it once.
+            # After a restart, many servers send the same document, which may be large: decode and store it only once.
             theirs = own.encoded if notice.document == own.encoded else notice.document
             if theirs and theirs is not own.encoded:
                 own.offer(decode(theirs), peer)
@@ -186,7 +187,7 @@ async def exchange(
     hearing = asyncio.create_task(hear(), name=f"access-hear-{peer}")
     try:
         done, _ = await asyncio.wait((hearing, saying), return_when=asyncio.FIRST_COMPLETED)
-        for task in (hearing, saying):  # the one that hears knows why a stream broke
+        for task in (hearing, saying):  # in this order, since the error of the reader tells why the stream broke
             if task in done:
                 task.result()
     finally:
@@ -198,7 +199,7 @@ async def exchange(
 
 
 class AccessFolder(PeriodicTask):
-    """The document of a server, of which its file `access.toml` is one source. Lives on one event loop."""
+    """The document of a server, updated from its file `access.toml` and from other servers. Lives on one event loop."""
 
     def __init__(self, path: Path, *, only_reports: bool = False, max_age_s: float = math.inf) -> None:
         super().__init__("access file", self._follow, _LOOK_S, log)
@@ -237,7 +238,7 @@ class AccessFolder(PeriodicTask):
 
 
 def access_of(directory: Path | None, *, only_reports: bool = False, max_age_s: float = 0.0) -> AccessFolder | None:
-    """Return the users and rules in a folder of secrets; None when nobody needs a key."""
+    """Return the users and rules in a folder of secrets; None if no keys are required."""
     if directory is None:
         return None
     if (directory / CLUSTER_KEY).exists():

@@ -45,7 +45,7 @@ class TokenGate:
 
     @property
     def is_open(self) -> bool:
-        """True if there are issuers, so that tokens are checked or rejected with a reason."""
+        """True if there are issuers, even if a missing library prevents their use."""
         return bool(self._issuers) or self._is_lacking_library
 
     def follow(self, issuers: Mapping[str, Issuer]) -> None:

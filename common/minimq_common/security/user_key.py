@@ -1,6 +1,6 @@
-"""Keys of users: what a client shows, and what of it servers keep.
+"""Keys of users, which clients send, and their hashes, which servers store.
 
-A key has 256 random bits, so its hash tells nobody anything, and no slow hash is needed.
+A key contains 256 random bits, so nobody can find it from its hash, and a slow hash is not needed.
 
 Pure: randomness is an argument.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from minimq_common.errors import InvalidArgument
 
-#: Bytes of a secret, and of the name by which a key is spoken of.
+#: Bytes of the secret and of the id of a key.
 SECRET_BYTES, ID_BYTES = 32, 5
 
 _TEXT = re.compile(r"mq_([a-z2-7]{8})_([A-Za-z0-9_-]{43})_([0-9a-f]{8})")
@@ -23,32 +23,32 @@ _TEXT = re.compile(r"mq_([a-z2-7]{8})_([A-Za-z0-9_-]{43})_([0-9a-f]{8})")
 
 @dataclass(frozen=True, slots=True)
 class UserKey:
-    """A key, as its user has it. No `repr` shows it."""
+    """A key of a user. Its `repr` does not show the text."""
 
-    #: Names it in logs.
+    #: Identifies the key in logs.
     id: str
-    #: All of it: "mq_ID_SECRET_CHECKSUM".
+    #: The whole key: "mq_ID_SECRET_CHECKSUM".
     text: str = field(repr=False)
 
     @property
     def hash(self) -> str:
-        """The SHA-256 of the text in hexadecimal digits, which servers keep."""
+        """The SHA-256 of the text in hexadecimal digits, which servers store."""
         return hash_of(self.text)
 
 
 def hash_of(text: str) -> str:
-    """Return what servers keep of the text of a key."""
+    """Return the hash of a key or a token, which servers store."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def id_of(text: str) -> str:
-    """Return the id in the text of a key, by which it may be named in logs; empty when it is no key."""
+    """Return the id of a key, which logs may show; empty if the text is not a key."""
     found = _TEXT.fullmatch(text)
     return "" if found is None else found[1]
 
 
 def new_key(random: bytes) -> UserKey:
-    """Make a key of random bytes, `ID_BYTES + SECRET_BYTES` of them."""
+    """Make a key from `ID_BYTES + SECRET_BYTES` random bytes."""
     if len(random) != ID_BYTES + SECRET_BYTES:
         raise InvalidArgument(f"a key is made of {ID_BYTES + SECRET_BYTES} random bytes, not of {len(random)}")
     key_id = base64.b32encode(random[:ID_BYTES]).decode().lower()
@@ -57,7 +57,7 @@ def new_key(random: bytes) -> UserKey:
 
 
 def parse_key(text: str) -> UserKey:
-    """Return the key in a text. Raises `InvalidArgument`, without quoting it, when it was cut or mistyped."""
+    """Parse a key. Raises `InvalidArgument`, which does not quote the text, if it was truncated or mistyped."""
     found = _TEXT.fullmatch(text)
     if found is None or found[3] != _checksum(found[1], found[2]):
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""A value made of files, which is made anew when they change."""
+"""A value that is loaded from files, and reloaded when they change."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds for which nobody looks again.
+#: Minimum seconds between two checks of the files.
 _FRESH_S = 1.0
-#: Most bytes of a file of secrets.
+#: Bytes of a file of secrets.
 MOST_BYTES = 256 << 10
 
 
 class Watched(Generic[T]):
-    """The value of some files. Thread-safe; no thread looks at them: whoever asks does, once in a while.
+    """A value loaded from files. Thread-safe. There is no thread for it: `get` checks the files once in a while.
 
-    Files are replaced one after the other: while they do not fit, and while they cannot be read, the former value
-    stands.
+    While the files are unreadable or do not fit together, because they are replaced one after the other, the former
+    value stays.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class Watched(Generic[T]):
         most_bytes: int = MOST_BYTES,
         initial: T | None = None,
     ) -> None:
-        """Read the files; they have to be right, unless there is a value to begin with."""
+        """Load the files. Raises `InvalidArgument` if they cannot be used, unless there is an `initial` value."""
         self._paths = tuple(paths)
         self._make = make
         self._fresh_s = fresh_s
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()  # held while files are read; a look that is under way serves all
+        self._lock = threading.Lock()  # held during a check; other threads do not wait for it
         self._complaint = ""
         if initial is None:
             self._looked_at = time.monotonic()
@@ -53,7 +53,7 @@ class Watched(Generic[T]):
             self._look()
 
     def get(self, *, at_once: bool = False) -> T:
-        """Return the value of the files as they are, or were when they were right."""
+        """Return the value of the files, or the last valid one. With `at_once`, check them now and wait for that."""
         fresh_s = 0.0 if at_once else _FRESH_S if self._fresh_s is None else self._fresh_s
         if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=at_once):
             try:
@@ -64,14 +64,14 @@ class Watched(Generic[T]):
 
     @property
     def rejected(self) -> bool:
-        """True if the files could not be used when they were last looked at."""
+        """True if the files could not be used at the last check."""
         return bool(self._complaint)
 
     def _look(self) -> None:
         self._looked_at = time.monotonic()
         marks = self._fingerprint()
         if marks == self._marks:
-            self._complaint = ""  # the former files are back, as they were
+            self._complaint = ""  # the former files were restored unchanged
             return
         try:
             self._value = self._make(self._read())
@@ -80,7 +80,7 @@ class Watched(Generic[T]):
                 self._complaint = error.message
                 stands = "no others were there before" if self._marks is None else "the former ones stand"
                 log.error("security: new files cannot be used, %s reason=%s", stands, error.message)
-            return  # it is looked at again: the others of the files may be on their way
+            return  # keeps the old marks, so the next check tries again: some files may not be replaced yet
         self._marks, self._complaint = marks, ""
         log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
 
@@ -92,7 +92,7 @@ class Watched(Generic[T]):
 
 
 def read_bounded(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return what is in a file of secrets. Raises `InvalidArgument` when it cannot be read or is too large."""
+    """Return the content of a file of secrets. Raises `InvalidArgument` if it is unreadable or too large."""
     try:
         with path.open("rb") as opened:
             data = opened.read(most_bytes + 1)
