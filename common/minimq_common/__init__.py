@@ -1,6 +1,6 @@
-"""Code that at least two parts of minimq share: values, the batch format, errors, names and the plumbing of calls."""
+"""Code that at least two parts of minimq share: values, the batch format, errors, names, gRPC, security and serving."""
 
 import os
 
-# gRPC reports every connection that ends on stderr, as information, unless it is told otherwise before it is loaded.
+# Set before gRPC is imported; otherwise it logs every closed connection to stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

@@ -317,7 +317,7 @@ def _wanted(kind: Any) -> str:
 
 def _nearest(key: str, known: Iterable[str]) -> str:
     written = key.replace("_", "-").lower()
-    # Prefer the option of which the key is a longer form, such as one with a unit: `expire-after-s`.
+    # Prefer an option that the key extends, mostly with a unit: `expire-after` for `expire-after-s`.
     found = sorted((name for name in known if written.startswith(f"{name}-")), key=len, reverse=True)
     found = found or difflib.get_close_matches(written, known, 1)
     return f": did you mean {found[0]!r}?" if found else ""
