@@ -1,7 +1,7 @@
 """The Spark data source of minimq: `spark.read.format("minimq")`.
 
-Spark imports every top-level module called `pyspark_*` when it looks for data sources, also for queries that have
-nothing to do with minimq. So this imports next to nothing; everything else is imported when it is used.
+Spark imports every top-level module named `pyspark_*` to find data sources, even for queries without minimq. So this
+module imports as little as possible, and the rest is imported when it is used.
 """
 
 from pyspark_minimq.confluent_avro import from_confluent_avro

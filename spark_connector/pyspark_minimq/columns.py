@@ -1,4 +1,4 @@
-"""The columns of data frames that are read and written."""
+"""The columns of data frames, for reading and writing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # ---- Reading ----------------------------------------------------------------------------------------
 
-#: Every message has all of these but the tag. A message without keys or properties has an empty list or map, not null,
-#: so that `size(keys)` and `explode(keys)` need no special case.
+#: Only the tag can be null. A message without keys or properties has an empty list or map, so that `size(keys)` and
+#: `explode(keys)` need no special case.
 MESSAGE_SCHEMA = StructType(
     [
         StructField("topic", StringType()),
@@ -50,7 +50,7 @@ _NULLABLE = frozenset({"tag"})
 
 
 def checked_projection(schema: StructType) -> StructType:
-    """Return the columns that a user has chosen, which may be any of `MESSAGE_SCHEMA` in any order."""
+    """Check and return the columns that a user has chosen: any of `MESSAGE_SCHEMA`, in any order."""
     if not schema.fields:
         raise MinimqSparkError(f"the schema has no column: choose some of {', '.join(_TYPES)}")
     seen = set()
@@ -70,13 +70,13 @@ def checked_projection(schema: StructType) -> StructType:
 
 
 def with_table_columns(schema: StructType) -> StructType:
-    """Return some columns in the case of `MESSAGE_SCHEMA`, with those by which the newest message of a key is told."""
+    """Return columns in the case of `MESSAGE_SCHEMA`, plus those for finding the newest message of each key."""
     names = dict.fromkeys([*(field.name.lower() for field in schema), "keys", "body"])
     return StructType([MESSAGE_SCHEMA[name] for name in names])
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return a schema in Arrow's types; Spark compares what it is given with the outcome of this very call."""
+    """Convert a schema to Arrow, by the same call by which Spark checks the batches that it gets."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
@@ -86,7 +86,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 _WHOLE_NUMBERS: Final = ("int", "bigint", "smallint", "tinyint")
 
-#: The types that each column may have, as Spark writes them.
+#: The allowed types of each column, as Spark writes them.
 WRITE_COLUMNS: Final = {
     "topic": ("string",),
     "body": ("binary", "string"),
@@ -101,21 +101,21 @@ WRITE_COLUMNS: Final = {
     "sharding_key": ("string", "binary", *_WHOLE_NUMBERS),
 }
 
-#: What a broker says of a message.
+#: Set by brokers.
 _READ_ONLY: Final = ("offset", "message_id", "born_timestamp", "store_timestamp")
-#: What other sinks call it.
+#: Names of other sinks for our columns.
 _ELSEWHERE: Final = {"partition": "queue_id"}
-#: What stands for others, as in Spark's Kafka sink.
+#: Aliases of columns, as in the Kafka sink of Spark.
 _STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"), ("headers", "properties"))
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """See to it that a data frame can be written."""
+    """Raise `MinimqSparkError` if a data frame with these columns cannot be written."""
     names = [field.name.lower() for field in schema.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise MinimqSparkError(f"column {listed(twice)} appears twice in the data frame: drop one of them")
-    _refuse_strangers([field.name for field in schema.fields])
+    _reject_unknown_columns([field.name for field in schema.fields])
     for field in schema.fields:
         name, actual = field.name.lower(), field.dataType.simpleString()
         if actual not in WRITE_COLUMNS[name]:
@@ -134,7 +134,7 @@ def check_columns(schema: StructType, topic: str | None) -> None:
         raise MinimqSparkError("there is a column 'broker_name' without 'queue_id': add that, or drop it")
 
 
-def _refuse_strangers(names: Iterable[str]) -> None:
+def _reject_unknown_columns(names: Iterable[str]) -> None:
     strange = [name for name in names if name.lower() not in WRITE_COLUMNS]
     read_only = [name for name in strange if name.lower() in _READ_ONLY]
     if read_only:

@@ -1,7 +1,7 @@
-"""Avro bodies with the mark of a schema registry, as columns.
+"""Decodes Avro bodies with the mark of a schema registry to columns.
 
-Spark's own `from_avro` needs a jar that pyspark does not bring, and reads neither the mark nor bodies of several
-schemas in one column. So this is a function over Arrow batches that uses the serializer of minimq.
+Spark's `from_avro` needs a jar that pyspark does not include. It cannot read the mark, nor bodies with different
+schemas in one column. So this module decodes Arrow batches with the serializer of minimq.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Mode = Literal["FAILFAST", "PERMISSIVE"]
-#: Schemas as JSON has them: dicts, lists and texts.
+#: A schema as parsed JSON: dicts, lists and texts.
 Plain: TypeAlias = Any
 
-_KEPT = 32
+_MAX_READERS = 32
 #: Topic, broker, queue and offset.
 _PLACE_COLUMNS: Final = 4
 
@@ -34,19 +34,20 @@ def from_confluent_avro(
     mode: Mode = "FAILFAST",
     place: Sequence[Column | str] = (),
 ) -> Column:
-    """Return a column of the values of Avro bodies.
+    """Return a column with the values of Avro bodies.
 
     Args:
-        body: the column of the bodies, or its name.
-        schema: the Avro schema of the values, as text or as parsed JSON; the type of the column is made of it.
-        registry: the URL of the schema registry, or the arguments of `minimq.schemas.SchemaRegistry`. Each body is read
-            with the schema that its mark names. None: the mark is stripped, and all bodies have this very schema.
-        mode: "FAILFAST" ends the query with a `MinimqSparkError` at a body that cannot be read; "PERMISSIVE" makes it
-            null.
-        place: the columns topic, broker_name, queue_id and offset, or their names, which the error then names.
+        body: the column with the bodies, or its name.
+        schema: the Avro schema of the values, as text or as parsed JSON. It determines the type of the column.
+        registry: the URL of the schema registry, or the arguments of `minimq.schemas.SchemaRegistry`. Each body is
+            decoded with the schema that its mark names. None: the mark is removed, and all bodies have this `schema`.
+        mode: "FAILFAST" ends the query with a `MinimqSparkError` at a body that cannot be decoded; "PERMISSIVE" returns
+            null for it.
+        place: the columns topic, broker_name, queue_id and offset, or their names; the error then contains their
+            values.
 
     Raises:
-        InvalidArgument: the schema is none, or Spark has no type for it; an argument of the registry is wrong.
+        InvalidArgument: the schema is invalid, or Spark has no type for it, or an argument of the registry is wrong.
     """
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.types import StructField, StructType
@@ -60,7 +61,7 @@ def from_confluent_avro(
         raise InvalidArgument("place takes the columns topic, broker_name, queue_id and offset, in this order")
     text = schema if isinstance(schema, str) else json.dumps(schema)
     options = _registry_options(registry)
-    _reader(text, options)  # a wrong argument fails here and not in a task
+    _reader(text, options)  # so that a wrong argument fails here, and not in a task
     kind = spark_type(text)
 
     def decode(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
@@ -73,7 +74,7 @@ def from_confluent_avro(
     def decode_alone(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         return decode((bodies,) for bodies in batches)
 
-    # Typed by hand: Spark tells the kind of a function by its annotations, which are texts in this file.
+    # Set here because Spark selects the kind of function by its annotations, which are only strings in this file.
     import pyarrow as pa
 
     decode.__annotations__ = {"batches": Iterator[tuple[pa.Array, ...]], "return": Iterator[pa.Array]}
@@ -108,15 +109,15 @@ def _registry_options(registry: str | Mapping[str, Any] | None) -> str | None:
 
 
 def spark_type(schema: str) -> DataType:
-    """Return the type of a column with the values of an Avro schema."""
+    """Return the Spark type for an Avro schema. Raises `InvalidArgument`."""
     import fastavro
 
     named: dict[str, Plain] = {}
-    parsed = fastavro.parse_schema(json.loads(schema), named_schemas=named)  # whole names take the place of others
+    parsed = fastavro.parse_schema(json.loads(schema), named_schemas=named)  # replaces names by full names
     return _TypeOf(named).of(parsed, ())[0]
 
 
-@lru_cache(_KEPT)
+@lru_cache(_MAX_READERS)
 def _reader(schema: str, options: str | None) -> Callable[[bytes], object]:
     import msgspec
 
@@ -136,7 +137,7 @@ def _reader(schema: str, options: str | None) -> Callable[[bytes], object]:
     return read
 
 
-#: A byte of 0, and the id of the schema.
+#: Bytes of the mark: a 0, and the id of the schema in 4 bytes.
 _MARK_BYTES = 5
 
 
@@ -164,7 +165,7 @@ def _place(places: Sequence[pa.Array], row: int) -> str:
     return f"the body of offset {offset} of queue {'/'.join(map(str, queue))} cannot be read"
 
 
-#: Types of Spark for types of Avro, and for those with a logical type.
+#: Spark types by Avro type, and by Avro type and logical type.
 _SIMPLE: Final = {
     **{"int": "int", "long": "bigint", "float": "float", "double": "double", "boolean": "boolean", "null": "void"},
     **{"string": "string", "enum": "string", "bytes": "binary", "fixed": "binary"},
@@ -179,7 +180,7 @@ _LOGICAL: Final = {
     ("long", "local-timestamp-micros"): "timestamp_ntz",
     ("string", "uuid"): "string",
 }
-#: Logical types that are not decoded: their values would look like numbers and bytes.
+#: Logical types that are rejected, because they are not decoded: their values would appear as numbers or bytes.
 _NOT_DECODED: Final = {
     ("long", "timestamp-nanos"),
     ("long", "local-timestamp-nanos"),
@@ -191,13 +192,13 @@ _MOST_DIGITS: Final = 38
 
 
 class _TypeOf:
-    """The types of the parts of a schema, with the definitions in it by their whole names."""
+    """Converts parts of a schema to Spark types; `named` has the definitions in the schema by full name."""
 
     def __init__(self, named: Mapping[str, Plain]) -> None:
         self._named = named
 
     def of(self, schema: Plain, above: tuple[str, ...]) -> tuple[DataType, bool]:
-        """Return the type of a part, and whether it may be null."""
+        """Return the type of a part, and whether it may be null. `above` are the enclosing records."""
         from pyspark.sql.types import ArrayType, MapType, StringType
 
         if isinstance(schema, list):

@@ -1,4 +1,4 @@
-"""The connections of this process, shared by all the tasks that it runs, and the options that say to which cluster."""
+"""The connections of this process, shared by all tasks that it runs, and the options for them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from pyspark_minimq.option_table import Values
 
 T = TypeVar("T")
 
-#: Seconds after which a broker that was asked for its queues counts as silent.
+#: Timeout for asking a broker for its queues.
 _FINDER_TIMEOUT_S: Final = 5.0
 
-#: By process as well, because a forked process inherits this dictionary but must not use the connections in it.
+#: The key includes the process id, since a forked process inherits this dictionary but must not use its connections.
 _kept: dict[Hashable, object] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """A cluster, and the user that asks it. No `repr` shows what is secret.
+    """A cluster, and the user that connects to it. Its `repr` shows no secrets.
 
     Attributes:
-        nameserver: HOST:PORT of each, separated by commas; None for those of the credentials, or 127.0.0.1:9876.
-        credentials: of the user; None for those that the variable MINIMQ_CREDENTIALS of a node names, or for none.
+        nameserver: addresses (HOST:PORT) of the name servers, separated by commas; None to use those of the
+            credentials, or 127.0.0.1:9876.
+        credentials: credentials of the user; None to use those that MINIMQ_CREDENTIALS on a node names, if any.
     """
 
     nameserver: str | None = None
@@ -36,9 +37,9 @@ class ConnectionOptions:
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection that options say."""
+    """Return the connection from the options."""
     path = values.get("credentials", lambda _, text: Credentials(path=text))
-    # Spark shows no value of an option with "secret" in its name.
+    # Spark does not show the value of an option with "secret" in its name.
     secret = values.get("credentialsSecret", lambda _, text: Credentials.from_text(text))
     if path and secret:
         raise MinimqSparkError(
@@ -57,26 +58,26 @@ def _addresses(option: str, text: str) -> str:
 
 
 def range_reader(connection: ConnectionOptions, timeout_s: float) -> RangeReader:
-    """Return this process's reader for a cluster. It is kept for as long as the process lives: tasks follow in it."""
+    """Return this process's reader for a cluster. It lives as long as the process, for the next tasks."""
     answer_timeout_s = min(RangeOptions().answer_timeout_s, timeout_s)
     options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s, credentials=connection.credentials)
     return _shared((RangeReader, connection, timeout_s), lambda: RangeReader(connection.nameserver, options))
 
 
 def queue_finder(connection: ConnectionOptions, timeout_s: float) -> QueueFinder:
-    """Return a new finder for a plan; raises as for a reader."""
+    """Return a new finder, for a plan."""
     answer_timeout_s = min(_FINDER_TIMEOUT_S, timeout_s)
     return QueueFinder(connection.nameserver, timeout_s=answer_timeout_s, credentials=connection.credentials)
 
 
 def records_sender(connection: ConnectionOptions, options: ProducerOptions) -> RecordsSender:
-    """Return this process's sender for a cluster and a way to send, kept as a reader is; raises as for that."""
+    """Return this process's sender for a cluster and options. It lives as long as the process."""
     given = replace(options, credentials=connection.credentials)
     return _shared((RecordsSender, connection, options), lambda: RecordsSender(connection.nameserver, given))
 
 
 def transaction_committer(connection: ConnectionOptions, patience_s: float) -> TransactionCommitter:
-    """Return what ends transactions of this process at a cluster, kept as a reader is; raises as for that."""
+    """Return this process's transaction committer for a cluster. It lives as long as the process."""
     return _shared(
         (TransactionCommitter, connection, patience_s),
         lambda: TransactionCommitter(connection.nameserver, patience_s=patience_s, credentials=connection.credentials),

@@ -2,4 +2,4 @@
 
 
 class MinimqSparkError(Exception):
-    """A query cannot be run. The text says why in one line: it is all that Spark hands on to the user."""
+    """A query cannot be run. The text says why, in one line, since Spark passes nothing else to the user."""

@@ -1,4 +1,4 @@
-"""Asks the brokers for the queues of a subscription, for the plans of batch queries and of streams."""
+"""Looks up the queues of a subscription at the brokers, to plan batch queries and streams."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Lookup:
-    """Looks at the queues of a subscription. Not thread-safe."""
+    """Looks up the queues of a subscription. Not thread-safe."""
 
     def __init__(self, finder: QueueFinder, subscription: Subscription, timeout_s: float) -> None:
         self._finder = finder
@@ -36,11 +36,11 @@ class Lookup:
         self._timeout_s = timeout_s
 
     def names(self) -> list[str]:
-        """Return the topics to read. Raises `Unavailable` when there is a pattern and nobody answers."""
+        """Return the topics to read. Raises `Unavailable` if there is a pattern and no name server answers."""
         return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
 
     def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> LookupResult:
-        """Return what brokers tell of topics, as far as they answer."""
+        """Ask brokers for the queues of topics. Brokers that do not answer are listed in the result."""
         found = self._finder.find(topics, known)
         for (topic, broker), error in found.failures.items():
             if not error.retriable:
@@ -72,11 +72,11 @@ class Lookup:
         )
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Return what an attempt returns, which is repeated for a while when a server is away. Raises what it does."""
+        """Call `attempt`, and retry until the read timeout while a server is away."""
         return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
 
     def whole(self, *, partial: bool) -> dict[QueueName, StoredOffsets]:
-        """Return the bounds of all queues to read."""
+        """Return the bounds of all queues to read; with `partial`, without brokers that do not answer in time."""
         try:
             return self.with_retries(lambda: self._whole(without_away=partial))
         except errors.Unavailable:
@@ -101,7 +101,7 @@ class Lookup:
         return self._subscription.chosen(sight.bounds)
 
     def check(self, sight: LookupResult, *, partial: bool) -> None:
-        """Raise `Unavailable` when brokers that are to be read did not answer or are away; warn if that may be."""
+        """Raise `Unavailable` if brokers with queues to read did not answer or are away; with `partial`, only warn."""
         unseen = self._subscription.unseen(sight.unseen)
         what = "; ".join(f"topic {carrier.topic}: {text}" for carrier, text in unseen.items())
         if unseen and not partial:
@@ -112,7 +112,7 @@ class Lookup:
     def offsets_at(
         self, position: Position, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
     ) -> Offsets:
-        """Turn moments into offsets; what is an offset already stays as it is."""
+        """Convert times to offsets within the bounds; returns offsets unchanged."""
         if isinstance(position, datetime):
             moments = dict.fromkeys(bounds, position)
         elif isinstance(position, TimesByQueue):
@@ -124,11 +124,11 @@ class Lookup:
         for moment in dict.fromkeys(moments.values()):
             queues = [MessageQueue(*queue) for queue in bounds if moments[queue] == moment]
             found |= self._finder.offsets_at(queues, moment)
-        # Messages that came after the bounds were looked up are not part of the query, and those before are gone.
+        # Messages after the bounds arrived later and do not belong to the query; those before are deleted.
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
 
     def publish(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
-        """Publish progress under the name of a group. Returns what could not be recorded, with the reason."""
+        """Commit progress for a group. Returns the queues for which that failed, with the errors."""
         try:
             return self._finder.publish(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})
         except errors.InvalidArgument as error:

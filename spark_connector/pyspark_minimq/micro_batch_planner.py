@@ -1,4 +1,4 @@
-"""Planning of micro-batches: asks brokers for the ends of queues, and decides the end of the next micro-batch."""
+"""Plans micro-batches: asks brokers for the ends of queues, and decides where the next micro-batch ends."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from pyspark_minimq.stream_planning import (
     StreamOffset,
     describe_losses,
     first_offset,
-    is_too_little,
+    is_below_minimum,
     limit_ends,
-    look_ahead,
+    messages_after,
     to_tree,
 )
 
 log = logging.getLogger(__name__)
 
-#: Time between two questions to one broker while there is nothing new, in seconds; a topic is a question. Spark itself
-#: would ask a hundred times a second.
+#: Minimum seconds between two requests to one broker (one per topic) while there is nothing new. Spark itself would
+#: ask 100 times per second.
 IDLE_S = 0.5
-#: So long at most is the time until all are asked again, however many topics a broker has.
-LONGEST_IDLE_S = 5.0
-#: Seconds to wait for a broker when the size of messages is estimated, which can be guessed as well.
+#: Limit of the pause before all topics are looked up again, however many a broker has.
+MAX_IDLE_S = 5.0
+#: Timeout for reading a message to estimate the size of messages.
 _SIZE_TIMEOUT_S = 5.0
-#: For how long the size of the messages of a queue is taken to stay the same, in seconds.
-_SIZE_S = 10.0
-#: Taken as the size of a message that cannot be looked at.
-_GUESSED_BYTES = 1024.0
+#: Seconds for which an estimated message size is reused.
+_SIZE_LIFETIME_S = 10.0
+#: The assumed size if no message can be read.
+_DEFAULT_MESSAGE_BYTES = 1024.0
 
 
 class MicroBatchPlanner:
@@ -58,16 +58,16 @@ class MicroBatchPlanner:
         self._frozen: LookupResult | None = None
         self._committed: Mapping[QueueName, int] | None = None
         self._commit_failure = ""
-        self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes of a message, and when that was found
-        self._ask_again_at = 0.0
+        self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes per message, and the time of the estimate
+        self._next_lookup_at = 0.0
         self._is_checked = False
-        self._away: Mapping[Carrier, str] = {}  # as was told last
+        self._away: Mapping[Carrier, str] = {}  # brokers that were reported as away by the last lookup
         self._answered_at: float | None = None
         self._planned_at = time.monotonic()
         self.report: dict[str, Any] | None = None
 
     def initial(self) -> StreamOffset:
-        """Return where a new query begins: looked up once. Raises as `MinimqStreamReader.initialOffset` does."""
+        """Return where a new query begins. Looked up once."""
         if self._initial is None:
             read = self._options.read
             if self._frozen is None:
@@ -83,61 +83,62 @@ class MicroBatchPlanner:
         return self._initial
 
     def freeze(self) -> None:
-        """Take no notice of what comes after this moment.
+        """Ignore messages that arrive after this call.
 
-        Brokers that are away or silent are waited for; what they have is for the next run, if they do not come.
+        Waits until the read timeout for brokers that are away or do not answer. After that, their messages are left to
+        the next run.
         """
         try:
-            self._frozen = self._lookup.with_retries(partial(self._look_at_all, partly=False))
+            self._frozen = self._lookup.with_retries(partial(self._look_up_all, partly=False))
         except errors.Unavailable:
-            self._frozen = self._look_at_all(partly=True)
+            self._frozen = self._look_up_all(partly=True)
 
-    def _look_at_all(self, *, partly: bool) -> LookupResult:
+    def _look_up_all(self, *, partly: bool) -> LookupResult:
         sight = self._look(frozenset())
         self._lookup.check(sight, partial=partly and bool(sight.bounds or not sight.silent))
         return sight
 
     def advance(self, done: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
-        """Return how far the next micro-batch goes; None when there is none yet.
+        """Return the end of the next micro-batch; None if there is nothing to read yet.
 
-        The first one is planned even if it is empty: it records in the checkpoint where the query has begun.
+        The first micro-batch is planned even if it is empty, to record the start of the query in the checkpoint.
         """
-        sight = self._sight({queue.carrier for queue in done.end if self._subscription.includes(queue)})
+        sight = self._current_lookup({queue.carrier for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
-        outlook = look_ahead(done, sight, self._subscription)
-        self._tell_losses(outlook)
+        outlook = messages_after(done, sight, self._subscription)
+        self._report_losses(outlook)
         self._publish(outlook.starts)
         is_idle = not outlook.available and not outlook.losses and outlook.ends.keys() == done.end.keys()
         waited_s = time.monotonic() - self._planned_at
-        waits = is_idle or (self._frozen is None and is_too_little(outlook.available, limits, waited_s))
+        waits = is_idle or (self._frozen is None and is_below_minimum(outlook.available, limits, waited_s))
         if waits and done.start is not None:
-            self._ask_again_at = time.monotonic() + _pause_s(sight)
+            self._next_lookup_at = time.monotonic() + _pause_s(sight)
             self._report(outlook, outlook.starts)
             return None
         ends = limit_ends(outlook, limits, lambda queue: self._message_bytes(queue, outlook.starts[queue]))
         self._report(outlook, ends)
-        self._ask_again_at = 0.0
+        self._next_lookup_at = 0.0
         self._planned_at = time.monotonic()
         return outlook.until(ends)
 
     def close(self) -> None:
-        """End all connections. Idempotent."""
+        """Close all connections. Idempotent."""
         self.finder.close()
 
-    # ---- Looking --------------------------------------------------------------------------------
+    # ---- Lookup ---------------------------------------------------------------------------------
 
-    def _sight(self, read: Set[Carrier]) -> LookupResult:
+    def _current_lookup(self, read: Set[Carrier]) -> LookupResult:
         if self._frozen is not None:
-            untold = read - self._frozen.told  # nobody knew of these when it was frozen
+            untold = read - self._frozen.told  # unknown at the time of the freeze
             if untold:
                 topics = {carrier.topic for carrier in untold}
                 more = self._lookup.with_retries(lambda: self._lookup.look(topics, untold))
-                self._frozen = self._frozen.and_of(more)
-            self._frozen = self._still_answering(self._frozen)
+                self._frozen = self._frozen.merged_with(more)
+            self._frozen = self._without_silent_brokers(self._frozen)
             return self._frozen
-        time.sleep(max(0.0, self._ask_again_at - time.monotonic()))
-        sight, failure = self._look_if_possible(read)
-        self._tell_away(sight)
+        time.sleep(max(0.0, self._next_lookup_at - time.monotonic()))
+        sight, failure = self._try_look(read)
+        self._report_away(sight)
         now = time.monotonic()
         if failure is None:
             self._answered_at = now
@@ -145,11 +146,11 @@ class MicroBatchPlanner:
             raise after_waiting(failure, self._timeout_s, "readTimeout")
         return sight
 
-    def _still_answering(self, frozen: LookupResult) -> LookupResult:
+    def _without_silent_brokers(self, frozen: LookupResult) -> LookupResult:
         carriers = {queue.carrier for queue in frozen.bounds}
         give_up_at = time.monotonic() + self._timeout_s
         while True:
-            sight, failure = self._look_if_possible(carriers)
+            sight, failure = self._try_look(carriers)
             silent = {carrier: text for carrier, text in sight.unseen.items() if carrier in carriers}
             if not silent or time.monotonic() >= give_up_at:
                 break
@@ -159,10 +160,10 @@ class MicroBatchPlanner:
             raise after_waiting(failure, self._timeout_s, "readTimeout")
         bounds = {queue: at for queue, at in frozen.bounds.items() if queue.carrier not in silent}
         left = LookupResult(bounds, frozen.absent, {**frozen.silent, **silent}, frozen.away)
-        self._tell_away(left)
+        self._report_away(left)
         return left
 
-    def _look_if_possible(self, read: Set[Carrier]) -> tuple[LookupResult, MiniMQError | None]:
+    def _try_look(self, read: Set[Carrier]) -> tuple[LookupResult, MiniMQError | None]:
         try:
             sight = self._look(read)
         except MiniMQError as error:
@@ -183,14 +184,14 @@ class MicroBatchPlanner:
         return self._lookup.look(sorted({*self._names, *(carrier.topic for carrier in read)}), read)
 
     def _check(self, sight: LookupResult, done: StreamOffset | None) -> None:
-        """Tell of a mistyped name when the query starts. What was read before and is gone is a loss instead.
+        """Raise an error for a mistyped name when the query starts. A queue that was read before and is gone is a loss.
 
-        Without `failOnDataLoss`, a chosen queue that does not exist is logged.
+        Without `failOnDataLoss`, only logs a chosen queue that does not exist.
         """
         is_new = done is None or done.start is None
         strict = self._options.read.fail_on_data_loss
         if self._is_checked or not (is_new or strict):
-            return  # what was lost in an earlier run is not in the checkpoint any more
+            return  # the checkpoint does not contain losses of earlier runs any more
         read = done.end if done is not None else {}
         unseen = sight.unseen
         known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in unseen}
@@ -202,8 +203,8 @@ class MicroBatchPlanner:
         self._is_checked = True
 
     def _message_bytes(self, queue: QueueName, offset: int) -> float:
-        size, found_at = self._sizes.get(queue, (_GUESSED_BYTES, -_SIZE_S))
-        if time.monotonic() - found_at < _SIZE_S:
+        size, found_at = self._sizes.get(queue, (_DEFAULT_MESSAGE_BYTES, -_SIZE_LIFETIME_S))
+        if time.monotonic() - found_at < _SIZE_LIFETIME_S:
             return size
         reader = range_reader(self._options.read.connection, min(self._timeout_s, _SIZE_TIMEOUT_S))
         try:
@@ -215,16 +216,16 @@ class MicroBatchPlanner:
         self._sizes[queue] = size, time.monotonic()
         return size
 
-    # ---- Telling --------------------------------------------------------------------------------
+    # ---- Reports --------------------------------------------------------------------------------
 
-    def _tell_away(self, sight: LookupResult) -> None:
+    def _report_away(self, sight: LookupResult) -> None:
         away = self._subscription.unseen(sight.unseen)
         for carrier, text in away.items():
             if carrier not in self._away:  # the text changes with time
                 log.warning("reading what is there: topic %s: %s", carrier.topic, text)
         self._away = away
 
-    def _tell_losses(self, outlook: AvailableOffsets) -> None:
+    def _report_losses(self, outlook: AvailableOffsets) -> None:
         if not outlook.losses:
             return
         what = describe_losses(outlook.losses)
@@ -251,4 +252,4 @@ class MicroBatchPlanner:
 
 def _pause_s(sight: LookupResult) -> float:
     questions = Counter(carrier.broker_name for carrier in sight.told)
-    return min(IDLE_S * max(questions.values(), default=1), LONGEST_IDLE_S)
+    return min(IDLE_S * max(questions.values(), default=1), MAX_IDLE_S)

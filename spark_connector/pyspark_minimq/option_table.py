@@ -1,4 +1,4 @@
-"""Options as Spark hands them on: their names and defaults, and errors about unknown ones."""
+"""Tables of options with their defaults, and errors about unknown options."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyspark_minimq.errors import MinimqSparkError
 
 T = TypeVar("T")
 
-#: What Spark keeps about a table, and how it marks options among that.
-_PROPERTIES_OF_TABLE = frozenset(
+#: Properties that Spark adds to the options of a table, and its prefix for options.
+_TABLE_PROPERTIES = frozenset(
     {"provider", "owner", "comment", "collation", "location", "external", "is_managed_location", "path"}
 )
-_OPTION_OF_TABLE = "option."
-#: What users of other formats write, and what it is here.
+_OPTION_PREFIX = "option."
+#: Options of other formats, and their equivalent here.
 _ELSEWHERE = {"path": "topic", "kafka.bootstrap.servers": "nameserver"}
 
 
@@ -33,14 +33,14 @@ class Option:
     """An option of a read or of a write."""
 
     name: str
-    #: Default for `spark.read` or `df.write` as a user would write it, "" for none; None where there is no such
-    #: option.
+    #: Default for `spark.read` or `df.write`, as a user would write it; "" for no default, None if the option is not
+    #: allowed there.
     batch: str | None = ""
     #: The same for `spark.readStream` or `df.writeStream`.
     stream: str | None = ""
 
     def default(self, mode: Mode) -> str | None:
-        """Return the default for one of the two ways; None where there is no such option."""
+        """Return the default in a mode; None if the option is not allowed there."""
         return self.batch if mode is Mode.BATCH else self.stream
 
 
@@ -53,7 +53,7 @@ class OptionTable:
         self._by_key = {option.name.lower(): option for option in options}
 
     def values(self, given: Mapping[str, str], mode: Mode) -> Values:
-        """Return the values of one way."""
+        """Return the values of the options of a mode. Raises `MinimqSparkError` for unknown options."""
         known = {key: option for key, option in self._by_key.items() if option.default(mode) is not None}
         elsewhere = [option.name for key, option in self._by_key.items() if key not in known and _has(given, key)]
         if elsewhere:
@@ -66,11 +66,11 @@ class OptionTable:
         return Values(given, {key: option.default(mode) or "" for key, option in known.items()})
 
     def refuse_unknown(self, given: Mapping[str, str], what: str) -> None:
-        """Raise `MinimqSparkError` when one that is given is not there in either way."""
+        """Raise `MinimqSparkError` for an option that is unknown in both modes."""
         self._refuse_unknown(given, self._options, what)
 
     def mode_of(self, given: Mapping[str, str]) -> Mode | None:
-        """Return the only way that has all options that are given; None when that does not say which."""
+        """Return the mode that the given options imply; None if they are allowed in both."""
         options = [self._by_key[name.lower()] for name in given if name.lower() in self._by_key]
         if any(option.batch is None for option in options):
             return Mode.STREAM
@@ -90,38 +90,38 @@ class OptionTable:
 
 
 class Values:
-    """The options that were given, and the defaults of the others."""
+    """The given options, and the defaults of the others."""
 
     def __init__(self, given: Mapping[str, str], defaults: Mapping[str, str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
         self._defaults = defaults
 
     def is_given(self, name: str) -> bool:
-        """Tell whether an option is given, so that its default does not matter."""
+        """Tell whether an option is given."""
         return bool(self._given.get(name.lower(), "").strip())
 
     def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
-        """Return the value of an option; None when it is not given and has no default, or is for the other way."""
+        """Return the parsed value of an option; None if it is not given and has no default in this mode."""
         text = self._given.get(name.lower(), "").strip() or self._defaults.get(name.lower())
         return parse(name, text) if text else None
 
     def required(self, name: str, parse: Callable[[str, str], T]) -> T:
-        """Return the value of an option that has a default."""
+        """Return the parsed value of an option that has a default."""
         value = self.get(name, parse)
         assert value is not None
         return value
 
 
 def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the options of a table that is created, without what Spark adds to them; None if it is something else.
+    """Return only the options of a table that is being created; None if these are not the options of a table.
 
-    Spark hands on the properties of the table, and each option once more with a prefix.
+    Spark adds the properties of the table, and each option a second time with a prefix.
     """
     named = {name.lower(): value for name, value in given.items()}
     if "provider" not in named:
         return None
-    options = {name.removeprefix(_OPTION_OF_TABLE): value for name, value in named.items()}
-    return {name: value for name, value in options.items() if name not in _PROPERTIES_OF_TABLE}
+    options = {name.removeprefix(_OPTION_PREFIX): value for name, value in named.items()}
+    return {name: value for name, value in options.items() if name not in _TABLE_PROPERTIES}
 
 
 def _has(given: Iterable[str], key: str) -> bool:

@@ -1,4 +1,4 @@
-"""Parsing of the texts of options. An error is one line that names the option."""
+"""Parses the values of options. Errors are one line, and name the option."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _OFFSETS = '{"topic": {"broker": {"queue": offset}}}'
 _QUEUES = '{"topic": {"broker": [queue, queue]}}'
 _TIMES = '{"topic": {"broker": {"queue": time}}}'
 
-#: Seconds and bytes in the units that Spark knows.
+#: Seconds and bytes by unit, as in Spark.
 _SECONDS = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _AMOUNT = re.compile(r"(\d{1,18})\s*([a-z]*)")
-#: Longer numbers are refused before they are looked at.
+#: Longer numbers are rejected before they are parsed.
 _MOST_DIGITS = 20
-#: What Spark has for numbers ends below.
+#: Above the 64-bit integers of Spark.
 _TOO_LARGE = 1 << 63
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,8}")
-#: So much of a value is shown in an error.
+#: An error quotes this many characters of a value.
 _SHOWN = 200
 
 
 def names(_: str, text: str) -> tuple[str, ...]:
-    """Return names that are separated by commas, each once."""
+    """Return the distinct names in a comma-separated list."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
@@ -47,7 +47,7 @@ def pattern(option: str, text: str) -> str:
 
 
 def tags(option: str, text: str) -> frozenset[str] | None:
-    """Return the tags in an expression such as "paid || refunded"; None for all."""
+    """Return the tags in an expression such as "paid || refunded"; None for all tags."""
     try:
         return TagFilter(text).tags
     except MiniMQError as error:
@@ -62,7 +62,7 @@ def count(option: str, text: str) -> int:
 
 
 def number(option: str, text: str) -> int:
-    """Return a whole number, which may be 0."""
+    """Return a whole number from 0 on."""
     if not _is_whole(text):
         raise MinimqSparkError(f"{option} is {_shown(text)}: write a whole number, 0 or above")
     return int(text)
@@ -76,7 +76,7 @@ def flag(option: str, text: str) -> bool:
 
 
 def size(option: str, text: str) -> int:
-    """Return a number of bytes, which may have a unit: 1000000, 64m, 1g."""
+    """Return a number of bytes, from text with or without a unit: 1000000, 64m, 1g."""
     match = _AMOUNT.fullmatch(text.lower())
     found = int(match[1]) * _BYTES.get(match[2], 0) if match is not None else 0
     if not 0 < found < _TOO_LARGE:
@@ -85,7 +85,7 @@ def size(option: str, text: str) -> int:
 
 
 def duration(option: str, text: str) -> float:
-    """Return seconds; without a unit a number stands for milliseconds, as elsewhere in Spark."""
+    """Return seconds; a number without a unit means milliseconds, as elsewhere in Spark."""
     match = _AMOUNT.fullmatch(text.lower())
     if match is None or match[2] not in _SECONDS:
         raise MinimqSparkError(f"{option} is {_shown(text)}: write a time such as 30s, 15m or 1h")
@@ -93,7 +93,7 @@ def duration(option: str, text: str) -> float:
 
 
 def time_above_zero(option: str, text: str) -> float:
-    """Return seconds that are not 0; see `duration`."""
+    """Return seconds above 0; see `duration`."""
     seconds = duration(option, text)
     if not seconds:
         raise MinimqSparkError(f"{option} is {text!r}: write a time above 0")
@@ -101,7 +101,7 @@ def time_above_zero(option: str, text: str) -> float:
 
 
 def moment(option: str, text: str) -> datetime:
-    """Return a moment: from milliseconds since 1970, ISO 8601 with a time zone, or a time before now such as -24h."""
+    """Parse a time: milliseconds since 1970, ISO 8601 with a time zone, or a duration before now such as -24h."""
     try:
         return datetime.fromtimestamp(timestamp_ms(text, time.time(), option) / 1000, UTC)
     except MiniMQError as error:
@@ -109,7 +109,7 @@ def moment(option: str, text: str) -> datetime:
 
 
 def offsets(option: str, text: str) -> Offsets:
-    """Return one of the words earliest and latest, or an offset for each queue."""
+    """Parse "earliest", "latest", or JSON with an offset for each queue."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     found = {}
@@ -122,7 +122,7 @@ def offsets(option: str, text: str) -> Offsets:
 
 
 def times(option: str, text: str) -> TimesByQueue:
-    """Return a moment for each queue, written as for `moment`; whole numbers need no quotes."""
+    """Parse JSON with a time for each queue, as for `moment`; whole numbers need no quotes."""
     found = {}
     for queue, time_ in _by_queue(option, text, "not JSON", _TIMES):
         if type(time_) not in {int, str}:
@@ -142,7 +142,7 @@ def _by_queue(option: str, text: str, what: str, shape: str) -> Iterator[tuple[Q
 
 
 def queues(option: str, text: str) -> frozenset[QueueName]:
-    """Return chosen queues."""
+    """Parse JSON with queue ids by topic and broker."""
     found = set()
     for topic, brokers in _parsed(option, text, "not JSON", _QUEUES):
         for broker, ids in _members(option, topic, brokers, _QUEUES):

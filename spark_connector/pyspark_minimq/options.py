@@ -1,4 +1,4 @@
-"""The options of a read: checked before anything is asked of a server."""
+"""The options of a read, checked before any server is asked."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark_minimq.option_table import Mode, Option, OptionTable, Values, of_ta
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, Subscription, TimesByQueue
 from pyspark_minimq.stream_planning import BatchLimits
 
-#: Where a read begins or ends: at offsets, or at the first message stored at or after a moment, one for all queues or
-#: one for each.
+#: Where a read begins or ends: offsets, or a time (for all queues, or for each), which means the first message stored
+#: at or after it.
 Position = Offsets | datetime | TimesByQueue
 
 
@@ -54,18 +54,18 @@ class ReadOptions:
     """The options of a read: the queues, and their division into partitions.
 
     Attributes:
-        connection: where the name servers are, and with which credentials they are asked.
-        subscription: the queues.
-        tags: only messages with one of these; all when None.
+        connection: name servers and credentials.
+        subscription: the topics or queues to read.
+        tags: read only messages with one of these tags; None for all messages.
         starting: the first message to read.
-        ending: the first message not to read.
-        min_partitions: the least number of partitions.
+        ending: the first message after the range.
+        min_partitions: minimum number of partitions.
         min_records_per_partition: queues with fewer messages share a partition.
-        max_records_per_partition: most messages in one partition.
-        newest: of each key of a compacted topic the newest message alone; batch queries only.
-        fail_on_data_loss: fail when messages of the range are not stored, their broker is away, or a queue that options
-            name does not exist, instead of reading the others.
-        timeout_s: seconds to wait for a server that is away, in plans and in tasks alike.
+        max_records_per_partition: maximum number of messages in a partition.
+        newest: read only the newest message of each key of a compacted topic; batch queries only.
+        fail_on_data_loss: fail if messages of the range are not stored, their broker is away, or a queue in the options
+            does not exist. Otherwise read the rest.
+        timeout_s: seconds to wait for a server that is away, in plans and in tasks.
     """
 
     connection: ConnectionOptions
@@ -86,9 +86,9 @@ class StreamOptions:
     """The options of a streaming read.
 
     Attributes:
-        read: what is read; it has no end.
-        limits: how much a micro-batch holds.
-        consumer_group: to which progress is committed; None for nowhere.
+        read: options as for a batch read, without an end.
+        limits: limits of a micro-batch.
+        consumer_group: group for which progress is committed; None for no commits.
     """
 
     read: ReadOptions
@@ -97,9 +97,9 @@ class StreamOptions:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise `MinimqSparkError` unless the options are right for one of the ways to read.
+    """Raise `MinimqSparkError` unless the options are valid for a batch read or for a stream.
 
-    Spark asks for the columns before the kind of read is known. A table need not have any option: queries have them.
+    Spark asks for the columns before the kind of read is known. A table needs no options, since queries may add them.
     """
     table = of_table(options)
     if table is not None:
@@ -111,12 +111,12 @@ def check_options(options: Mapping[str, str]) -> None:
         parse_stream_options(options)
     elif mode is Mode.BATCH:
         parse_read_options(options)
-    else:  # no other values are right for a stream than for a batch, but that it may begin at the end
+    else:  # both accept the same values, except that only a stream may begin at the end
         _common(_TABLE.values(options, Mode.STREAM))
 
 
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch query."""
+    """Return the options of a batch query. Raises `MinimqSparkError`."""
     read = _common(_TABLE.values(options, Mode.BATCH))
     _refuse(
         "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
@@ -135,7 +135,7 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
 
 
 def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
-    """Return the options of a streaming query; arguments and errors as for `parse_read_options`."""
+    """Return the options of a streaming query. Raises `MinimqSparkError`."""
     values = _TABLE.values(options, Mode.STREAM)
     limits = BatchLimits(
         max_offsets=values.get("maxOffsetsPerTrigger", option_values.count),

@@ -1,4 +1,4 @@
-"""From the bounds of the queues and the user's wishes to the ranges that tasks read. Decides only, asks nobody."""
+"""Computes the ranges that tasks read from the bounds of the queues and the options. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pyspark_minimq.errors import MinimqSparkError
 
 log = logging.getLogger(__name__)
 
-#: Fewer messages are not worth a task of their own even where a core is idle.
-WORTH_A_CORE = 10_000
-#: What stands for an offset in the JSON of the options, as in Spark's Kafka source.
+#: Fewer messages do not get a task of their own, even if a core is idle.
+MIN_RECORDS_PER_CORE = 10_000
+#: Special offsets in the JSON of the options, as in the Kafka source of Spark.
 EARLIEST = -2
 LATEST = -1
 
 
 class Carrier(NamedTuple):
-    """A topic at one of its brokers."""
+    """A topic on one of its brokers."""
 
     topic: str
     broker_name: str
@@ -38,7 +38,7 @@ class QueueName(NamedTuple):
 
     @property
     def carrier(self) -> Carrier:
-        """Its topic at its broker."""
+        """The topic on the broker of the queue."""
         return Carrier(self.topic, self.broker_name)
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class QueueName(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """Identifies one creation of a topic at one broker; see `minimq.connectors.TopicId`."""
+    """Identifies one creation of a topic on one broker; see `minimq.connectors.TopicId`."""
 
     number: int = 0
     created_ms: int = 0
@@ -58,37 +58,38 @@ class StoredOffsets(NamedTuple):
     first: int
     end: int
     topic_id: TopicId = TopicId()
-    #: Whether consumers see it; one that is hidden by now may hold messages all the same.
+    #: Consumers see the queue. A queue that is hidden now may still have messages.
     is_shown: bool = True
-    #: Whether a slave told, which may not have all.
+    #: A slave has answered, which may lack the newest messages.
     from_slave: bool = False
-    #: Of the log of which that was told; 0 when it is not known.
+    #: Term of the log to which the offsets belong; 0 if unknown.
     term: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """The answers of brokers that were asked for the queues of some topics."""
+    """The answers of brokers about the queues of topics."""
 
     bounds: Mapping[QueueName, StoredOffsets]
-    #: Brokers which say that they do not have the topic any more.
+    #: Brokers that answered that they do not have the topic any more.
     absent: frozenset[Carrier] = frozenset()
-    #: Brokers that are registered and did not answer, each with a sentence that says why.
+    #: Registered brokers that did not answer, with the reason.
     silent: Mapping[Carrier, str] = field(default_factory=dict)
+    #: Brokers that have gone, with a sentence about that.
     away: Mapping[Carrier, str] = field(default_factory=dict)
 
     @property
     def unseen(self) -> dict[Carrier, str]:
-        """Brokers that may carry queues of which nothing is known."""
+        """Brokers that may carry further queues."""
         return {**self.silent, **self.away}
 
     @property
     def told(self) -> set[Carrier]:
-        """The brokers of which anything is known."""
+        """The brokers that were asked."""
         return {queue.carrier for queue in self.bounds} | self.absent | self.silent.keys()
 
-    def and_of(self, other: LookupResult) -> LookupResult:
-        """Return what both tell; of queues that are in both what this one tells."""
+    def merged_with(self, other: LookupResult) -> LookupResult:
+        """Merge with another result; for a queue in both, this result wins."""
         return LookupResult(
             {**other.bounds, **self.bounds},
             self.absent | other.absent,
@@ -99,35 +100,35 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """The choice of topics or queues to read: one of these."""
+    """The choice of what to read. Exactly one field is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     queues: frozenset[QueueName] = frozenset()
 
     def names(self, existing: Iterable[str] = ()) -> list[str]:
-        """Return the topics, for a pattern those of the existing ones that match.
+        """Return the topics; for a pattern, those of the existing ones that match.
 
-        Topics that groups make for themselves begin with `%`: they are meant by a pattern only if it does so as well.
+        A pattern matches the topics of groups, which begin with `%`, only if it begins with `%` itself.
         """
         if self.pattern is None:
             return list(self.topics) or sorted({queue.topic for queue in self.queues})
         return sorted(name for name in existing if self._matches(name))
 
     def includes(self, queue: QueueName) -> bool:
-        """Tell whether a queue belongs to it, also one that is hidden by now."""
+        """Tell whether the subscription includes a queue, even if that is hidden."""
         if self.pattern is not None:
             return self._matches(queue.topic)
         return queue in self.queues or queue.topic in self.topics
 
     def chosen(self, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, StoredOffsets]:
-        """Return the queues to read among those of its topics."""
+        """Return the queues to read."""
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
     def unseen(self, missing: Mapping[Carrier, str]) -> dict[Carrier, str]:
-        """Return those of some brokers that carry queues to read, sorted."""
+        """Return those of the missing brokers that may carry queues to read, sorted."""
         chosen = {queue.carrier for queue in self.queues}
         return {carrier: text for carrier, text in sorted(missing.items()) if not chosen or carrier in chosen}
 
@@ -137,7 +138,7 @@ class Subscription:
         return is_meant and re.fullmatch(self.pattern, topic) is not None
 
     def check(self, existing: Set[QueueName], *, fail_on_data_loss: bool) -> None:
-        """Raise `MinimqSparkError` if a chosen queue does not exist; without `fail_on_data_loss` if none exists."""
+        """Raise `MinimqSparkError` if a chosen queue does not exist; without `fail_on_data_loss`, if none exists."""
         is_fatal = fail_on_data_loss or not self.queues & existing
         _check_known("assign", self.queues, existing, is_fatal=is_fatal)
 
@@ -147,11 +148,10 @@ class OffsetRange(NamedTuple):
 
     queue: QueueName
     start: int
-    #: The one after the last.
     end: int
-    #: Of the log in which the range was found; 0: any.
+    #: Term of the log to which the offsets belong; 0 for any.
     term: int = 0
-    #: Of the topic in which the range was found; None: any.
+    #: Id of the topic to which the offsets belong; None for any.
     topic_id: TopicId | None = None
 
     def __len__(self) -> int:
@@ -164,15 +164,15 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TimesByQueue:
-    """A moment for each queue, where a read begins or ends: at the first message stored at or after it."""
+    """A time for each queue: the read begins or ends at the first message stored at or after it."""
 
     option: str
     times: Mapping[QueueName, datetime]
 
     def check(self, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool) -> None:
-        """Raise `MinimqSparkError` unless there is a moment for each queue to read, and for no other.
+        """Raise `MinimqSparkError` unless there is a time for each queue to read, and for no other queue.
 
-        Without `fail_on_data_loss` those of other queues are logged.
+        Without `fail_on_data_loss`, only logs times of other queues.
         """
         _check_named(
             self.option,
@@ -191,7 +191,7 @@ Offsets = int | Mapping[QueueName, int]
 def plan_ranges(
     bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, ending: Offsets, *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
-    """Return the range to read of each queue, sorted, without queues that have nothing to read."""
+    """Return the non-empty ranges to read, sorted. Raises `MinimqSparkError`."""
     starts = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     ends = resolve("endingOffsets", ending, bounds, fail_on_data_loss=fail_on_data_loss)
     for queue, start in starts.items():
@@ -209,7 +209,7 @@ def plan_ranges(
 def resolve(
     option: str, offsets: Offsets, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool
 ) -> dict[QueueName, int]:
-    """Return an offset that is stored, or the end, for each queue."""
+    """Return an offset within the bounds for each queue. Raises `MinimqSparkError`."""
     if isinstance(offsets, int):
         offsets = dict.fromkeys(bounds, offsets)
     remedy = "name every queue that is read, with -2 for the earliest offset and -1 for the latest"
@@ -262,11 +262,11 @@ def split_ranges(
 ) -> list[OffsetRange]:
     """Cut ranges into partitions of about the same size, at least one for each range.
 
-    Neighbours in the result are of different brokers where that can be: Spark runs neighbours at the same time.
+    Neighbors in the result are on different brokers if possible, since Spark runs neighbors at the same time.
     """
     ordered = sorted(ranges, key=lambda part: (part.queue.topic, part.queue.queue_id, part.queue.broker_name))
     counts = [-(-len(part) // max_records) if max_records else 1 for part in ordered]
-    # Always cuts the range whose partitions are the largest: so they end up as equal as whole cuts allow.
+    # Always cut the range with the largest partitions, so that all partitions become as equal as possible.
     largest = [(-len(part) / count, index) for index, (part, count) in enumerate(zip(ordered, counts, strict=True))]
     heapq.heapify(largest)
     for _ in range((min_partitions or 0) - sum(counts)):
@@ -292,14 +292,14 @@ def group_ranges(
 ) -> list[tuple[OffsetRange, ...]]:
     """Let small ranges share a partition, since a task costs as much as reading thousands of messages.
 
-    Ranges stay whole and in order, also those of a partition.
+    Keeps ranges whole, and in order within a partition.
     """
     small = [index for index, part in enumerate(ranges) if len(part) < min_records]
     groups = [[index] for index, part in enumerate(ranges) if len(part) >= min_records]
     total = sum(len(ranges[index]) for index in small)
-    for_cores = min(total // WORTH_A_CORE, cores - len(groups))
+    for_cores = min(total // MIN_RECORDS_PER_CORE, cores - len(groups))
     count = min(max(total // min_records, for_cores, (min_partitions or 0) - len(groups), 1), len(small))
-    # The largest first, each into the partition that has the least: so they end up about equal.
+    # Put each range, largest first, into the smallest partition, so that all become about equal.
     shared = [(0, number) for number in range(count)]
     members: list[list[int]] = [[] for _ in range(count)]
     for index in sorted(small, key=lambda index: -len(ranges[index])):

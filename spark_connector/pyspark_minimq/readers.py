@@ -1,4 +1,4 @@
-"""Readers: plan which offsets a batch query or a micro-batch reads, and read them."""
+"""The readers of batch and streaming queries: plan which offsets to read, and read them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pyspark_minimq.planning import QueueName, plan_ranges
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_process import SentToWorkers, spare_collector
+from pyspark_minimq.worker_process import SentToWorkers, freeze_gc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class MinimqBatchReader(SentToWorkers, DataSourceReader):
-    """Plans in one process and reads in others, so it holds nothing but values."""
+    """Plans in one process and reads in others. It is copied between them, so it contains only values."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -44,9 +44,9 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
 
     @without_traceback
     def partitions(self) -> list[reading.RangePartition]:
-        """Return what the tasks read. Where the topics end is looked up now, and holds for this data frame for good."""
+        """Return the partitions for the tasks. Looks up the ends of the topics now, once for this data frame."""
         options = self._options
-        spare_collector()
+        freeze_gc()
         with closing(queue_finder(options.connection, options.timeout_s)) as finder:
             lookup = Lookup(finder, options.subscription, options.timeout_s)
             strict = options.fail_on_data_loss
@@ -74,12 +74,12 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
 
 
 class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in one process, which lasts as long as the query, and reads in others."""
+    """Plans in one process, which lives as long as the query, and reads in others."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        #: Made when the first plan is: an object that only reads, and is copied to where it does, never has one.
+        #: Created for the first plan. The copies that only read never have one.
         self._made: MicroBatchPlanner | None = None
         self._tag_advice = TagAdvice(options.read, schema)
 
@@ -93,11 +93,11 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
 
     @without_traceback
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins; Spark asks more than once."""
+        """Return where a new query begins. Spark calls this more than once."""
         return self._planner.initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return what tells a trigger that keeps to limits from one that does not; all limits are in the options."""
+        """Return a limit that differs from `ReadAllAvailable` if there are limits; their values are in the options."""
         limits = self._options.limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -109,33 +109,34 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
 
     @without_traceback
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return how far the next micro-batch goes, or `start` itself when there is none."""
+        """Return the end of the next micro-batch, or `start` if there is nothing to read."""
         limits = BatchLimits() if isinstance(limit, ReadAllAvailable) else self._options.limits
         offset = self._planner.advance(StreamOffset.from_json(start), limits)
         return start if offset is None else offset.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the queues end and how many messages that is after the micro-batch, for Spark's progress."""
+        """Return the ends of the queues and the number of messages after the micro-batch, for Spark's progress."""
         return self._planner.report
 
     @without_traceback
     def prepareForTriggerAvailableNow(self) -> None:
-        """Read no further than the queues reach now. Raises `MiniMQError` when that is not known."""
+        """Read no further than to the current ends of the queues."""
         self._planner.freeze()
 
     @without_traceback
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[reading.RangePartition]:
-        """Return what the tasks of a micro-batch read, which is for `end` alone to say: see `StreamOffset`."""
+        """Return the partitions of a micro-batch. `end` contains its start, too: see `StreamOffset`."""
         ranges = StreamOffset.from_json(end).ranges()
         self._tag_advice.consider(ranges)
         return reading.cut(ranges, self._options.read, self._planner.finder)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches."""
-        # A stream would never reread what a task skips, so the task fails and the stream resumes there after a restart.
+        # Without `leaves_out`: a stream never returns to messages that a task skips. So the task fails, and the stream
+        # resumes there after a restart.
         return reading.read(self._options.read, self._schema, partition)
 
     def stop(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         if self._made is not None:
             self._made.close()

@@ -1,4 +1,4 @@
-"""The work of a reading task: a part of one queue, or of several that have few messages."""
+"""A reading task: reads a part of one queue, or several queues with few messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange, group_ranges, split_ranges
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_process import spare_collector
+from pyspark_minimq.worker_process import freeze_gc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Brokers look for so many tags; for more, all messages are fetched.
+#: Brokers filter by at most this many tags; for more, the task fetches all messages and filters them.
 MOST_TAGS = 1000
-#: Those of a queue that is not split.
+#: No limit: the queue is not split.
 MOST_OFFSETS = 1 << 63
 
 
 class RangePartition(InputPartition):
-    """The work of one task."""
+    """The ranges that one task reads, and the routes of their topics."""
 
     def __init__(self, ranges: Sequence[OffsetRange], routes: Sequence[TopicRoute] = ()) -> None:
         super().__init__(ranges)
@@ -44,9 +44,9 @@ class RangePartition(InputPartition):
 
 
 def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder) -> list[RangePartition]:
-    """Return what tasks read of ranges, with the routes that a plan has found."""
+    """Distribute ranges over partitions, with the routes that `finder` already knows."""
     fewest, most = options.min_partitions, options.max_records_per_partition
-    if options.newest:  # all messages of a key are in one queue
+    if options.newest:  # all messages of a key are in one queue, and must be in one partition
         fewest, most = None, MOST_OFFSETS
     parts = split_ranges(ranges, fewest, most)
     cores = len(os.sched_getaffinity(0))
@@ -60,20 +60,19 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder
 def read(
     options: ReadOptions, schema: StructType, partition: InputPartition, *, leaves_out: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a partition as Arrow batches; with `leaves_out`, without those of brokers that are away.
+    """Yield the messages of a partition as Arrow batches; with `leaves_out`, skip brokers that are away.
 
-    Raises:
-        MiniMQError: messages are no longer stored or damaged, or their broker is gone.
+    Raises `MinimqSparkError` if messages are damaged or not stored any more, or if their broker is away.
     """
-    # Spark reads a partition of its own making when there is none, that is, when there are no messages.
+    # Without messages there are no partitions, and Spark then reads one of its own making.
     if isinstance(partition, RangePartition):
         from minimq.arrow import ArrowColumns
 
         columns = ArrowColumns(arrow_schema(with_table_columns(schema) if options.newest else schema), options.tags)
         reader = range_reader(options.connection, options.timeout_s)
         reader.learn(partition.routes)
-        spare_collector()
-        silent = set[str]() if leaves_out else None  # brokers for which this task has waited in vain
+        freeze_gc()
+        silent = set[str]() if leaves_out else None  # brokers that did not answer within the read timeout
         if options.newest:
             for part in partition.ranges:
                 yield from _newest(_pieces(reader, options, columns, part, silent), schema)
@@ -93,20 +92,17 @@ def _newest(pieces: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa
 def _pieces(
     reader: RangeReader, options: ReadOptions, columns: ArrowColumns, part: OffsetRange, silent: set[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a range, batch by batch. Raises as `read` does.
-
-    If there is a set `silent`, adds a broker that does not answer to it, and skips the brokers that are in it.
-    """
+    # With a set `silent`, skips the brokers in it, and adds a broker that does not answer.
     broker = part.queue.broker_name
     if silent is not None and broker in silent:
         _warn(part, "left out", f"{broker} does not answer")
         return
     try:
-        if columns.are_known and not reader.is_compacted(part.queue.topic):  # nothing has to be fetched
+        if columns.are_known and not reader.is_compacted(part.queue.topic):  # no message has to be fetched
             start, end = _stored(reader, part, options)
             yield from columns.count(MessageQueue(*part.queue), start, end)
             return
-        # Closed when Spark needs no more, which ends the pull at the broker.
+        # Closing the batches when Spark needs no more ends the pull at the broker.
         with closing(_stored_batches(reader, part, options)) as batches:
             yield from columns.pieces(batches, part.start, part.end)
     except (errors.TopicNotFound, errors.QueueNotFound) as error:
@@ -153,16 +149,16 @@ def _stored_batches(
             first, last = _bounds(reader, part, options)
             left = max(start, first), min(end, last)
             if left == (start, end) and not term:
-                raise  # the broker reports that all messages are there: this would repeat forever
+                raise  # the broker now reports that all messages are there, so a retry would loop forever
             start, end = left
-            term = 0  # what a later master has there instead is what is left
+            term = 0  # accepts what a later master has at these offsets
 
 
 def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tuple[int, int]:
     queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
     probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
     with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
-        next(batches)  # which waits for a broker that is just not there
+        next(batches)  # waits for a broker that is temporarily away
     first, end = _bounds(reader, part, options)
     if options.fail_on_data_loss and not first <= part.start <= part.end <= end:
         stored = f"it holds {first} to {end - 1}" if first < end else "the queue is empty"

@@ -1,4 +1,4 @@
-"""A session of Spark that finds minimq."""
+"""Creates a Spark session that finds minimq."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _VARIABLE = "PYSPARK_PYTHON"
 
 
 def session(builder: SparkSession.Builder | None = None) -> SparkSession:
-    """Return a session that looks for formats, minimq among them, in the Python that runs this.
+    """Return a session that searches the Python that runs this program for formats such as minimq.
 
-    Spark looks in the Python that the variable PYSPARK_PYTHON named when its Java was started, else in the `python3` on
-    PATH. That is another one in a notebook, and in a virtual environment that is not activated: so this sets the
-    variable, if nobody has, and must be called before there is any session.
+    Spark searches the Python that PYSPARK_PYTHON named when its Java process was started, or else the `python3` on
+    PATH. In a notebook, or in a virtual environment that is not activated, that is another Python. So this function
+    sets the variable unless it is set, and must be called before any session exists.
 
     Args:
-        builder: of the session, with what it is to be like.
+        builder: configuration of the session.
 
     Raises:
-        MinimqSparkError: Java was started before, and looks elsewhere.
+        MinimqSparkError: Java was started before, and searches another Python.
     """
     from pyspark.sql import SparkSession
 

@@ -1,4 +1,4 @@
-"""Writing data frames and streams."""
+"""The writers of data frames and streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minimq.connectors import RecordsSender, StagedPart, Transaction
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import in_one_line, without_traceback
-from pyspark_minimq.worker_process import SentToWorkers, spare_collector
+from pyspark_minimq.worker_process import SentToWorkers, freeze_gc
 from pyspark_minimq.write_options import WriteOptions, name_of_one_write, name_of_query
 
 if TYPE_CHECKING:
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: As a task knows them: the id of the query, the same after every restart from its checkpoint, and of the micro-batch.
+#: Local properties of a task. The id of a query stays the same when it is restarted from its checkpoint.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-#: Seconds for which a failed write waits for brokers, to drop staged batches or to learn the outcome.
+#: Timeout for brokers after a failed write, to drop staged batches or to learn the outcome.
 _ABORT_S: Final = 5.0
-#: Seconds for which the plan of a write looks for its topic.
+#: Timeout for looking up the topic while a write is planned.
 _LOOK_S: Final = 1.0
 
 
 def check_topic(options: WriteOptions) -> None:
-    """See to it that the topic of a write is there: in a task, Spark would repeat the error over pages."""
+    """Raise an error now if the topic of a write does not exist; for tasks, Spark would repeat it over pages."""
     topics = [topic for topic in (options.topic, options.dead_letter_topic) if topic is not None]
     if not topics:
         return
@@ -47,30 +47,33 @@ def check_topic(options: WriteOptions) -> None:
         except MiniMQError as error:
             if not error.retriable:
                 raise
-            # A server is away: the tasks wait for it as long as they may.
+            # A server is away; the tasks wait for it with a longer timeout.
 
 
 class Advice(NamedTuple):
-    """Advice to the user when a transaction does not end."""
+    """Advice to the user if a transaction cannot be committed."""
 
+    #: A later transaction of the same name is decided already.
     behind: str
+    #: A broker does not answer.
     away: str
-    #: A broker has lost what it had staged, before anything was decided.
+    #: A broker has lost its staged batches before the decision.
     expired: str
 
 
-#: What to do about a broker that never comes back. An empty one knows of nothing, and says so.
-_GONE: Final = "instead of a broker that is gone for good, start an empty one under its name"
+#: An empty broker under the same name answers that it has nothing staged, so the transaction can end.
+_GONE_REMEDY: Final = "instead of a broker that is gone for good, start an empty one under its name"
 
 _STREAM: Final = Advice(
     "the checkpoint of this query is an older copy, or two queries use it; go on from the newest one, or begin anew "
     "with another folder",
-    f"start the query again then, which goes on from its checkpoint; {_GONE}",
+    f"start the query again then, which goes on from its checkpoint; {_GONE_REMEDY}",
     "nothing of it is published; start the query again, which computes this micro-batch anew",
 )
 _NAMED: Final = Advice(
     "nothing is written; txnVersion has to grow from one write with this txnAppId to the next",
-    "start the job again then, with the same txnAppId and txnVersion, which brings this write to its end; " + _GONE,
+    "start the job again then, with the same txnAppId and txnVersion, which brings this write to its end; "
+    + _GONE_REMEDY,
     "nothing of it is published; start the job again, with the same txnAppId and txnVersion",
 )
 _UNNAMED: Final = Advice(
@@ -80,8 +83,8 @@ _UNNAMED: Final = Advice(
     "nothing of it is published; write the data frame again",
 )
 
-#: What to do when a broker has lost its part of what is decided.
-_LOST: Final = (
+#: A broker has lost its staged batches after the decision.
+_LOST_REMEDY: Final = (
     "what other brokers have is published, and this part cannot be any more, so starting again does not help; with "
     "failOnDataLoss=false the query goes on without it"
 )
@@ -89,22 +92,22 @@ _LOST: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TaskCommit(WriterCommitMessage):
-    """The report of a task that has written."""
+    """The report of a finished task."""
 
-    #: Under which it is staged; None when it is there for all to see.
+    #: The transaction of its messages; None if they are visible already.
     transaction: Transaction | None
     topics: frozenset[str]
-    #: What is staged; empty without a transaction.
+    #: Staged batches; empty without a transaction.
     parts: tuple[StagedPart, ...]
-    #: Whether a broker said that the transaction is decided, by an attempt before this one.
+    #: An earlier attempt has already decided the transaction, according to a broker.
     decided: bool = False
-    #: Number of rows that make no message, and were dropped or sent to the dead-letter topic.
+    #: Number of rows that are no valid messages, and were dropped or sent to the dead-letter topic.
     refused: int = 0
     first_refusal: str = ""
 
 
 class MinimqWriter(SentToWorkers):
-    """The writer of a data frame or a stream; the two differ in their transactions."""
+    """The common part of the writers, which differ in their transactions."""
 
     advice: Advice
 
@@ -112,20 +115,20 @@ class MinimqWriter(SentToWorkers):
         self._options = options
 
     def transaction(self) -> Transaction:
-        """Return that of a transactional write, in a task; raises `MinimqSparkError`."""
+        """Return the transaction of this write. Called in tasks. Raises `MinimqSparkError`."""
         raise NotImplementedError
 
     @without_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of a partition, in a task; raises `MinimqSparkError`."""
-        # Not needed to plan and to commit: with it come Arrow and pandas, half a second of a processor.
+        """Write the rows of a partition. Called in tasks. Raises `MinimqSparkError`."""
+        # Imported here, since planning and committing do not need Arrow and pandas, which take 0.5 s of CPU to load.
         from pyspark_minimq.writing import write
 
         return write(self._options, iterator, self.transaction() if self._options.transactional else None)
 
     def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
-        """Publish what the tasks have staged, if they have."""
-        spare_collector()
+        """Commit the transaction, if the tasks have staged anything."""
+        freeze_gc()
         self._report_refused(messages)
         staged = [
             message for message in messages if isinstance(message, TaskCommit) and message.transaction is not None
@@ -149,7 +152,7 @@ class MinimqWriter(SentToWorkers):
         except errors.TransactionEnded as error:
             raise MinimqSparkError(f"{error.message}: {self.advice.behind}") from None
         except errors.TransactionExpired as error:
-            self._look_at_loss(transaction, topics, error)
+            self._handle_loss(transaction, topics, error)
             return
         except errors.Unavailable as error:
             raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.away}") from None
@@ -169,12 +172,10 @@ class MinimqWriter(SentToWorkers):
                 refusals[0].first_refusal,
             )
 
-    def _look_at_loss(
-        self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired
-    ) -> None:
+    def _handle_loss(self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired) -> None:
         committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
         try:
-            # It decides nothing, so it shows what is decided.
+            # Without parts this decides nothing; it only retrieves the existing decision.
             committer.commit(transaction, topics, (), decided=True)
             return
         except errors.TransactionExpired as lost:
@@ -182,41 +183,41 @@ class MinimqWriter(SentToWorkers):
         except MiniMQError:
             raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.expired}") from None
         if self._options.fail_on_data_loss:
-            raise MinimqSparkError(f"{text}; {_LOST}")
+            raise MinimqSparkError(f"{text}; {_LOST_REMEDY}")
         log.warning("%s; failOnDataLoss is false, so it is given up", text)
 
 
 class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
-    """Writes a data frame. One object is made for it, which is copied to the tasks."""
+    """Writes a data frame. Spark copies one object to all tasks."""
 
     def __init__(self, options: WriteOptions) -> None:
         super().__init__(options)
         self.advice = _UNNAMED if options.transaction is None else _NAMED
-        #: Without a name that was given, nobody can go on with this write: the next one is another.
+        #: Without a given name, a failed write cannot be continued, since the next one has another name.
         self._transaction = options.transaction or Transaction(name_of_one_write(), 0)
 
     def transaction(self) -> Transaction:
-        """Return that of the data frame."""
+        """Return the transaction of the data frame."""
         return self._transaction
 
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""
+        """Commit the transaction, if the tasks have staged anything. Raises `MinimqSparkError`."""
         self.end(messages, self._transaction.number)
 
     @without_traceback
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Let go of what is staged, if nobody can go on with it. Rows that are there for all to see stay."""
+        """Drop staged batches, unless the write can be continued. Rows that are visible already stay."""
         if not self._options.transactional or self._options.transaction is not None:
             return
         topics = {topic for message in messages if isinstance(message, TaskCommit) for topic in message.topics}
         if self._options.topic is not None:
-            topics.add(self._options.topic)  # also when no task has come to its end, and told
+            topics.add(self._options.topic)  # in case that no task has finished and reported it
         if not topics:
             return
         try:
             committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
-            # It consists of nothing, unless it was decided before.
+            # Decides that nothing is published, unless the transaction was decided before.
             decision = committer.commit(self._transaction, topics, ())
         except MiniMQError as error:
             log.warning("what transaction %s has staged is left to expire: %s", self._transaction, error.message)
@@ -226,12 +227,12 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
 
 
 class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
-    """Writes a stream. Objects come and go; the micro-batch that belongs together is known from its number."""
+    """Writes a stream. Spark creates many objects; the number of the micro-batch identifies its transaction."""
 
     advice = _STREAM
 
     def transaction(self) -> Transaction:
-        """Return that of the micro-batch to which the task of this process belongs; raises `MinimqSparkError`."""
+        """Return the transaction of the current task's micro-batch. Raises `MinimqSparkError`."""
         context = TaskContext.get()
         query = context.getLocalProperty(_QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
@@ -244,9 +245,9 @@ class MinimqStreamWriter(MinimqWriter, DataSourceStreamArrowWriter):
 
     @without_traceback
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish what the tasks have staged, if they have; raises `MinimqSparkError`."""
+        """Commit the transaction, if the tasks have staged anything. Raises `MinimqSparkError`."""
         self.end(messages, batchId)
 
     @without_traceback
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave the staged batches: they go when the micro-batch is written anew and committed, or when they expire."""
+        """Do nothing: staged batches are dropped when the repeated micro-batch is committed, or when they expire."""

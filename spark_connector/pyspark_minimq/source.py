@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSource
 
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_process import spare_collector
+from pyspark_minimq.worker_process import freeze_gc
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 class MinimqDataSource(DataSource):
     """Reads topics into data frames, and writes data frames into topics.
 
-    The options and the columns are described in docs/spark.md. Spark makes an object of this class in a process of its
-    own for each `load()`, and asks it for a schema and for a reader; for each `save()` and `start()` it asks for a
-    writer.
+    docs/spark.md describes options and columns. For each `load()`, `save()` and `start()`, Spark creates an object of
+    this class in a separate process, and asks it for a schema and a reader, or for a writer.
     """
 
     @classmethod
@@ -38,17 +37,17 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def schema(self) -> StructType:
-        """Return the columns of a data frame for which `.schema(...)` chose none."""
+        """Return the columns of a data frame without `.schema(...)`."""
         from pyspark_minimq.columns import MESSAGE_SCHEMA
         from pyspark_minimq.options import check_options
 
         check_options(self.options)
-        spare_collector()
+        freeze_gc()
         return MESSAGE_SCHEMA
 
     @without_traceback
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what plans and reads a batch query."""
+        """Return the reader of a batch query. Raises `MinimqSparkError`."""
         from pyspark_minimq.columns import checked_projection
         from pyspark_minimq.options import parse_read_options
         from pyspark_minimq.readers import MinimqBatchReader
@@ -57,7 +56,7 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what plans and reads a streaming query; argument and errors as for `reader`."""
+        """Return the reader of a streaming query. Raises `MinimqSparkError`."""
         from pyspark_minimq.columns import checked_projection
         from pyspark_minimq.options import parse_stream_options
         from pyspark_minimq.readers import MinimqStreamReader
@@ -66,7 +65,7 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what writes a data frame."""
+        """Return the writer of a data frame. Raises `MinimqSparkError`."""
         from pyspark_minimq.option_table import Mode
         from pyspark_minimq.sink import MinimqBatchWriter, check_topic
 
@@ -76,7 +75,7 @@ class MinimqDataSource(DataSource):
 
     @without_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes a stream; arguments and errors as for `writer`."""
+        """Return the writer of a stream. Raises `MinimqSparkError`."""
         from pyspark_minimq.option_table import Mode
         from pyspark_minimq.sink import MinimqStreamWriter
 
@@ -86,7 +85,7 @@ class MinimqDataSource(DataSource):
         from pyspark_minimq.columns import check_columns
         from pyspark_minimq.write_options import parse_write_options
 
-        spare_collector()
+        freeze_gc()
         if overwrite:
             raise MinimqSparkError(
                 "messages are appended to a topic and never replace others: write with mode 'append', a stream with "

@@ -1,4 +1,4 @@
-"""The progress of a stream, and the end of its next micro-batch. Decides only, asks nobody."""
+"""The progress of a stream, and the end of its next micro-batch. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pyspark_minimq.planning import (
     resolve,
 )
 
-#: Of the JSON in the checkpoint.
+#: Version of the JSON in the checkpoint.
 _VERSION = 2
 
 _ByQueue = Mapping[QueueName, int]
@@ -27,23 +27,23 @@ _ByQueue = Mapping[QueueName, int]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The progress of a stream, which Spark keeps in the checkpoint for each micro-batch.
+    """The progress of a stream, which Spark stores in the checkpoint for each micro-batch.
 
-    It holds where its micro-batch begins as well, although Spark hands that on, too: when the very first micro-batch
-    has failed, Spark asks for the initial offset anew, and `latest` is somewhere else by then.
+    Contains the start of the micro-batch, although Spark passes that, too: if the very first micro-batch has failed,
+    Spark asks for the initial offset again, and `latest` has changed by then.
     """
 
-    #: The first offset of each queue that is not part of the micro-batch.
+    #: By queue: the offset after the micro-batch.
     end: _ByQueue
-    #: The first offset of each queue that is part of it; None where a stream begins, before any micro-batch.
+    #: By queue: the first offset of the micro-batch; None at the start of a stream, before any micro-batch.
     start: _ByQueue | None = None
     topic_ids: Mapping[Carrier, TopicId] = field(default_factory=dict)
-    #: Messages that there were after it when it was planned; None where that is not known.
+    #: Number of messages after the micro-batch when it was planned; None if unknown.
     behind: int | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the offset that `to_json` wrote."""
+        """Return the offset that `to_json` wrote. Raises `MinimqSparkError`."""
         if value.get("v") != _VERSION:
             raise MinimqSparkError(
                 f"the checkpoint holds offsets of version {value.get('v')!r}, this is version {_VERSION}: go on with "
@@ -69,7 +69,7 @@ class StreamOffset:
             ) from None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what Spark can keep. Offsets have the form that the options for offsets have."""
+        """Return JSON for the checkpoint. Offsets have the same format as in the options."""
         ids: dict[str, dict[str, TopicId]] = {}
         for (topic, broker), topic_id in sorted(self.topic_ids.items()):
             ids.setdefault(topic, {})[broker] = topic_id
@@ -78,7 +78,7 @@ class StreamOffset:
         return {"v": _VERSION, **begun, "end": to_tree(self.end), "topic_ids": ids, **left}
 
     def ranges(self) -> list[OffsetRange]:
-        """Return what the micro-batch holds, sorted; queues of which it has nothing are left out."""
+        """Return the non-empty ranges of the micro-batch, sorted."""
         start = self.start or self.end
         ranges = (
             OffsetRange(queue, start.get(queue, end), end, topic_id=self.topic_ids[queue.carrier])
@@ -93,20 +93,20 @@ class BatchLimits:
 
     max_offsets: int | None = None
     max_bytes: int | None = None
-    #: Fewest messages, unless `max_delay_s` is over.
+    #: Wait for this many messages, but at most for `max_delay_s`.
     min_offsets: int | None = None
-    #: Seconds after the last micro-batch.
+    #: Seconds since the last micro-batch.
     max_delay_s: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableOffsets:
-    """The messages that are there to be read."""
+    """The messages that a stream can read now."""
 
     starts: _ByQueue
     ends: _ByQueue
     topic_ids: Mapping[Carrier, TopicId]
-    #: What will never be read because it is not stored any more, a sentence each.
+    #: One sentence for each loss: messages that are not stored any more and will never be read.
     losses: tuple[str, ...] = ()
 
     @property
@@ -115,7 +115,7 @@ class AvailableOffsets:
         return sum(self.ends.values()) - sum(self.starts.values())
 
     def until(self, ends: _ByQueue) -> StreamOffset:
-        """Return the micro-batch that goes as far as that."""
+        """Return the micro-batch from `starts` to `ends`."""
         return StreamOffset(ends, self.starts, self.topic_ids, sum(self.ends.values()) - sum(ends.values()))
 
 
@@ -127,12 +127,12 @@ def first_offset(
     return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))
 
 
-def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscription) -> AvailableOffsets:
-    """Return the messages that are there after those that the stream has read.
+def messages_after(done: StreamOffset, sight: LookupResult, subscription: Subscription) -> AvailableOffsets:
+    """Return the messages that are stored after those that the stream has read.
 
-    A queue whose broker does not answer stays where it is, and so does one of which a slave has less than was read.
-    A new queue begins with its first message. One that is hidden by now is read to its end. One that the subscription
-    does not include any more is dropped, which is a loss.
+    A queue makes no progress if its broker does not answer, or if a slave answers and has less than was read. A new
+    queue starts at its first message. A hidden queue is read to its end. A queue that the subscription does not include
+    any more is dropped, and reported as a loss.
     """
     starts: dict[QueueName, int] = {}
     ends: dict[QueueName, int] = {}
@@ -164,7 +164,7 @@ def look_ahead(done: StreamOffset, sight: LookupResult, subscription: Subscripti
 
 def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) -> tuple[int, int, list[str]]:
     first, end = bounds.first, bounds.end
-    if bounds.from_slave:  # which may lack the newest messages, or know the topic as it was before
+    if bounds.from_slave:  # it may lack the newest messages, or a new creation of the topic
         return at, max(at, end) if topic_id == bounds.topic_id else at, []
     if topic_id != bounds.topic_id:
         return (
@@ -183,16 +183,16 @@ def _go_on(queue: QueueName, at: int, bounds: StoredOffsets, topic_id: TopicId) 
     return at, end, []
 
 
-def is_too_little(available: int, limits: BatchLimits, waited_s: float) -> bool:
-    """Tell whether to wait for more before the next micro-batch."""
+def is_below_minimum(available: int, limits: BatchLimits, waited_s: float) -> bool:
+    """Tell whether to wait for more messages before the next micro-batch."""
     return available < (limits.min_offsets or 0) and waited_s < limits.max_delay_s
 
 
 def limit_ends(outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Callable[[QueueName], float]) -> _ByQueue:
-    """Return where a micro-batch ends in each queue, so that it keeps to the limits.
+    """Return the ends of a micro-batch within the limits.
 
-    Each queue gives its share of what it has, so that none runs ahead in time. A micro-batch holds at least one
-    message if there is any.
+    Every queue contributes in proportion to its messages, so that all queues advance in time together. A micro-batch
+    has at least one message if there are any.
     """
     sizes = {queue: end - outlook.starts[queue] for queue, end in outlook.ends.items()}
     if limits.max_bytes is not None:
@@ -211,10 +211,8 @@ def _turn(outlook: AvailableOffsets) -> int:
 
 
 def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[QueueName, int]:
-    """Return sizes whose sum is at most the limit: one for each queue that has any, and the rest in proportion.
-
-    The turn decides who gets what is left by rounding, and who has to wait when there are more queues than messages.
-    """
+    # The result adds up to `limit` at most: one message per non-empty queue, and the rest in proportion. `turn` rotates
+    # which queues get the remainder, and which ones have to wait if there are more queues than messages.
     total = sum(sizes.values())
     if total <= limit:
         return dict(sizes)
@@ -235,7 +233,7 @@ def _shares(sizes: _ByQueue, limit: int, turn: int) -> dict[QueueName, int]:
 
 
 def to_tree(offsets: _ByQueue) -> dict[str, dict[str, dict[str, int]]]:
-    """Return offsets by topic, broker and queue, as the options take them."""
+    """Return offsets by topic, broker and queue, in the format of the options."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue, offset in sorted(offsets.items()):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
@@ -262,7 +260,7 @@ def _ids(bounds: Mapping[QueueName, StoredOffsets]) -> dict[Carrier, TopicId]:
 
 
 def describe_losses(losses: Iterable[str]) -> str:
-    """Return what was lost in one line."""
+    """Return a line with the first three losses."""
     told = list(losses)
     more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
     return "; ".join(told[:3]) + more

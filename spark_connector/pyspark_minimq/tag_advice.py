@@ -1,4 +1,4 @@
-"""Advice to use the option `tag`: Spark keeps its filters to itself, so a source cannot choose by the column."""
+"""Advises users to set the option `tag`: Spark does not push filters down, so a source cannot filter by the column."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pyspark_minimq.planning import OffsetRange
 
 log = logging.getLogger(__name__)
 
-#: Seconds for which a plan waits for a broker on account of the advice.
+#: Timeout for reading messages to find out whether the advice helps.
 _PATIENCE_S: Final = 2.0
 
 _TAG: Final = StructType([StructField("tag", StringType())])
 
 
 class TagAdvice:
-    """Advises one query, once at most, in the process that plans it. Not thread-safe.
+    """Advises one query at most once, in the process that plans it. Not thread-safe.
 
-    Whether the query has a filter is not known here. So it speaks only where one would spare much: messages with
-    different tags are read, tag and all, and there are more of them than one task reads (`maxRecordsPerPartition`).
+    The source does not know whether the query has a filter. So it advises only if the option could save much: if the
+    query reads the column `tag`, there are different tags, and more messages than one task reads.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -35,7 +35,7 @@ class TagAdvice:
         self._may_help = options.tags is None and "tag" in {name.lower() for name in schema.fieldNames()}
 
     def consider(self, ranges: Collection[OffsetRange]) -> None:
-        """Log the advice if it fits what the query is going to read."""
+        """Log the advice if it may help a query that reads these ranges."""
         count = sum(map(len, ranges))
         if not self._may_help or count <= self._options.max_records_per_partition:
             return
@@ -64,5 +64,5 @@ class TagAdvice:
                         for rows in columns.convert(batches, part.start, part.end):
                             tags.update(pc.unique(rows.column(0)).to_pylist())
             except MiniMQError:
-                return False  # the tasks tell what is wrong with the messages
+                return False  # the tasks will report the error
         return len(tags) > 1

@@ -1,4 +1,4 @@
-"""Errors as Spark shows them: nothing but text."""
+"""Removes tracebacks from expected errors, since Spark shows them to users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 def in_one_line(error: MiniMQError) -> str:
-    """Return the cause of an error, and of the last try where there were several."""
+    """Return the text of an error in one line, with the last try of a send that failed."""
     from minimq import errors
 
     text = error.message.splitlines()[0]
@@ -28,11 +28,10 @@ def in_one_line(error: MiniMQError) -> str:
 
 
 def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that Spark calls: errors that say themselves what to do come without their traceback.
+    """Decorate a function that Spark calls, so that users see the text of an expected error without a traceback.
 
-    Spark shows the traceback together with the text, so that the text drowns in it. This leaves the one entry that
-    Python makes here. Errors that nobody expects keep theirs. All others become a `MinimqSparkError`, also that of a
-    missing package.
+    Spark shows the whole traceback, and the text is easily overlooked in it. `MiniMQError` and `ImportError` become a
+    `MinimqSparkError`, whose traceback has one entry. Unexpected errors keep theirs.
     """
     if inspect.isgeneratorfunction(function):
 
@@ -41,7 +40,7 @@ def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
             try:
                 yield from function(*args, **kwargs)
                 return
-            except Exception as error:  # noqa: BLE001 - it is raised below, outside of the handler, which would be shown
+            except Exception as error:  # noqa: BLE001 - raised below, since Spark would show the handler's context
                 shown = _shown(error)
             raise shown
 

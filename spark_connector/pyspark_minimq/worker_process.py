@@ -1,4 +1,4 @@
-"""The process in which Spark runs the Python side of tasks and plans, one after the other."""
+"""Speeds up the Python worker processes in which Spark runs tasks and plans, one after the other."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pathlib import Path
 from typing import Any, Final
 
 _DAEMON: Final = "pyspark.daemon"
-#: The next call loads some more, for instance that of Arrow's functions which the first rows need.
+#: The second call also covers modules that the first rows load, such as functions of Arrow.
 _CALLS: Final = 2
 
-#: By process, since a forked one inherits these.
+#: By process id, since forked processes inherit these.
 _calls: dict[int, int] = {}
 _connections: dict[int, list[int]] = {}
 
 
 class SentToWorkers:
-    """Something that Spark copies to the worker of each task; base class, without fields."""
+    """Base class, without fields, of objects that Spark copies to the worker of each task."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take the fields over. Java sends what the task is about next: see `acknowledge_now`."""
+        """Restore the fields, and acknowledge them, because Java waits for that: see `acknowledge_now`."""
         self.__dict__.update(state)
         acknowledge_now()
 
 
 def acknowledge_now() -> None:
-    """Acknowledge what Java has sent to this worker so far; does nothing in any other process.
+    """Send TCP acknowledgements to Java now. Does nothing in processes that are not Spark workers.
 
-    Java sends a task in two parts, and its kernel holds the second back until the first is acknowledged. That of the
-    worker would wait 40 ms for an answer to send along: with this, a task with few rows takes a third of the time.
+    Java sends a task in two parts, and its kernel delays the second until the first is acknowledged. The worker's
+    kernel delays acknowledgements by 40 ms. Without these delays, a task with few rows takes a third of the time.
     """
     option = getattr(socket, "TCP_QUICKACK", None)
     if option is None or not _is_worker():
         return
     process = os.getpid()
-    if process not in _connections:  # those to Java: nothing else is connected yet
+    if process not in _connections:  # at the first call, all connections are to Java
         _connections[process] = _connected()
     for number in _connections[process]:
         with suppress(OSError):
@@ -49,12 +49,11 @@ def acknowledge_now() -> None:
                 connection.detach()
 
 
-def spare_collector() -> None:
-    """Keep what a worker has loaded out of the garbage collection that Spark has it do after each call.
+def freeze_gc() -> None:
+    """Exclude everything loaded so far from the garbage collection that Spark runs in a worker after each call.
 
-    Looking through the modules of pandas, Arrow and gRPC takes 50 ms of a processor each time, more than most tasks
-    read in. Does nothing but in a worker that Spark uses again, and nothing any more after its first calls: what is
-    garbage then would stay.
+    Traversing the modules of pandas, Arrow and gRPC takes 50 ms of CPU each time, more than most tasks need to read.
+    Only works in the first calls in a worker that Spark reuses: later, it would also keep garbage.
     """
     process = os.getpid()
     calls = _calls.get(process, 0)

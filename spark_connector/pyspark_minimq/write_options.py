@@ -1,4 +1,4 @@
-"""The options of a write: checked before anything is sent."""
+"""The options of a write, checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ WRITE_OPTIONS: Final = (
 
 _TABLE = OptionTable(WRITE_OPTIONS, "df.write", "df.writeStream")
 
-#: Spark hands on what is meant for itself as well.
-_OF_SPARK: Final = frozenset({"path", "checkpointlocation", "queryname"})
+#: Options for Spark itself, which it passes to the sink, too.
+_SPARK_OPTIONS: Final = frozenset({"path", "checkpointlocation", "queryname"})
 
 
-#: In place of the topic when rows say theirs.
+#: Replaces the topic in a transaction name if a column contains the topics.
 _BY_COLUMN: Final = "columns"
-#: Bytes of the digest of a topic. A topic itself may be longer than what a name has room for.
+#: Transaction names contain a digest of the topic, since a topic may be too long for them.
 _DIGEST_BYTES: Final = 8
 _APP_ID: Final = re.compile(r"[a-zA-Z0-9_.-]+")
-#: Characters of the name of an application: what a name of a transaction has room for, with something to spare.
-_MOST_OF_APP_ID: Final = 90
+#: Leaves enough room for the rest of a transaction name.
+_MAX_APP_ID_CHARS: Final = 90
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,16 @@ class WriteOptions:
     """The options of a write.
 
     Attributes:
-        connection: where the name servers are, and with which credentials they are asked.
-        topic: where all rows go; None when a column says it.
-        transactional: whether all rows of a micro-batch, or of a batch, are published at once, and once only.
-        transaction: of a batch that was given a name and a number, by which a repetition is known; None for others.
-        producer: how they are sent.
-        commit_timeout_s: seconds to wait for brokers that are away when a transaction ends.
-        fail_on_data_loss: whether a decided transaction of which a broker has lost its part is an error.
-        drops_refused: whether a row that makes no message is dropped instead of failing the write.
-        dead_letter_topic: where such rows go instead.
+        connection: name servers and credentials.
+        topic: topic of all rows; None if a column contains the topics.
+        transactional: publish all rows of a micro-batch or of a batch at once, and exactly once.
+        transaction: the transaction of a batch with `txnAppId` and `txnVersion`, which identify a repetition; None
+            for other writes.
+        producer: options for sending.
+        commit_timeout_s: seconds to wait for brokers that are away when a transaction is committed.
+        fail_on_data_loss: raise an error if a broker has lost its part of a decided transaction.
+        drops_refused: drop a row that is no valid message, instead of failing the write.
+        dead_letter_topic: topic for such rows.
     """
 
     connection: ConnectionOptions
@@ -76,8 +77,8 @@ class WriteOptions:
 
 
 def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
-    """Return the options of a write."""
-    values = _TABLE.values({name: text for name, text in options.items() if name.lower() not in _OF_SPARK}, mode)
+    """Return the options of a write. Raises `MinimqSparkError`."""
+    values = _TABLE.values({name: text for name, text in options.items() if name.lower() not in _SPARK_OPTIONS}, mode)
     max_body_bytes = values.required("maxBodyBytes", option_values.size)
     try:
         producer = ProducerOptions(
@@ -85,7 +86,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
             max_body_bytes=max_body_bytes,
             compression=values.required("compression", _compression),
         )
-    except MiniMQError as error:  # a body that no broker takes
+    except MiniMQError as error:  # more than any broker accepts
         raise MinimqSparkError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
     topic = values.get("topic", lambda _, text: text)
     transaction = _transaction(values, topic)
@@ -144,15 +145,15 @@ def _compression(option: str, text: str) -> CompressionName:
 
 # ---- Names of transactions ------------------------------------------------------------------------
 #
-# Made of the writer and the target. Who writes to two topics does so under two names: an application may give the same
-# number to both, as it does with two tables of Delta Lake.
+# A name contains the writer and the target, so writes to two topics have two names: an application may use the same
+# txnVersion for both, as for two tables of Delta Lake.
 
 
 def name_of_application(app_id: str, topic: str | None) -> str:
-    """Return the name of the writes of an application."""
-    if len(app_id) > _MOST_OF_APP_ID:
+    """Return the transaction name of an application. Raises `MinimqSparkError`."""
+    if len(app_id) > _MAX_APP_ID_CHARS:
         raise MinimqSparkError(
-            f"txnAppId has {len(app_id)} characters, the limit is {_MOST_OF_APP_ID}: {app_id[:40]!r}..."
+            f"txnAppId has {len(app_id)} characters, the limit is {_MAX_APP_ID_CHARS}: {app_id[:40]!r}..."
         )
     if not _APP_ID.fullmatch(app_id):
         raise MinimqSparkError(f"txnAppId is {app_id!r}: write letters, digits and the characters _ - .")
@@ -160,15 +161,15 @@ def name_of_application(app_id: str, topic: str | None) -> str:
 
 
 def name_of_query(query: str, topic: str | None) -> str:
-    """Return the name of the micro-batches of a query.
+    """Return the transaction name of a query.
 
-    With its target: what a copy of its checkpoint has written elsewhere is not what the query itself has to write.
+    It contains the target, so that a query with a copy of the checkpoint and another target has another name.
     """
     return f"spark-{query}-{_target(topic)}"
 
 
 def name_of_one_write() -> str:
-    """Return a name that no other write has."""
+    """Return a unique transaction name for one write."""
     return f"{ONE_TIME_TRANSACTIONS}{uuid.uuid4()}"
 
 

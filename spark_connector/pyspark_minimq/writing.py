@@ -1,4 +1,4 @@
-"""The work of a writing task: it sends rows as batches, and ends when all of them are acknowledged."""
+"""A writing task: sends the rows of a partition as batches, and waits until all are acknowledged."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyspark_minimq.connections import records_sender
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.sink import TaskCommit
 from pyspark_minimq.tracebacks import in_one_line
-from pyspark_minimq.worker_process import spare_collector
+from pyspark_minimq.worker_process import freeze_gc
 from pyspark_minimq.write_options import WriteOptions
 
-#: Characters of a value, and of a reason, that a dead letter has.
+#: Characters of a value, and of the reason, in the properties of a dead letter.
 _MOST_SHOWN: Final = 1000
 
 
@@ -34,7 +34,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         refusals = (
             None if options.dead_letter_topic is None and not options.drops_refused else Refusals(options, outbox)
         )
-        spare_collector()
+        freeze_gc()
         try:
             for destination, rows in divided(batches, destinations, options.producer, refusals):
                 topics.add(destination.topic)
@@ -43,7 +43,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
                 topics.add(options.dead_letter_topic)
             receipts = outbox.finish()
         except errors.TransactionEnded:
-            for _ in batches:  # so that Spark can use this process again
+            for _ in batches:  # consumes the input, so that Spark can reuse this process
                 pass
             return TaskCommit(transaction, frozenset(topics), (), decided=True)
     except MiniMQError as error:
@@ -58,7 +58,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
 
 
 class Refusals:
-    """The rows of a task that make no message: counted, and sent to the dead-letter topic if there is one."""
+    """Counts the rows of a task that are no valid messages, and sends them to the dead-letter topic if there is one."""
 
     def __init__(self, options: WriteOptions, outbox: Outbox) -> None:
         self._options = options
@@ -67,7 +67,7 @@ class Refusals:
         self.first = ""
 
     def __call__(self, row: pa.RecordBatch, reason: Exception) -> None:
-        """Take one row."""
+        """Handle one row."""
         text = str(reason).splitlines()[0]
         self.first = self.first or text
         self.count += 1
@@ -77,7 +77,7 @@ class Refusals:
 
 
 def dead_letter(row: pa.RecordBatch, reason: str, max_body_bytes: int) -> pa.RecordBatch:
-    """Return a refused row as one that makes a message: its body, as much as fits, the reason, and the rest as text."""
+    """Return the dead letter of a rejected row: its body, cut if necessary, and reason and columns as properties."""
     values = {name.lower(): column[0] for name, column in zip(row.schema.names, row.columns, strict=True)}
     body = _bytes(values.pop("body", None) or values.pop("value", None))
     properties = {"refused": reason[:_MOST_SHOWN], "body_bytes": str(len(body))}

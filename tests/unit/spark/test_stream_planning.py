@@ -27,9 +27,9 @@ from pyspark_minimq.stream_planning import (
     StreamOffset,
     describe_losses,
     first_offset,
-    is_too_little,
+    is_below_minimum,
     limit_ends,
-    look_ahead,
+    messages_after,
 )
 from support.cases import for_each
 
@@ -41,7 +41,7 @@ DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: ID_7})
 
 
 def ahead(bounds: Mapping[QueueName, StoredOffsets], done: StreamOffset = DONE) -> AvailableOffsets:
-    return look_ahead(done, LookupResult(bounds), T)
+    return messages_after(done, LookupResult(bounds), T)
 
 
 # ---- Where a stream is ----------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_new_queue_that_consumers_do_not_see_is_left_out_and_a_known_one_is_re
 def test_a_queue_whose_broker_is_silent_or_unknown_stays_where_it_is() -> None:
     bounds = {B0: StoredOffsets(0, 6, ID_9)}
     for sight in (LookupResult(bounds), LookupResult(bounds, silent={AT_A: "no answer"})):
-        outlook = look_ahead(DONE, sight, T)
+        outlook = messages_after(DONE, sight, T)
         assert (outlook.starts, outlook.ends) == ({A0: 15, A1: 3, B0: 0}, {A0: 15, A1: 3, B0: 6})
         assert outlook.losses == ()
         assert outlook.topic_ids == {AT_A: ID_7, AT_B: ID_9}
@@ -148,7 +148,7 @@ def test_what_will_never_be_read_is_told(bounds: StoredOffsets, expected: tuple[
 
 
 def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
-    told = look_ahead(DONE, LookupResult({B0: StoredOffsets(0, 6, ID_9)}, absent=frozenset({AT_A})), T)
+    told = messages_after(DONE, LookupResult({B0: StoredOffsets(0, 6, ID_9)}, absent=frozenset({AT_A})), T)
     assert (told.ends, told.topic_ids) == ({B0: 6}, {AT_B: ID_9})
     assert told.losses[0] == "queue t/a/0, read up to offset 15, was deleted"
     assert len(told.losses) == 2
@@ -158,7 +158,7 @@ def test_a_queue_that_was_deleted_is_told_and_forgotten() -> None:
     "subscription", [Subscription(("u",)), Subscription(pattern="u|"), Subscription(queues=frozenset({A0}))]
 )
 def test_a_queue_that_is_not_subscribed_to_any_more_is_told_and_let_go_of(subscription: Subscription) -> None:
-    outlook = look_ahead(
+    outlook = messages_after(
         DONE, LookupResult({A0: StoredOffsets(0, 20, ID_7), A1: StoredOffsets(0, 20, ID_7)}), subscription
     )
     kept = {A0} if subscription.queues else set()
@@ -223,10 +223,10 @@ def test_a_limit_is_kept_and_used(sizes: list[int], limit: int) -> None:
 
 def test_it_waits_for_enough_but_not_for_ever() -> None:
     limits = BatchLimits(min_offsets=10, max_delay_s=60.0)
-    assert is_too_little(9, limits, 59.0)
-    assert not is_too_little(9, limits, 60.0)
-    assert not is_too_little(10, limits, 0.0)
-    assert not is_too_little(0, BatchLimits(), 0.0)
+    assert is_below_minimum(9, limits, 59.0)
+    assert not is_below_minimum(9, limits, 60.0)
+    assert not is_below_minimum(10, limits, 0.0)
+    assert not is_below_minimum(0, BatchLimits(), 0.0)
 
 
 @for_each(

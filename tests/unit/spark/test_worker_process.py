@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyspark_minimq import worker_process
-from pyspark_minimq.worker_process import SentToWorkers, spare_collector
+from pyspark_minimq.worker_process import SentToWorkers, freeze_gc
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _unfrozen() -> Iterator[None]:
 
 def test_a_program_of_somebody_else_is_left_alone() -> None:
     before = gc.get_freeze_count()
-    spare_collector()
+    freeze_gc()
     assert gc.get_freeze_count() == before
 
 
@@ -56,13 +56,13 @@ def test_what_a_worker_receives_is_acknowledged_on_all_its_connections(monkeypat
 
 def test_the_first_calls_of_a_worker_spare_what_is_loaded_and_no_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name="pyspark.daemon"))
-    spare_collector()
+    freeze_gc()
     frozen = gc.get_freeze_count()
     assert frozen > 10_000  # the modules of this process
     kept = [[number] for number in range(2000)]
-    spare_collector()
+    freeze_gc()
     frozen_with_kept = gc.get_freeze_count()
     assert frozen_with_kept >= frozen + len(kept)
     kept += [[number] for number in range(2000)]
-    spare_collector()
+    freeze_gc()
     assert gc.get_freeze_count() <= frozen_with_kept
