@@ -35,7 +35,7 @@ class AccessRank(NamedTuple):
 
 
 class AccessAge:
-    """How long a server has not compared its users and rules with other servers, and whether that is too long.
+    """The time since a server last compared its users and rules with other servers, with a limit.
 
     Changed on one event loop; any thread may read it.
     """
