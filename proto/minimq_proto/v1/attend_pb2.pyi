@@ -28,32 +28,32 @@ class _ReplyOutcome:
 class _ReplyOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ReplyOutcome.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     REPLY_OUTCOME_FORWARDED: _ReplyOutcome.ValueType  # 0
-    """Written to the stream of the requester, or about to be. Nobody knows whether it gets there."""
+    """Written to the stream of the requester, or about to be. There is no acknowledgement by the requester."""
     REPLY_OUTCOME_NOT_OPEN: _ReplyOutcome.ValueType  # 1
-    """Nobody attends with this inbox now: the requester has gone, or is about to be back."""
+    """No client attends with this inbox now: the requester is gone, or is reconnecting."""
     REPLY_OUTCOME_UNREAD: _ReplyOutcome.ValueType  # 2
-    """Dropped: the requester has not read what came before."""
+    """Dropped: the requester has not read earlier replies."""
     REPLY_OUTCOME_TOO_LARGE: _ReplyOutcome.ValueType  # 3
-    """Dropped: more bytes than a message may have here."""
+    """Dropped: larger than a message may be on this broker."""
 
 class ReplyOutcome(_ReplyOutcome, metaclass=_ReplyOutcomeEnumTypeWrapper): ...
 
 REPLY_OUTCOME_FORWARDED: ReplyOutcome.ValueType  # 0
-"""Written to the stream of the requester, or about to be. Nobody knows whether it gets there."""
+"""Written to the stream of the requester, or about to be. There is no acknowledgement by the requester."""
 REPLY_OUTCOME_NOT_OPEN: ReplyOutcome.ValueType  # 1
-"""Nobody attends with this inbox now: the requester has gone, or is about to be back."""
+"""No client attends with this inbox now: the requester is gone, or is reconnecting."""
 REPLY_OUTCOME_UNREAD: ReplyOutcome.ValueType  # 2
-"""Dropped: the requester has not read what came before."""
+"""Dropped: the requester has not read earlier replies."""
 REPLY_OUTCOME_TOO_LARGE: ReplyOutcome.ValueType  # 3
-"""Dropped: more bytes than a message may have here."""
+"""Dropped: larger than a message may be on this broker."""
 global___ReplyOutcome = ReplyOutcome
 
 @typing.final
 class AttendRequest(google.protobuf.message.Message):
     """---- Attending --------------------------------------------------------------------------------------
 
-    A client attends a broker: it says once who it is, and the broker tells it what comes for it, as long as the stream
-    lasts. Nothing of it is stored: after a break, and at a new master, the client attends again.
+    A client attends a broker: it identifies itself once, and then receives events as long as the stream lasts. The broker
+    stores nothing: after a broken connection, and at a new master, the client attends again.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -64,16 +64,16 @@ class AttendRequest(google.protobuf.message.Message):
     PRODUCER_IDS_FIELD_NUMBER: builtins.int
     client_id: builtins.str
     inbox_key: builtins.bytes
-    """Opens the inbox whose address is the digest of this key (`minimq_common.reply_address`). Whoever has a request knows
-    the address, by which it can be answered, but not the key. Empty: the client takes no replies.
+    """Opens the inbox whose address is the digest of this key (`minimq_common.properties.inbox_of`). A request contains the
+    address, so that it can be answered, but not the key. Empty: the client accepts no replies.
     """
     @property
     def producer_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The producer groups that it belongs to."""
+        """The producer groups of the client."""
 
     @property
     def producer_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Under which it sends half messages. As long as it attends, nobody else is asked about these."""
+        """The client sends half messages under these ids. While it attends, no other client is asked about them."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ global___AttendRequest = AttendRequest
 
 @typing.final
 class Attending(google.protobuf.message.Message):
-    """The broker has taken the hello: from now on it is told what comes."""
+    """The broker has accepted the request, and events follow."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -107,14 +107,14 @@ class AttendEvent(google.protobuf.message.Message):
     REPLIES_FIELD_NUMBER: builtins.int
     CHECK_FIELD_NUMBER: builtins.int
     replies: builtins.bytes
-    """A `ReplyBatch`, as the replier has made it."""
+    """An encoded `ReplyBatch`, unchanged from the replier."""
     @property
     def attending(self) -> global___Attending:
-        """The first one."""
+        """The first event."""
 
     @property
     def check(self) -> minimq_proto.v1.halves_pb2.CheckHalf:
-        """The client is asked how a transaction ends; it answers by an `EndHalf`, or not at all if it does not know."""
+        """A check-back. The client answers with an `EndHalf`, or not at all if it does not know the outcome."""
 
     def __init__(
         self,
@@ -159,10 +159,10 @@ class RequestReply(google.protobuf.message.Message):
     PROPERTIES_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     correlation_id: builtins.str
-    """The id that the request has."""
+    """The id in the request."""
     body: builtins.bytes
     error: builtins.str
-    """Set when the request has failed: why."""
+    """The reason, if the request has failed."""
     @property
     def properties(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]: ...
     def __init__(
@@ -197,7 +197,7 @@ global___ReplyBatch = ReplyBatch
 
 @typing.final
 class InboxReplies(google.protobuf.message.Message):
-    """Replies for one inbox, which the broker forwards as they are."""
+    """Replies for one inbox, which the broker forwards unchanged."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -205,11 +205,11 @@ class InboxReplies(google.protobuf.message.Message):
     REPLIES_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
     inbox: builtins.bytes
-    """Its address."""
+    """The address of the inbox."""
     replies: builtins.bytes
-    """A `ReplyBatch`."""
+    """An encoded `ReplyBatch`."""
     count: builtins.int
-    """How many replies these are."""
+    """Number of replies."""
     def __init__(
         self,
         *,
@@ -243,7 +243,7 @@ global___ReplyRequest = ReplyRequest
 
 @typing.final
 class ReplyResponse(google.protobuf.message.Message):
-    """What became of the replies for each inbox, in the order of the request."""
+    """The outcome for each inbox, in the order of the request."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -31,18 +31,18 @@ class _SendStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     SEND_STATUS_OK: _SendStatus.ValueType  # 0
     """On disk."""
     SEND_STATUS_NOT_SYNCED: _SendStatus.ValueType  # 1
-    """Acknowledged before it is on disk, as the broker was told to."""
+    """Acknowledged before it is on disk, as the broker is configured."""
     SEND_STATUS_ALREADY_STORED: _SendStatus.ValueType  # 2
-    """On disk since an earlier try of the same batch; nothing was written now."""
+    """An earlier try of the same batch has stored it; nothing was written now."""
 
 class SendStatus(_SendStatus, metaclass=_SendStatusEnumTypeWrapper): ...
 
 SEND_STATUS_OK: SendStatus.ValueType  # 0
 """On disk."""
 SEND_STATUS_NOT_SYNCED: SendStatus.ValueType  # 1
-"""Acknowledged before it is on disk, as the broker was told to."""
+"""Acknowledged before it is on disk, as the broker is configured."""
 SEND_STATUS_ALREADY_STORED: SendStatus.ValueType  # 2
-"""On disk since an earlier try of the same batch; nothing was written now."""
+"""An earlier try of the same batch has stored it; nothing was written now."""
 global___SendStatus = SendStatus
 
 class _PopOutcome:
@@ -54,19 +54,19 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     POP_OUTCOME_DONE: _PopOutcome.ValueType  # 0
     """Consumed."""
     POP_OUTCOME_FREE: _PopOutcome.ValueType  # 1
-    """Failed: handed out again, after `duration_ms`."""
+    """Failed: redelivered after `duration_ms`."""
     POP_OUTCOME_EXTEND: _PopOutcome.ValueType  # 2
     """Kept for another `duration_ms`."""
     POP_OUTCOME_RETURN: _PopOutcome.ValueType  # 3
-    """Not looked at: handed out again at once, and this was no try."""
+    """Not processed: redelivered at once, without counting a try."""
     POP_OUTCOME_CLAIM: _PopOutcome.ValueType  # 4
-    """In an atomic append, of dead letters of the group, which nobody takes: resent or dropped. Refused if one of them is
-    settled already. The epoch is 0.
+    """Only in an atomic append, for dead letters of the group, which no consumer takes: resent or dropped. Fails if one of
+    them is settled already. The epoch is 0.
     """
     POP_OUTCOME_REOPEN: _PopOutcome.ValueType  # 5
-    """In an atomic append, of messages that the group has settled: handed out again with all of their tries. Refused if
-    they are deleted, or of a FIFO topic, or if the group does not take messages of the queue one by one now; nothing
-    changes for unsettled ones. The epoch is 0.
+    """Only in an atomic append, for settled messages of the group: redelivered with the full number of tries. Fails if they
+    are deleted or in a FIFO topic, or if the group currently does not read the queue as a work queue. Unsettled messages
+    do not change. The epoch is 0.
     """
 
 class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
@@ -74,19 +74,19 @@ class PopOutcome(_PopOutcome, metaclass=_PopOutcomeEnumTypeWrapper): ...
 POP_OUTCOME_DONE: PopOutcome.ValueType  # 0
 """Consumed."""
 POP_OUTCOME_FREE: PopOutcome.ValueType  # 1
-"""Failed: handed out again, after `duration_ms`."""
+"""Failed: redelivered after `duration_ms`."""
 POP_OUTCOME_EXTEND: PopOutcome.ValueType  # 2
 """Kept for another `duration_ms`."""
 POP_OUTCOME_RETURN: PopOutcome.ValueType  # 3
-"""Not looked at: handed out again at once, and this was no try."""
+"""Not processed: redelivered at once, without counting a try."""
 POP_OUTCOME_CLAIM: PopOutcome.ValueType  # 4
-"""In an atomic append, of dead letters of the group, which nobody takes: resent or dropped. Refused if one of them is
-settled already. The epoch is 0.
+"""Only in an atomic append, for dead letters of the group, which no consumer takes: resent or dropped. Fails if one of
+them is settled already. The epoch is 0.
 """
 POP_OUTCOME_REOPEN: PopOutcome.ValueType  # 5
-"""In an atomic append, of messages that the group has settled: handed out again with all of their tries. Refused if
-they are deleted, or of a FIFO topic, or if the group does not take messages of the queue one by one now; nothing
-changes for unsettled ones. The epoch is 0.
+"""Only in an atomic append, for settled messages of the group: redelivered with the full number of tries. Fails if they
+are deleted or in a FIFO topic, or if the group currently does not read the queue as a work queue. Unsettled messages
+do not change. The epoch is 0.
 """
 global___PopOutcome = PopOutcome
 
@@ -120,7 +120,7 @@ class _BrokerRoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     BROKER_ROLE_MASTER: _BrokerRole.ValueType  # 1
     BROKER_ROLE_SLAVE: _BrokerRole.ValueType  # 2
     BROKER_ROLE_UNDECIDED: _BrokerRole.ValueType  # 3
-    """Its controller has not said yet what it is."""
+    """Its controller has not decided yet."""
 
 class BrokerRole(_BrokerRole, metaclass=_BrokerRoleEnumTypeWrapper): ...
 
@@ -129,7 +129,7 @@ BROKER_ROLE_ALONE: BrokerRole.ValueType  # 0
 BROKER_ROLE_MASTER: BrokerRole.ValueType  # 1
 BROKER_ROLE_SLAVE: BrokerRole.ValueType  # 2
 BROKER_ROLE_UNDECIDED: BrokerRole.ValueType  # 3
-"""Its controller has not said yet what it is."""
+"""Its controller has not decided yet."""
 global___BrokerRole = BrokerRole
 
 class _DiskLevel:
@@ -141,27 +141,26 @@ class _DiskLevelEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     DISK_LEVEL_NORMAL: _DiskLevel.ValueType  # 0
     DISK_LEVEL_WARN: _DiskLevel.ValueType  # 1
     DISK_LEVEL_DELETE_EARLY: _DiskLevel.ValueType  # 2
-    """The oldest segments are deleted though they are not expired."""
+    """The oldest segments are deleted before they expire."""
     DISK_LEVEL_REFUSE: _DiskLevel.ValueType  # 3
-    """Batches are refused."""
+    """Batches are rejected."""
 
 class DiskLevel(_DiskLevel, metaclass=_DiskLevelEnumTypeWrapper):
-    """What the fullness of the disk calls for; each level includes those before it."""
+    """Measures against a full disk. Each level includes those before it."""
 
 DISK_LEVEL_NORMAL: DiskLevel.ValueType  # 0
 DISK_LEVEL_WARN: DiskLevel.ValueType  # 1
 DISK_LEVEL_DELETE_EARLY: DiskLevel.ValueType  # 2
-"""The oldest segments are deleted though they are not expired."""
+"""The oldest segments are deleted before they expire."""
 DISK_LEVEL_REFUSE: DiskLevel.ValueType  # 3
-"""Batches are refused."""
+"""Batches are rejected."""
 global___DiskLevel = DiskLevel
 
 @typing.final
 class AppendRequest(google.protobuf.message.Message):
     """---- Sending and reading ------------------------------------------------------------------------
 
-    One batch for one queue. `batch` has the layout of `minimq_common.batch.records` and is opaque to the broker
-    but for its header.
+    One batch for one queue. `minimq_common.batch.header` has the format of `batch`; the broker reads only its header.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -181,23 +180,21 @@ class AppendRequest(google.protobuf.message.Message):
     queue_id: builtins.int
     batch: builtins.bytes
     traceparent: builtins.str
-    """The context of the first message, as in its property of that name, if its trace is recorded: a broker that makes
-    spans makes some of the batch. Empty otherwise.
-    """
+    """The property `traceparent` of the first message if its trace is recorded, for brokers that create spans."""
     key_queues: builtins.int
-    """For a compacted topic: the number of queues, on all brokers, among which the queue of the key was chosen."""
+    """For a compacted topic: the number of queues on all brokers from which the client has chosen the queue of the key."""
     @property
     def transaction(self) -> global___Transaction:
-        """Set when the batch is to be staged: readers see it once its transaction is committed. It has a producer id then."""
+        """If set, the batch is staged: readers see it when its transaction is committed. The batch must have a producer id."""
 
     @property
     def delay(self) -> minimq_proto.v1.delay_pb2.Delay:
-        """Set when the batch is to be in its queue later. Not for FIFO topics, nor in a transaction."""
+        """If set, the batch is put into its queue later. Not allowed for FIFO topics, or in a transaction."""
 
     @property
     def joined(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
-        """Further requests of this type, each encoded: small ones that waited to be sent when this one was. They have none
-        themselves. Only for brokers that say that they take them.
+        """Further encoded requests of this type, small ones that were waiting when this one was sent. They must not have
+        `joined` themselves. Only for brokers that announce support for it.
         """
 
     def __init__(
@@ -220,7 +217,7 @@ global___AppendRequest = AppendRequest
 
 @typing.final
 class Transaction(google.protobuf.message.Message):
-    """One of a row of transactions of the same name; their numbers grow."""
+    """One transaction. Transactions of the same name have growing numbers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -230,8 +227,8 @@ class Transaction(google.protobuf.message.Message):
     name: builtins.str
     number: builtins.int
     is_half: builtins.bool
-    """The batch is a half message: the name is that of a producer group, and the number is drawn at random. It ends by
-    itself (`EndHalf`), whatever other numbers of the name do.
+    """The batch is a half message: the name is a producer group, and the number is random. Its transaction ends by
+    `EndHalf`, independent of other numbers of the name.
     """
     def __init__(
         self,
@@ -258,15 +255,13 @@ class AppendResult(google.protobuf.message.Message):
     RECALL_ID_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
-    """Offset of the first record of the batch; the others follow without a gap. -1 when the batch is staged or delayed."""
+    """Offset of the first record of the batch; the others follow without a gap. -1 if the batch is staged or delayed."""
     store_timestamp_ms: builtins.int
     queue_id: builtins.int
-    """The queue that holds the batch: not the one asked for when an earlier try had stored it in another."""
+    """The queue of the batch. It differs from that of the request if an earlier try has stored it in another queue."""
     status: global___SendStatus.ValueType
     due_ms: builtins.int
-    """When a delayed batch is due, in ms since 1970, and what it is recalled by, along with that. 0 for one that is in its
-    queue at once.
-    """
+    """For a delayed batch: when it is due, in ms since 1970, and an id to recall it, together with that time. Otherwise 0."""
     recall_id: builtins.int
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
@@ -289,7 +284,7 @@ global___AppendResult = AppendResult
 
 @typing.final
 class AppendResponse(google.protobuf.message.Message):
-    """Everything that one commit to the log has acknowledged for this stream."""
+    """All results for this stream from one commit to the log."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -307,8 +302,8 @@ global___AppendResponse = AppendResponse
 
 @typing.final
 class PullRequest(google.protobuf.message.Message):
-    """Asks for the batches of one queue, from an offset on, until one of the bounds is reached. The answer is a
-    row of frames with the same pull id; the last one has `end` set.
+    """Requests the batches of one queue from an offset on, until one of the bounds is reached. The answer is a series of
+    frames with the same pull id; the last one has `end` set.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -328,7 +323,7 @@ class PullRequest(google.protobuf.message.Message):
     pull_id: builtins.int
     """Chosen by the client, unique in its stream."""
     cancel: builtins.bool
-    """Ends the pull of that id early; the other fields are not looked at."""
+    """Ends the pull with this id early; the other fields are ignored."""
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -336,22 +331,22 @@ class PullRequest(google.protobuf.message.Message):
     """Bounds of the whole pull. A batch is never cut, so the last one may overshoot them."""
     max_bytes: builtins.int
     wait_ms: builtins.int
-    """How long the pull is held while there is nothing (more) to read, counted from the latest frame."""
+    """How long the pull waits for messages at the end of the queue, counted from the latest frame."""
     term: builtins.int
-    """The latest term in the log of which the offset is known to be right, as an earlier frame said; 0 when it is not
-    known. Where a later term cut the log below the offset, the pull fails.
+    """The latest term for which the offset is known to be valid, from an earlier frame; 0 if unknown. The pull fails if a
+    later term has cut the log below the offset.
     """
     @property
     def lease(self) -> global___Lease:
-        """Set when the pull is made for a consumer group: it is refused unless this lease holds."""
+        """Set if the pull is made for a consumer group: it fails unless this lease is valid."""
 
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Only batches that may hold one of these tags, by the hashes of `minimq_common.batch.records.tag_hash`; all when empty."""
+        """Only batches that may contain one of these tags, by `minimq_common.batch.header.tag_hash`; empty for all."""
 
     @property
     def topic_id(self) -> global___TopicId:
-        """The topic in which the offset was found. If it was deleted and created again, the pull fails."""
+        """The topic to which the offset belongs. The pull fails if it was deleted and created again."""
 
     def __init__(
         self,
@@ -376,7 +371,7 @@ global___PullRequest = PullRequest
 
 @typing.final
 class TopicId(google.protobuf.message.Message):
-    """One creation of a topic at one broker; both numbers as in `Topic`."""
+    """One creation of a topic on one broker; both numbers as in `Topic`."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -407,12 +402,12 @@ class StoredBatch(google.protobuf.message.Message):
     base_offset: builtins.int
     store_timestamp_ms: builtins.int
     position: builtins.int
-    """Where the batch stands in the CommitLog of the broker, for error messages."""
+    """Position in the CommitLog of the broker, for error messages."""
     batch: builtins.bytes
     count: builtins.int
-    """As the index has it, so that a reader can pass over a batch that is damaged."""
+    """From the index, so that a reader can skip a damaged batch."""
     due_ms: builtins.int
-    """When a batch that was delayed was due, in ms since 1970; 0 for one that was not."""
+    """When a delayed batch was due, in ms since 1970; 0 if it was not delayed."""
     def __init__(
         self,
         *,
@@ -445,28 +440,30 @@ class PullFrame(google.protobuf.message.Message):
     IS_COMPACTED_FIELD_NUMBER: builtins.int
     pull_id: builtins.int
     min_offset: builtins.int
-    """First offset that is still stored, and the one that the next message will get."""
+    """The first stored offset, and the offset of the next message."""
     max_offset: builtins.int
     end: builtins.bool
     next_offset: builtins.int
-    """The pull goes on here: after the last batch, and after those that were passed over behind it. With a failure because
-    of damage: where the next readable message may be. 0 when there is none of these.
+    """Where the pull continues: after the last batch, and after those that were skipped behind it. If the failure is
+    damage: the offset of the next readable message, as far as known. Otherwise 0.
     """
     suggested_broker_id: builtins.int
-    """Of a reader that is far behind: a slave with this broker id has what comes next, and may be read for a while
-    instead. 0 when there is no such advice.
+    """For a reader that is far behind: a slave with this broker id has the next messages, and can be read for a while. 0
+    for no such advice.
     """
     from_slave: builtins.bool
     """A slave has answered: its queues may end earlier than those of its master, and begin elsewhere."""
     now_ms: builtins.int
-    """The broker's time when it read the batches, in ms since 1970: tells how old they are by the clock that stored them."""
+    """The broker's clock when it read the batches, in ms since 1970. With it, the client computes the age of messages by the
+    clock that stored them.
+    """
     term: builtins.int
-    """The latest term in the log that was read, of which the offsets are."""
+    """The latest term in the log to which the offsets belong."""
     is_compacted: builtins.bool
     """Empty bodies are tombstones."""
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
-        """The first batch holds the offset that was asked for, which need not be the first of the batch."""
+        """The first batch contains the requested offset, not necessarily as its first."""
 
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
@@ -495,8 +492,7 @@ global___PullFrame = PullFrame
 class PopRequest(google.protobuf.message.Message):
     """---- Taking messages one by one -----------------------------------------------------------------------
 
-    What a consumer settles and wants to take. It is decided as a whole, in one commit: what is settled goes along with the
-    next take.
+    Settles and takes of a consumer. The broker handles a request in one commit, so settles can travel with the next take.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -509,23 +505,23 @@ class PopRequest(google.protobuf.message.Message):
     LEAVES_FIELD_NUMBER: builtins.int
     group: builtins.str
     client_id: builtins.str
-    """Who asks: what it has is freed when its last stream is over for longer than a grace."""
+    """The consumer. When its last stream has been closed for longer than a grace period, its messages are freed."""
     leaves: builtins.bool
-    """The consumer closes: what it has is freed when this stream ends, without a grace, and each was a try. So the consumer
-    cancels its takes, and ends its side once they are answered and what they still brought is returned. A stream that
-    ends without this may be a connection that broke.
+    """The consumer closes: when this stream ends, its messages are freed without a grace period, and this counts as a try.
+    So the consumer cancels its takes, and closes its side when they are answered and their messages are returned. A
+    stream that ends without this may be a broken connection.
     """
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
-        """Decided before the takes, in this order. Each stands by itself: one that is refused leaves the others as they are."""
+        """Handled before the takes, in this order. They are independent: a rejected one does not affect the others."""
 
     @property
     def takes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopTake]: ...
     @property
     def cancels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Ids of takes that shall wait no longer: they are answered, with nothing unless messages are on their way. By a request
-        with an id of none, and nothing else, a consumer says that it is there. One that
-        reconnects says so before it takes: otherwise it is a new process in place of one that died with what it had.
+        """Ids of takes that should stop waiting: they are answered, without messages unless some are on their way. With a
+        request that contains nothing but an unused id, a consumer shows that it is alive. After a reconnect it does that
+        before its first take: otherwise the broker assumes a new process, and that the former one died with its messages.
         """
 
     def __init__(
@@ -544,7 +540,7 @@ global___PopRequest = PopRequest
 
 @typing.final
 class PopTake(google.protobuf.message.Message):
-    """Hands messages of one queue of a topic out, to nobody else until the time is over."""
+    """Takes messages of a topic, from one queue. No other consumer gets them until the invisible duration is over."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -565,29 +561,29 @@ class PopTake(google.protobuf.message.Message):
     topic: builtins.str
     max_messages: builtins.int
     max_bytes: builtins.int
-    """Bytes of the batches; the one that reaches it comes whole."""
+    """Limit for the bytes of the batches; the last batch may exceed it."""
     invisible_ms: builtins.int
     wait_ms: builtins.int
-    """How long it is held while there is nothing."""
+    """How long the take waits for messages."""
     filter: builtins.str
-    """The filter of the consumer, the same for all of a group and a topic."""
+    """The filter of the consumer, which is the same for all members of a group and a topic."""
     unbound: builtins.bool
-    """What is handed out belongs to its handle alone: it is not freed when the client is gone."""
+    """The messages belong to their handles only: they are not freed when the client is gone."""
     ahead: builtins.bool
-    """The application has not asked for them yet: answered with nothing while messages wait that have failed before. These
-    would be tried once more if others that came along ended the process.
+    """The take is a prefetch, not yet requested by the application. It gets nothing while there are messages that have
+    failed before: if another prefetched message crashed the process, that would cost them a try.
     """
     @property
     def start(self) -> global___StartPosition:
-        """Where the group begins in the topic, if it is new there."""
+        """Where the group begins in the topic if it is new there."""
 
     @property
     def have(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Log positions of batches that the client has: they come without their bytes."""
+        """Log positions of batches that the client already has: the broker leaves out their bytes."""
 
     @property
     def tag_hashes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Batches without any of these tags are passed over; none: no batch is."""
+        """Skip batches without any of these tags; empty to skip none."""
 
     def __init__(
         self,
@@ -612,7 +608,7 @@ global___PopTake = PopTake
 
 @typing.final
 class PopSettle(google.protobuf.message.Message):
-    """What becomes of messages that were handed out. It is on disk when it is answered; if it is refused, none of it is taken."""
+    """Settles delivered messages. It is on disk when it is answered. If it fails, it changes nothing."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -631,7 +627,7 @@ class PopSettle(google.protobuf.message.Message):
     duration_ms: builtins.int
     @property
     def spans(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """First offset and number of messages, in turns; ascending."""
+        """Pairs of first offset and number of messages, ascending."""
 
     def __init__(
         self,
@@ -650,7 +646,7 @@ global___PopSettle = PopSettle
 
 @typing.final
 class PoppedRun(google.protobuf.message.Message):
-    """Messages next to each other that were handed out so many times, this time included."""
+    """Neighboring messages with the same number of tries."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -661,9 +657,11 @@ class PoppedRun(google.protobuf.message.Message):
     first: builtins.int
     count: builtins.int
     tries: builtins.int
+    """Deliveries so far, including this one."""
     lost: builtins.int
-    """Consumers that died with them, 2 for more: then they are to be delivered with nothing else in hand. With one, they
-    are no dead letters yet, however often they were handed out: others may have been the reason.
+    """Number of consumers that died while they had these messages, at most 2. With 2, they must be delivered while the
+    consumer has no other messages. With 1, they do not become dead letters yet, whatever their tries: other messages may
+    have been the cause.
     """
     def __init__(
         self,
@@ -679,7 +677,7 @@ global___PoppedRun = PoppedRun
 
 @typing.final
 class PoppedMessages(google.protobuf.message.Message):
-    """What was handed out of one queue."""
+    """Messages that a take got from one queue."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -694,20 +692,20 @@ class PoppedMessages(google.protobuf.message.Message):
     queue_id: builtins.int
     epoch: builtins.int
     invisible_ms: builtins.int
-    """How long they are kept from now on."""
+    """The remaining invisible duration."""
     has_more: builtins.bool
-    """The queue has more that may be taken now. Without runs: messages have expired while the take waited, and go to a
-    consumer that shows that it is alive: ask again.
+    """The queue has more messages that can be taken now. Without runs: messages have expired while the take waited, and
+    only a consumer that shows that it is alive gets them. Take again.
     """
     is_compacted: builtins.bool
     """Empty bodies are tombstones."""
     makes_room: builtins.bool
-    """There is nothing for a consumer that has other messages in hand: what comes next is delivered alone, or has been."""
+    """There is nothing for a consumer that has other messages: the next message must be, or was, delivered alone."""
     @property
     def runs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PoppedRun]: ...
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StoredBatch]:
-        """That have these messages, and others around them; without bytes if the client has them."""
+        """The batches with these messages, and others; without bytes if the client has them."""
 
     def __init__(
         self,
@@ -727,7 +725,7 @@ global___PoppedMessages = PoppedMessages
 
 @typing.final
 class PopResult(google.protobuf.message.Message):
-    """What a take or a settle has come to."""
+    """The result of a take or a settle."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -740,11 +738,11 @@ class PopResult(google.protobuf.message.Message):
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     @property
     def popped(self) -> global___PoppedMessages:
-        """Of a take, unless there was nothing for as long as was asked for."""
+        """The result of a take; not set if no messages arrived within `wait_ms`."""
 
     @property
     def expired(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Of a settle: first offset and number of messages that somebody else has got since, in turns."""
+        """For a settle: pairs of first offset and number of messages that were redelivered meanwhile."""
 
     def __init__(
         self,
@@ -779,7 +777,7 @@ global___PopResponse = PopResponse
 class AtomicBatch(google.protobuf.message.Message):
     """---- Atomic appends ----------------------------------------------------------------------------------
 
-    A batch for one queue; it has a producer id, and a number of its own.
+    A batch for one queue. It must have a producer id, and a sequence number of its own.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -803,7 +801,7 @@ global___AtomicBatch = AtomicBatch
 
 @typing.final
 class AtomicProgress(google.protobuf.message.Message):
-    """What a group has consumed: offsets, if it divides queues, or settles, if it takes messages one by one."""
+    """What a group has consumed: offsets, or settles if it reads work queues."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -814,11 +812,11 @@ class AtomicProgress(google.protobuf.message.Message):
     group: builtins.str
     @property
     def commit(self) -> global___CommitOffsetsRequest:
-        """Names the group and the member; `force` lets offsets go back."""
+        """Contains the group and the member; with `force`, offsets may decrease."""
 
     @property
     def begins(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """From where on each of these queues was read: refused when the group has consumed something after that."""
+        """Where reading of each of these queues began: fails if the group has consumed later messages since."""
 
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]: ...
@@ -837,8 +835,8 @@ global___AtomicProgress = AtomicProgress
 
 @typing.final
 class AtomicAppend(google.protobuf.message.Message):
-    """Batches of several topics and queues of one broker, and what a group has consumed for them: they are stored as a whole
-    or not at all. Sent again, it is stored once.
+    """Batches for several topics and queues of one broker, and what a group has consumed for them. All of it is stored, or
+    nothing. Resending it does not store it twice.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -855,7 +853,7 @@ class AtomicAppend(google.protobuf.message.Message):
     def progress(self) -> global___AtomicProgress: ...
     @property
     def end(self) -> minimq_proto.v1.halves_pb2.EndHalf:
-        """Instead of these two: how a transaction with half messages ends."""
+        """Instead of `batches` and `progress`: how a transaction with half messages ends."""
 
     def __init__(
         self,
@@ -872,7 +870,7 @@ global___AtomicAppend = AtomicAppend
 
 @typing.final
 class AtomicAppendRequest(google.protobuf.message.Message):
-    """Some that travel together; each stands by itself."""
+    """Independent atomic appends."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -898,12 +896,12 @@ class AtomicAppendResult(google.protobuf.message.Message):
     OUTCOME_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     outcome: minimq_proto.v1.halves_pb2.HalfOutcome.ValueType
-    """Of an end: the one that stands, which may be another than was asked for. It is on disk."""
+    """For `end`: the outcome that is on disk. It differs from the request if the transaction had another outcome before."""
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AppendResult]:
-        """Of the batches, in the order of the request; they have no request id."""
+        """One result per batch, in the order of the request, without a request id."""
 
     def __init__(
         self,
@@ -920,7 +918,7 @@ global___AtomicAppendResult = AtomicAppendResult
 
 @typing.final
 class AtomicAppendResponse(google.protobuf.message.Message):
-    """Everything that one commit to the log has acknowledged for this stream."""
+    """All results for this stream from one commit to the log."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -940,7 +938,7 @@ global___AtomicAppendResponse = AtomicAppendResponse
 class StagedPart(google.protobuf.message.Message):
     """---- Transactions ------------------------------------------------------------------------------------
 
-    Batches that one producer has staged at one broker, by their sequence numbers, in the order in which they are published.
+    Batches that one producer has staged on one broker: their sequence numbers, in the order in which they are published.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -965,7 +963,7 @@ global___StagedPart = StagedPart
 
 @typing.final
 class Decision(google.protobuf.message.Message):
-    """How a transaction ended: the same at all brokers that take part."""
+    """How a transaction ended; the same on all of its brokers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -975,11 +973,11 @@ class Decision(google.protobuf.message.Message):
     number: builtins.int
     @property
     def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]:
-        """What of it is published, in this order at each broker."""
+        """What is published, in this order on each broker."""
 
     @property
     def broker_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """All that have to be asked for the end of the next one, also those that have nothing of this."""
+        """All brokers that must be asked to end the next transaction, even those without a part of this one."""
 
     def __init__(
         self,
@@ -994,8 +992,8 @@ global___Decision = Decision
 
 @typing.final
 class CommitTransactionRequest(google.protobuf.message.Message):
-    """Publishes what the decision names of this broker, and lets go of what else was staged under the name up to this
-    number. Once a number is decided at a broker it stays so: whoever asks again is told what was decided.
+    """Publishes the batches of the decision on this broker, and drops all others that were staged under the name up to this
+    number. A decision is final: later requests for the number get the first decision.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1018,14 +1016,14 @@ global___CommitTransactionRequest = CommitTransactionRequest
 
 @typing.final
 class CommitTransactionResponse(google.protobuf.message.Message):
-    """All that the decision names of this broker is on disk, and readers see it."""
+    """All batches of the decision on this broker are on disk, and visible to readers."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: builtins.int
     @property
     def decision(self) -> global___Decision:
-        """What was decided for the latest number, which may be more than the one of the request."""
+        """The decision for the latest number, which may be larger than that of the request."""
 
     def __init__(
         self,
@@ -1046,8 +1044,8 @@ class DescribeTransactionRequest(google.protobuf.message.Message):
     BATCHES_FIELD_NUMBER: builtins.int
     name: builtins.str
     number: builtins.int
-    """What is about to be committed here, if anything, and under which number: when all of it is there, the broker does
-    not let go of it to make room for others until it hears of a decision, or it expires by its age.
+    """The number and the batches that the client is about to commit on this broker, if any. If all of them are staged, the
+    broker does not drop them to make room for others until they are decided, or expire by age.
     """
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]: ...
@@ -1071,13 +1069,13 @@ class DescribeTransactionResponse(google.protobuf.message.Message):
     STAGED_BYTES_FIELD_NUMBER: builtins.int
     MISSING_BATCHES_FIELD_NUMBER: builtins.int
     staged_batches: builtins.int
-    """Staged and not published yet, of any number."""
+    """Staged and not published yet, for all numbers."""
     staged_bytes: builtins.int
     missing_batches: builtins.int
-    """How many of the batches of the request are not staged here any more. 0 when its number is decided here."""
+    """Number of batches of the request that are not staged here any more; 0 if its number is decided here."""
     @property
     def decision(self) -> global___Decision:
-        """For the latest number that is decided here; not set when none is."""
+        """The decision for the latest decided number on this broker; not set if there is none."""
 
     def __init__(
         self,
@@ -1115,15 +1113,15 @@ class Topic(google.protobuf.message.Message):
     """Bits: 2 write, 4 read."""
     created_ms: builtins.int
     topic_id: builtins.int
-    """In answers: a topic that was deleted and made again has another id. Each broker has its own."""
+    """In answers. A topic that was deleted and created again has another id, and each broker has its own."""
     fifo: builtins.bool
-    """Each batch is of one message group (batch format 3), whose messages are popped in order. It never changes."""
+    """Every batch has one message group (batch format 3), and its messages are popped in order. Never changes."""
     retention_ms: builtins.int
-    """How long its messages are kept, in milliseconds, and how many bytes of them on each broker. 0: as the broker is told."""
+    """How long its messages are kept, and how many bytes of them on each broker. 0: as configured on the broker."""
     retention_bytes: builtins.int
     @property
     def compaction(self) -> global___Compaction:
-        """Set for a topic that is compacted by key."""
+        """Set for a compacted topic."""
 
     def __init__(
         self,
@@ -1146,7 +1144,7 @@ global___Topic = Topic
 
 @typing.final
 class Compaction(google.protobuf.message.Message):
-    """How a topic is compacted by key."""
+    """Settings of a compacted topic."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1155,15 +1153,15 @@ class Compaction(google.protobuf.message.Message):
     TOMBSTONE_MS_FIELD_NUMBER: builtins.int
     DIRTY_PERCENT_FIELD_NUMBER: builtins.int
     key_queues: builtins.int
-    """How many queues the topic has on all brokers together: by that number the queue of a key is chosen. It never changes."""
+    """Number of queues of the topic on all brokers, from which the queue of a key is chosen. Never changes."""
     min_lag_ms: builtins.int
-    """Messages that were stored less than so long ago are not looked at yet, in milliseconds."""
+    """Messages that are younger than this are not compacted yet."""
     tombstone_ms: builtins.int
-    """How long a tombstone stays after it was compacted first, in milliseconds: a reader that needs no longer from the
-    first message to the last misses none.
+    """How long a tombstone is kept after its first compaction. A reader that reads the topic from start to end within this
+    time misses no tombstone.
     """
     dirty_percent: builtins.int
-    """The part of what is stored that was not compacted yet, in percent, at which compaction begins."""
+    """Compaction begins when this percentage of the stored bytes is not compacted."""
     def __init__(
         self,
         *,
@@ -1188,7 +1186,7 @@ class QueueStatus(google.protobuf.message.Message):
     min_offset: builtins.int
     max_offset: builtins.int
     last_store_timestamp_ms: builtins.int
-    """0 when the queue is empty."""
+    """0 if the queue is empty."""
     def __init__(
         self,
         *,
@@ -1209,11 +1207,9 @@ class CreateTopicRequest(google.protobuf.message.Message):
     IF_NOT_EXISTS_FIELD_NUMBER: builtins.int
     AUTOMATIC_FIELD_NUMBER: builtins.int
     if_not_exists: builtins.bool
-    """Succeed without a change if the topic exists, whatever its settings."""
+    """Succeed without a change if the topic exists with any settings."""
     automatic: builtins.bool
-    """A producer asks because the topic does not exist: the broker decides whether it may, and how many queues there
-    will be. Only the name is looked at.
-    """
+    """A producer needs the topic. The broker decides whether to create it, and with how many queues; it uses only the name."""
     @property
     def topic(self) -> global___Topic: ...
     def __init__(
@@ -1236,9 +1232,9 @@ class CreateTopicResponse(google.protobuf.message.Message):
     CREATED_FIELD_NUMBER: builtins.int
     DATA_VERSION_FIELD_NUMBER: builtins.int
     created: builtins.bool
-    """False when it was there already."""
+    """False if the topic existed already."""
     data_version: builtins.int
-    """Name servers at which the broker is registered with this data version, or a larger one, show the topic so."""
+    """Name servers show this change when the broker is registered there with this data version or a larger one."""
     @property
     def topic(self) -> global___Topic: ...
     def __init__(
@@ -1270,12 +1266,12 @@ class UpdateTopicRequest(google.protobuf.message.Message):
     write_queues: builtins.int
     permission: builtins.int
     force: builtins.bool
-    """Also when messages go out of sight by it: those of queues that are not read any more."""
+    """Allow it even if unread messages become hidden, because their queues are not read any more."""
     retention_ms: builtins.int
     retention_bytes: builtins.int
     @property
     def ignored_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Groups whose unread messages are no reason to refuse."""
+        """Do not fail because of unread messages of these groups."""
 
     def __init__(
         self,
@@ -1412,7 +1408,7 @@ class GetOffsetRequest(google.protobuf.message.Message):
     topic: builtins.str
     queue_id: builtins.int
     timestamp_ms: builtins.int
-    """The first offset stored at or after this time, or the end of the queue."""
+    """The answer is the offset of the first message stored at or after this time, or the end of the queue."""
     def __init__(
         self,
         *,
@@ -1454,12 +1450,12 @@ class QueueOffset(google.protobuf.message.Message):
     queue_id: builtins.int
     offset: builtins.int
     epoch: builtins.int
-    """Set when the commit is made under a lease: it is refused unless this lease holds."""
+    """Set if the commit is made under a lease: it fails unless the lease is valid."""
     term: builtins.int
     """In a commit: as in `PullRequest`."""
     tries: builtins.int
-    """In a commit under a lease: the messages before `in_hand_end` are about to be delivered, for the time `tries`, and
-    nothing else is. 0: there is no such delivery.
+    """In a commit under a lease: only the messages before `in_hand_end` are about to be delivered, and this is try number
+    `tries`. 0 for no such delivery.
     """
     in_hand_end: builtins.int
     def __init__(
@@ -1488,11 +1484,11 @@ class CommitOffsetsRequest(google.protobuf.message.Message):
     PUBLISHED_FIELD_NUMBER: builtins.int
     group: builtins.str
     client_id: builtins.str
-    """Empty when a consumer that assigned its queues by hand commits."""
+    """Empty if the consumer has assigned its queues by hand."""
     force: builtins.bool
-    """Let offsets go back, as after a seek."""
+    """Allow smaller offsets, as after a seek."""
     published: builtins.bool
-    """The offsets are published for monitoring: whoever commits them never reads them back."""
+    """The offsets are published for monitoring only, and never read back by their owner."""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
     def __init__(
@@ -1510,7 +1506,7 @@ global___CommitOffsetsRequest = CommitOffsetsRequest
 
 @typing.final
 class CommitOffsetsResponse(google.protobuf.message.Message):
-    """All offsets are on disk; if one cannot be taken, the call fails and none is."""
+    """All offsets are on disk. If one of them is invalid, the call fails and commits none."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1528,7 +1524,7 @@ class GetCommittedRequest(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
-    """All topics when empty."""
+    """Empty for all topics."""
     def __init__(
         self,
         *,
@@ -1546,7 +1542,7 @@ class GetCommittedResponse(google.protobuf.message.Message):
     OFFSETS_FIELD_NUMBER: builtins.int
     CONFIRMED_FIELD_NUMBER: builtins.int
     confirmed: builtins.bool
-    """Of a master. A slave may lack the latest offsets, and a former master has some that the next one may not have."""
+    """A master has answered. A slave may lack the latest offsets, and a former master may have some that the next one lacks."""
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueOffset]: ...
     def __init__(
@@ -1584,7 +1580,7 @@ global___Lease = Lease
 
 @typing.final
 class StartPosition(google.protobuf.message.Message):
-    """What a new group reads first. Decided once per group and topic, by the first member that asks."""
+    """Where a new group begins. The first member that asks decides, once per group and topic."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1604,8 +1600,8 @@ global___StartPosition = StartPosition
 
 @typing.final
 class JoinGroup(google.protobuf.message.Message):
-    """Members of a group that disagree about the filter of a topic, `allocation` or `hold_ms` are
-    refused, until there is no such member any more: then they are told (`ConflictOver`). Their topics may differ.
+    """Joins a group. All members must have the same filter for a topic, `allocation` and `hold_ms`; their topics may differ. A
+    member that contradicts the group is rejected, and gets `ConflictOver` when the contradiction is gone.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1621,18 +1617,18 @@ class JoinGroup(google.protobuf.message.Message):
     allocation: builtins.str
     """Name of the allocation strategy."""
     hold_ms: builtins.int
-    """After a release nobody gets the queue until its former owner has said `StateSaved`, or for so long; 0: at once."""
+    """After a release, the queue is kept this long for its former owner to send `StateSaved`. 0: it is free at once."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def start(self) -> global___StartPosition: ...
     @property
     def filters(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What the messages of each topic are filtered by, in the order of `topics`."""
+        """The filter of each topic, in the order of `topics`."""
 
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]:
-        """What the member holds now, on all brokers."""
+        """All queues that the member holds now, on all brokers."""
 
     def __init__(
         self,
@@ -1673,7 +1669,7 @@ global___QueueName = QueueName
 
 @typing.final
 class Holding(google.protobuf.message.Message):
-    """What a member holds has changed. Nobody is told at once; it comes with the next member list."""
+    """The queues that a member holds have changed. Other members learn it with the next member list."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1682,7 +1678,7 @@ class Holding(google.protobuf.message.Message):
     ADDS_FIELD_NUMBER: builtins.int
     group: builtins.str
     adds: builtins.bool
-    """Besides what was said before: a member that holds much says it in several requests."""
+    """Adds to the previous `Holding`: a member with many queues sends several requests."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueName]: ...
     def __init__(
@@ -1698,7 +1694,7 @@ global___Holding = Holding
 
 @typing.final
 class QueueEpoch(google.protobuf.message.Message):
-    """A queue of this broker, and the epoch under which a member holds it or held it last; 0 if it did not."""
+    """A queue of this broker, and the epoch under which a member holds it or held it last; 0 if it never did."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1710,7 +1706,7 @@ class QueueEpoch(google.protobuf.message.Message):
     queue_id: builtins.int
     epoch: builtins.int
     given_back: builtins.int
-    """How often this member has given the queue back so far; said when it asks."""
+    """In `AcquireQueues`: how often this member has released the queue so far."""
     def __init__(
         self,
         *,
@@ -1725,11 +1721,11 @@ global___QueueEpoch = QueueEpoch
 
 @typing.final
 class AcquireQueues(google.protobuf.message.Message):
-    """A member wants these queues; each is granted as soon as nobody else holds it. By the epochs a broker that has just
-    started gives precedence to former owners.
+    """A member requests queues. Each is granted as soon as no other member holds it. A broker that has just started prefers
+    former owners, which it recognizes by the epochs.
 
-    With the first of a topic it is decided where the group begins there: as the member said when it joined, but not
-    behind what was sent since the group has begun elsewhere.
+    The first request for a topic decides where the group begins there: at the start position of `JoinGroup`, but not after
+    messages that were sent since the group has begun on another broker.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -1740,12 +1736,12 @@ class AcquireQueues(google.protobuf.message.Message):
     NOW_MS_FIELD_NUMBER: builtins.int
     group: builtins.str
     now_ms: builtins.int
-    """When the member said so, by the clock of this broker, as the member knows it from `GroupMembers`: or earlier. 0: now."""
+    """When the member sent this, or earlier, by the clock of this broker, which it knows from `GroupMembers`. 0 for now."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueEpoch]: ...
     @property
     def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicBegun]:
-        """Of the topics of these queues those in which the group has begun, on other brokers or before they were made anew."""
+        """The topics of these queues that the group already reads on other brokers, or read before they were created again."""
 
     def __init__(
         self,
@@ -1761,7 +1757,7 @@ global___AcquireQueues = AcquireQueues
 
 @typing.final
 class TopicBegun(google.protobuf.message.Message):
-    """A group reads a topic, for so long by then."""
+    """A group has been reading a topic for `ago_ms`."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1781,7 +1777,7 @@ global___TopicBegun = TopicBegun
 
 @typing.final
 class StateSaved(google.protobuf.message.Message):
-    """A former owner has saved what it knew of queues that it released: others may have them."""
+    """A former owner has saved its state of queues that it has released, so other members may get them."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1802,7 +1798,7 @@ global___StateSaved = StateSaved
 
 @typing.final
 class ReleaseQueues(google.protobuf.message.Message):
-    """A member gives queues back, which it has committed before, or no longer wants them."""
+    """A member releases queues, after committing their offsets, or withdraws its request for them."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -1849,7 +1845,7 @@ class SessionRequest(google.protobuf.message.Message):
     SAVED_FIELD_NUMBER: builtins.int
     HOLDING_FIELD_NUMBER: builtins.int
     client_id: builtins.str
-    """First of the stream: who this is."""
+    """Only in the first request of a stream."""
     @property
     def heartbeat(self) -> global___Heartbeat: ...
     @property
@@ -1888,7 +1884,7 @@ class Heartbeat(google.protobuf.message.Message):
 
     NUMBER_FIELD_NUMBER: builtins.int
     number: builtins.int
-    """An answer has the number of the heartbeat that it answers."""
+    """The answer has the same number."""
     def __init__(
         self,
         *,
@@ -1915,22 +1911,22 @@ class GroupMembers(google.protobuf.message.Message):
     group: builtins.str
     version: builtins.int
     grace_ms: builtins.int
-    """For so long after the session of a member broke its queues are kept for it."""
+    """How long the queues of a member are kept for it after its session broke."""
     now_ms: builtins.int
-    """When this was said, in ms since 1970."""
+    """When the broker sent this, in ms since 1970."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def held(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberQueues]:
-        """What each member held when this version began, so that all members decide from the same."""
+        """The queues that each member held when this version began, so that all members compute the same assignment."""
 
     @property
     def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicBegun]:
-        """In which topics the group has begun on this broker."""
+        """The topics that the group reads on this broker."""
 
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
-        """What each member subscribes to; empty while that is the same for all."""
+        """The topics of each member; empty while they are the same for all."""
 
     def __init__(
         self,
@@ -1988,7 +1984,7 @@ global___MemberQueues = MemberQueues
 
 @typing.final
 class QueueGranted(google.protobuf.message.Message):
-    """The queue is the member's now. `offset` is where to start, `epoch` proves the ownership."""
+    """The queue now belongs to the member. `offset` is where to start, and `epoch` proves the ownership."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2008,13 +2004,13 @@ class QueueGranted(google.protobuf.message.Message):
     epoch: builtins.int
     offset: builtins.int
     topic_id: builtins.int
-    """A topic that was deleted and made again has another id."""
+    """A topic that was deleted and created again has another id."""
     given_back: builtins.int
-    """What the member said when it asked, so that it knows a grant that crossed its giving back."""
+    """Copied from the request, so that the member recognizes a grant that crossed a later release."""
     tries: builtins.int
-    """Deliveries of messages from the offset on to members that died."""
+    """How often messages from the offset on were delivered to members that died."""
     in_hand_end: builtins.int
-    """With `tries`: where these messages end, 0 if it is not known; and where the queue ends."""
+    """With `tries`: the end of these messages, 0 if unknown, and the end of the queue."""
     queue_end: builtins.int
     def __init__(
         self,
@@ -2079,7 +2075,7 @@ global___SessionRefused = SessionRefused
 
 @typing.final
 class ConflictOver(google.protobuf.message.Message):
-    """A member that was refused since it contradicted the group does so no longer: it joins again."""
+    """A member that was rejected does not contradict the group any more, so it may join again."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2154,24 +2150,24 @@ class GroupQueue(google.protobuf.message.Message):
     topic: builtins.str
     queue_id: builtins.int
     owner: builtins.str
-    """Empty when nobody owns it."""
+    """Empty if no member owns it."""
     epoch: builtins.int
     held_ms: builtins.int
-    """For how long it is still held for a former owner that has not said `StateSaved`; 0 when it is not."""
+    """How long it is still held for a former owner that has not sent `StateSaved`; 0 if it is not held."""
     min_offset: builtins.int
     max_offset: builtins.int
     committed_offset: builtins.int
     oldest_unread_ms: builtins.int
-    """Store time of the first message that is not committed; 0 when there is none."""
+    """Store time of the first message that is not committed; 0 if there is none."""
     holder: builtins.str
-    """The former owner for which it is held; empty when it is not."""
+    """The former owner for which it is held; empty if it is not held."""
     sparse: builtins.bool
-    """Not every offset is a message for the group: the topic is compacted, or the group filters it."""
+    """Not every offset is a message for the group, since the topic is compacted, or filtered by the group."""
     @property
     def waiting(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def popped(self) -> global___PoppedQueue:
-        """Not set unless messages of it are, or were, taken one by one."""
+        """Set if the group reads it, or has read it, as a work queue."""
 
     def __init__(
         self,
@@ -2198,7 +2194,7 @@ global___GroupQueue = GroupQueue
 
 @typing.final
 class PoppedQueue(google.protobuf.message.Message):
-    """A queue whose messages are taken one by one, as a group sees it."""
+    """A work queue as a group sees it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2209,18 +2205,18 @@ class PoppedQueue(google.protobuf.message.Message):
     HOLDERS_FIELD_NUMBER: builtins.int
     MISSED_FIELD_NUMBER: builtins.int
     in_flight: builtins.int
-    """Messages that consumers have."""
+    """Messages in flight."""
     returned: builtins.int
-    """That were given up, or not acknowledged in time, and are to be handed out again."""
+    """Messages that were released, or not acknowledged in time, and will be redelivered."""
     settled_ahead: builtins.int
-    """That are settled although others before them are not: they count for no lag."""
+    """Messages that are settled before others with smaller offsets; they are not part of the lag."""
     most_tries: builtins.int
-    """The most often that one of those in flight or returned was handed out."""
+    """The largest number of tries of a message in flight or returned."""
     missed: builtins.int
-    """Messages that were deleted before they were settled; until the group takes messages from the queue again."""
+    """Messages that were deleted before they were settled. Reset when the group takes messages from the queue again."""
     @property
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
-        """Who has most of them."""
+        """The consumers with most messages."""
 
     def __init__(
         self,
@@ -2243,7 +2239,7 @@ class PopHolder(google.protobuf.message.Message):
     CLIENT_ID_FIELD_NUMBER: builtins.int
     MESSAGES_FIELD_NUMBER: builtins.int
     client_id: builtins.str
-    """Empty for messages that belong to their handles alone."""
+    """Empty for messages that belong to their handles only."""
     messages: builtins.int
     def __init__(
         self,
@@ -2287,26 +2283,26 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     allocation: builtins.str
     hold_ms: builtins.int
     dead_letters: builtins.int
-    """Messages that are stored here whose tries are used up."""
+    """Number of dead letters on this broker."""
     expires_ms: builtins.int
-    """When the group is deleted here unless somebody uses it, in ms since 1970; not set when it is not to be deleted."""
+    """When the group is deleted here unless it is used, in ms since 1970; not set if it does not expire."""
     bytes_deleted_early: builtins.int
     """As in GetStatusResponse."""
     published: builtins.bool
-    """Its offsets are published for monitoring, and never read back."""
+    """Its offsets are published for monitoring only, and never read back."""
     @property
     def client_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupQueue]:
-        """Queues of topics that the group reads here: it has started there, or a member subscribes to them."""
+        """Queues of topics that the group reads here: it has begun there, or a member subscribes to them."""
 
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MemberTopics]:
-        """What each member subscribes to."""
+        """The topics of each member."""
 
     @property
     def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SettledLetters]:
-        """Its dead letters here that were resent or dropped."""
+        """Its dead letters on this broker that were resent or dropped."""
 
     def __init__(
         self,
@@ -2339,7 +2335,7 @@ class SettledLetters(google.protobuf.message.Message):
     queue_id: builtins.int
     @property
     def spans(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """First offset and number of messages, in turns; ascending."""
+        """Pairs of first offset and number of messages, ascending."""
 
     def __init__(
         self,
@@ -2353,8 +2349,8 @@ global___SettledLetters = SettledLetters
 
 @typing.final
 class DeleteGroupRequest(google.protobuf.message.Message):
-    """Forgets a group: its offsets, where it began, and what waits for another try. Refused while a member is connected,
-    unless `force`; connected members begin anew then, and keep what waits for another try.
+    """Deletes a group: its offsets, where it began, and the messages of its retry topic. Fails while a member is connected,
+    unless `force` is set; then connected members begin again, and the retry topic stays.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -2365,7 +2361,7 @@ class DeleteGroupRequest(google.protobuf.message.Message):
     group: builtins.str
     force: builtins.bool
     dead_letters: builtins.bool
-    """Its dead letters as well."""
+    """Also delete its dead letters."""
     def __init__(
         self,
         *,
@@ -2384,7 +2380,7 @@ class DeleteGroupResponse(google.protobuf.message.Message):
     DELETED_FIELD_NUMBER: builtins.int
     DATA_VERSION_FIELD_NUMBER: builtins.int
     deleted: builtins.bool
-    """False when nothing was known of it here."""
+    """False if this broker did not know the group."""
     data_version: builtins.int
     """As in CreateTopicResponse."""
     def __init__(
@@ -2425,7 +2421,7 @@ global___ListGroupsResponse = ListGroupsResponse
 
 @typing.final
 class ResetOffsetsRequest(google.protobuf.message.Message):
-    """Lets a group go on elsewhere. Refused while a member is connected, unless `force`."""
+    """Sets the committed offsets of a group. Fails while a member is connected, unless `force` is set."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2441,7 +2437,7 @@ class ResetOffsetsRequest(google.protobuf.message.Message):
     force: builtins.bool
     @property
     def queue_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """All queues of the topic when empty."""
+        """Empty for all queues of the topic."""
 
     @property
     def start(self) -> global___StartPosition: ...
@@ -2481,7 +2477,7 @@ global___ResetOffsetsResponse = ResetOffsetsResponse
 class SetPermissionRequest(google.protobuf.message.Message):
     """---- The broker itself -------------------------------------------------------------------------------
 
-    What may be done with all topics of this broker; kept over restarts.
+    Sets the permission for all topics of this broker. It persists across restarts.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -2530,7 +2526,7 @@ class GetAccessResponse(google.protobuf.message.Message):
 
     DOCUMENT_FIELD_NUMBER: builtins.int
     document: builtins.bytes
-    """The document of users and rules, in JSON. It has the hashes of keys, and no key."""
+    """The document of users and rules, in JSON. It contains hashes of keys, but no keys."""
     def __init__(
         self,
         *,
@@ -2542,7 +2538,7 @@ global___GetAccessResponse = GetAccessResponse
 
 @typing.final
 class SetAccessRequest(google.protobuf.message.Message):
-    """Puts a document in the place of one of a certain version; all servers follow."""
+    """Replaces the document if it has the expected version. All other servers follow."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2550,7 +2546,7 @@ class SetAccessRequest(google.protobuf.message.Message):
     DOCUMENT_FIELD_NUMBER: builtins.int
     expected_version: builtins.int
     document: builtins.bytes
-    """Of a larger version."""
+    """Must have a larger version."""
     def __init__(
         self,
         *,
@@ -2573,7 +2569,7 @@ global___SetAccessResponse = SetAccessResponse
 
 @typing.final
 class ProbeRequest(google.protobuf.message.Message):
-    """Answered when all that was handed in before is written: by a broker that would take a batch now."""
+    """Answered when everything submitted before is written, by a broker that would accept a batch now."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2595,13 +2591,13 @@ global___ProbeResponse = ProbeResponse
 
 @typing.final
 class PromoteRequest(google.protobuf.message.Message):
-    """Makes the replica that is asked the master. Answered when it is."""
+    """Makes this replica the master. Answered when it is."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     UNCLEAN_FIELD_NUMBER: builtins.int
     unclean: builtins.bool
-    """Also when it is not in sync: what it does not have is lost."""
+    """Allow it even if the replica is not in sync: messages that it lacks are lost."""
     def __init__(
         self,
         *,
@@ -2617,7 +2613,7 @@ class PromoteResponse(google.protobuf.message.Message):
 
     TERM_FIELD_NUMBER: builtins.int
     term: builtins.int
-    """The term that it leads."""
+    """The term of the new master."""
     def __init__(
         self,
         *,
@@ -2676,7 +2672,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     version: builtins.str
     started_ms: builtins.int
     log_start: builtins.int
-    """First byte still stored, and the one after the last."""
+    """Position of the first stored byte, and the position after the last."""
     log_end: builtins.int
     segments: builtins.int
     disk_bytes: builtins.int
@@ -2684,32 +2680,32 @@ class GetStatusResponse(google.protobuf.message.Message):
     messages_out: builtins.int
     commits: builtins.int
     permission: builtins.int
-    """Bits that hold for all its topics: 2 write, 4 read."""
+    """Permission for all its topics, in bits: 2 write, 4 read."""
     store_failed: builtins.bool
-    """Its disk has failed: nothing is stored until it is started anew."""
+    """Its disk has failed: nothing is stored until the broker is restarted."""
     disk_used_bytes: builtins.int
-    """The disk that the data is on: what all files on it use, and what is left."""
+    """The disk of the data directory, including other files on it."""
     disk_free_bytes: builtins.int
     disk_level: global___DiskLevel.ValueType
     segments_deleted: builtins.int
-    """What retention has deleted since the start."""
+    """Deleted by retention since the start."""
     bytes_deleted: builtins.int
     retention_ms: builtins.int
-    """For how long messages are kept, and how much; 0 stands for ever, and without a limit."""
+    """How long messages are kept, and how many bytes; 0 for no limit."""
     retention_bytes: builtins.int
     bytes_deleted_early: builtins.int
-    """Of what was deleted, bytes that a nearly full disk made it delete before their time."""
+    """The part of `bytes_deleted` that was deleted before its time, because the disk was nearly full."""
     disk_filled_by_others: builtins.bool
-    """The disk is nearly full of other files: nothing more is deleted early, since that would not help."""
+    """Other files fill the disk, so nothing more is deleted early: it would not help."""
     access_version: builtins.int
-    """The users and rules by which it goes; 0 without access control."""
+    """The users and rules in force; 0 without access control."""
     access_digest: builtins.str
     access_only_reports: builtins.bool
-    """It lets everybody in, and reports what it would refuse."""
+    """It allows everything, and only reports what it would reject."""
     stamps_ahead_ms: builtins.int
-    """By how much the newest message is ahead of the clock, which was wrong then or is now; 0 if that is less than a minute."""
+    """How far the newest message is ahead of the clock, which was wrong then or is wrong now; 0 for less than a minute."""
     clock_ahead_ms: builtins.int
-    """By how much the clock has jumped ahead, so that nothing is deleted by it."""
+    """How far the clock has jumped ahead; unless 0, nothing is deleted by age."""
     @property
     def replication(self) -> global___ReplicationStatus: ...
     def __init__(
@@ -2764,10 +2760,10 @@ class ReplicaStatus(google.protobuf.message.Message):
     replica_id: builtins.int
     connected: builtins.bool
     position: builtins.int
-    """Up to where it has synced the log, and how much is missing."""
+    """Log position up to which it has synced, and the bytes that it lacks."""
     behind_bytes: builtins.int
     behind_ms: builtins.int
-    """Since it had all that there was; not set when it never had."""
+    """Time since it last had the whole log; not set if it never had."""
     def __init__(
         self,
         *,
@@ -2785,7 +2781,7 @@ global___ReplicaStatus = ReplicaStatus
 
 @typing.final
 class ReplicationStatus(google.protobuf.message.Message):
-    """What a broker is among the replicas of its name."""
+    """The state of a broker as a replica."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2810,26 +2806,26 @@ class ReplicationStatus(google.protobuf.message.Message):
     master_id: builtins.int
     master_address: builtins.str
     sync: builtins.bool
-    """Whether the master acknowledges only what all in sync have, and how many these have to be then."""
+    """The master acknowledges only what the whole in-sync set has, and only if that has at least `min_in_sync` members."""
     min_in_sync: builtins.int
     confirmed: builtins.int
-    """Log position up to which all in sync have everything; readers see no more."""
+    """Log position up to which the whole in-sync set has the log. Readers see nothing after it."""
     lease_ms: builtins.int
-    """Of a master: for how long it may still acknowledge if nobody renews its lease."""
+    """Master only: remaining time of its lease, in which it may acknowledge."""
     connected: builtins.bool
-    """Of a slave: whether it follows, and how much of the master's log it has not; not set when it does not know."""
+    """Slave only: whether it is connected to the master, and the bytes that it lacks; not set if unknown."""
     behind_bytes: builtins.int
     controller_silent_ms: builtins.int
-    """For how long the controller has not answered; 0 while it does."""
+    """How long the controller has not answered; 0 while it does."""
     by_replicas_ms: builtins.int
-    """Of a master: for how long it has been serving without its controller, because all replicas in sync confirm its term;
-    0 while the controller renews its lease, or it does not serve.
+    """Master only: how long it has been serving without its controller, because all replicas in sync confirm its term. 0
+    while the controller renews its lease, or while it does not serve.
     """
     @property
     def in_sync(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaStatus]:
-        """Of a master."""
+        """Master only."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class ReplicaSet(google.protobuf.message.Message):
-    """What is decided about the replicas of one broker name. See `minimq_common.replicas.replica_set`, which says what each field
-    means and how the record may change.
+    """The record about the replicas of one broker name. `minimq_common.replicas.replica_set` explains its fields, and how the
+    record may change.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -100,7 +100,7 @@ global___ReplicaSet = ReplicaSet
 
 @typing.final
 class ReportRequest(google.protobuf.message.Message):
-    """A replica says that it lives. If it is the master, this renews its lease."""
+    """The heartbeat of a replica. If it is the master, this renews its lease."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -132,12 +132,12 @@ class ReportRequest(google.protobuf.message.Message):
     log_end: builtins.int
     resigns: builtins.bool
     wait_ms: builtins.int
-    """The answer is held back up to that time, as long as the record is the one that is known."""
+    """The answer is delayed up to this time, until the record differs from `known`."""
     log_id: builtins.str
     common_end: builtins.int
     @property
     def known(self) -> global___ReplicaSet:
-        """The latest record that the replica was told; not set when it knows none."""
+        """The latest record that the replica has received; not set if none."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class ReportResponse(google.protobuf.message.Message):
     REPLICA_SET_FIELD_NUMBER: builtins.int
     @property
     def replica_set(self) -> global___ReplicaSet:
-        """Not set when there is none, and the reporter does not found one."""
+        """Not set if there is no record, and the reporter may not found a replica set."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ global___ChangeInSyncResponse = ChangeInSyncResponse
 
 @typing.final
 class PromoteReplicaRequest(google.protobuf.message.Message):
-    """Answered when the replica is the master, which takes the time of a lease."""
+    """Answered when the replica is the master, which takes as long as a lease."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

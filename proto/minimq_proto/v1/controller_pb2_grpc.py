@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ControllerStub(object):
-    """Decides which replica of each broker is its master. Served by a name server that was given a directory for it.
+    """Decides which replica of each broker is the master. Served by a name server that has a directory for it.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class ControllerStub(object):
 
 
 class ControllerServicer(object):
-    """Decides which replica of each broker is its master. Served by a name server that was given a directory for it.
+    """Decides which replica of each broker is the master. Served by a name server that has a directory for it.
     """
 
     def Report(self, request, context):
@@ -101,7 +101,7 @@ def add_ControllerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Controller(object):
-    """Decides which replica of each broker is its master. Served by a name server that was given a directory for it.
+    """Decides which replica of each broker is the master. Served by a name server that has a directory for it.
     """
 
     @staticmethod

@@ -18,7 +18,7 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ControllerStub:
-    """Decides which replica of each broker is its master. Served by a name server that was given a directory for it."""
+    """Decides which replica of each broker is the master. Served by a name server that has a directory for it."""
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     Report: grpc.UnaryUnaryMultiCallable[
@@ -37,7 +37,7 @@ class ControllerStub:
     ]
 
 class ControllerAsyncStub:
-    """Decides which replica of each broker is its master. Served by a name server that was given a directory for it."""
+    """Decides which replica of each broker is the master. Served by a name server that has a directory for it."""
 
     Report: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.controller_pb2.ReportRequest,
@@ -55,7 +55,7 @@ class ControllerAsyncStub:
     ]
 
 class ControllerServicer(metaclass=abc.ABCMeta):
-    """Decides which replica of each broker is its master. Served by a name server that was given a directory for it."""
+    """Decides which replica of each broker is the master. Served by a name server that has a directory for it."""
 
     @abc.abstractmethod
     def Report(

@@ -26,31 +26,31 @@ class _RecallOutcome:
 class _RecallOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_RecallOutcome.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     RECALL_OUTCOME_RECALLED: _RecallOutcome.ValueType  # 0
-    """It will never be in its queue."""
+    """It will never be delivered."""
     RECALL_OUTCOME_ALREADY_RECALLED: _RecallOutcome.ValueType  # 1
-    """An earlier request has recalled it; so may have an earlier try of this one."""
+    """An earlier request has recalled it, or an earlier try of this one."""
     RECALL_OUTCOME_TOO_LATE: _RecallOutcome.ValueType  # 2
-    """It is in its queue, or the topic has no such batch."""
+    """It is in its queue already, or the topic has no such batch."""
     RECALL_OUTCOME_NOT_RECALLABLE: _RecallOutcome.ValueType  # 3
-    """It was sent without `recallable`, and waits on."""
+    """It was sent without `recallable`, and will be delivered."""
 
 class RecallOutcome(_RecallOutcome, metaclass=_RecallOutcomeEnumTypeWrapper): ...
 
 RECALL_OUTCOME_RECALLED: RecallOutcome.ValueType  # 0
-"""It will never be in its queue."""
+"""It will never be delivered."""
 RECALL_OUTCOME_ALREADY_RECALLED: RecallOutcome.ValueType  # 1
-"""An earlier request has recalled it; so may have an earlier try of this one."""
+"""An earlier request has recalled it, or an earlier try of this one."""
 RECALL_OUTCOME_TOO_LATE: RecallOutcome.ValueType  # 2
-"""It is in its queue, or the topic has no such batch."""
+"""It is in its queue already, or the topic has no such batch."""
 RECALL_OUTCOME_NOT_RECALLABLE: RecallOutcome.ValueType  # 3
-"""It was sent without `recallable`, and waits on."""
+"""It was sent without `recallable`, and will be delivered."""
 global___RecallOutcome = RecallOutcome
 
 @typing.final
 class Delay(google.protobuf.message.Message):
     """---- Delayed batches ----------------------------------------------------------------------------------
 
-    When a batch is to be in its queue. It waits at the broker until then, also over restarts and under another master.
+    When a batch is put into its queue. Until then the broker holds it, across restarts and changes of the master.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -59,11 +59,11 @@ class Delay(google.protobuf.message.Message):
     DUE_MS_FIELD_NUMBER: builtins.int
     RECALLABLE_FIELD_NUMBER: builtins.int
     delay_ms: builtins.int
-    """So long after the broker has stored it, by its clock: that of the client does not matter."""
+    """This long after the broker has stored it, by the broker's clock."""
     due_ms: builtins.int
-    """At this time, in ms since 1970. A time that is over is now."""
+    """At this time, in ms since 1970. A time in the past means now."""
     recallable: builtins.bool
-    """Whether `Recall` may take it back. That takes the whole batch: the broker does not open it."""
+    """`Recall` can recall the batch, as a whole, since the broker does not decode it."""
     def __init__(
         self,
         *,
@@ -79,7 +79,7 @@ global___Delay = Delay
 
 @typing.final
 class DelayedKey(google.protobuf.message.Message):
-    """A batch that waits, of one broker."""
+    """Identifies a delayed batch of one broker."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -99,7 +99,7 @@ global___DelayedKey = DelayedKey
 
 @typing.final
 class RecallRequest(google.protobuf.message.Message):
-    """Takes back batches of a topic that wait. Each stands by itself."""
+    """Recalls delayed batches of a topic, independently of each other."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -125,7 +125,7 @@ class RecallResponse(google.protobuf.message.Message):
     OUTCOMES_FIELD_NUMBER: builtins.int
     @property
     def outcomes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[global___RecallOutcome.ValueType]:
-        """In the order of the request; they are on disk."""
+        """In the order of the request. The recalls are on disk."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ global___RecallResponse = RecallResponse
 
 @typing.final
 class ListDelayedRequest(google.protobuf.message.Message):
-    """Asks for batches of a topic that wait, by the time at which they are due."""
+    """Lists the delayed batches of a topic, by due time."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -151,17 +151,17 @@ class ListDelayedRequest(google.protobuf.message.Message):
     RECALLED_FIELD_NUMBER: builtins.int
     topic: builtins.str
     from_ms: builtins.int
-    """Due from this time on, in ms since 1970, and before the other one; 0 stands for none."""
+    """Due from `from_ms` on and before `before_ms`, in ms since 1970; 0 for no limit."""
     before_ms: builtins.int
     max_batches: builtins.int
     """1 to 1,000."""
     with_batches: builtins.bool
-    """With the batches themselves, which takes the right to read the topic."""
+    """Include the batches themselves. Needs the right to read the topic."""
     recalled: builtins.bool
-    """Those that were recalled and are not due yet, instead of those that wait; as long as they are kept."""
+    """List recalled batches that are not due yet, as far as they are still stored, instead of those to be delivered."""
     @property
     def after(self) -> global___DelayedKey:
-        """Only those behind this one: the `next` of the page before."""
+        """Only batches after this one: `next` of the previous page."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class DelayedBatch(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     count: builtins.int
-    """How many messages."""
+    """Number of messages."""
     size: builtins.int
     store_timestamp_ms: builtins.int
     recallable: builtins.bool
@@ -225,15 +225,15 @@ class ListDelayedResponse(google.protobuf.message.Message):
     WAITING_BATCHES_FIELD_NUMBER: builtins.int
     WAITING_MESSAGES_FIELD_NUMBER: builtins.int
     now_ms: builtins.int
-    """The time by the clock of the broker, in ms since 1970."""
+    """The broker's clock, in ms since 1970."""
     waiting_batches: builtins.int
-    """Of the topic at this broker in all, whenever they are due."""
+    """Totals for the topic on this broker, for all due times."""
     waiting_messages: builtins.int
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DelayedBatch]: ...
     @property
     def next(self) -> global___DelayedKey:
-        """Not set when there are no more. A page may have fewer than were asked for, or none, and others follow."""
+        """Where the next page begins; not set if this is the last one. A page may have fewer batches than requested, or none."""
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class Failure(google.protobuf.message.Message):
-    """A failure, told the same way in every place: as the answer to one item of a stream, or packed into the
-    trailing metadata of a call that ended. The codes are those of the error classes in `minimq_common.errors`.
+    """An error as the answer to one item of a stream. Calls that fail as a whole have the same values in their status and
+    trailing metadata. The codes are those of the error classes in `minimq_common.errors`.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -23,9 +23,9 @@ class Failure(google.protobuf.message.Message):
     RETRY_AFTER_MS_FIELD_NUMBER: builtins.int
     code: builtins.str
     message: builtins.str
-    """One sentence that names the cause and, where there is one, the remedy."""
+    """One sentence with the cause and, if there is one, the remedy."""
     retry_after_ms: builtins.int
-    """How long the caller had better wait before it tries again; 0 when the server has no opinion."""
+    """How long the caller should wait before a retry; 0 for no suggestion."""
     def __init__(
         self,
         *,

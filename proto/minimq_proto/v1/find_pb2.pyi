@@ -26,26 +26,26 @@ class _MessageProgress:
 class _MessageProgressEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_MessageProgress.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     MESSAGE_PROGRESS_WAITING: _MessageProgress.ValueType  # 0
-    """The group has not got to it yet."""
+    """The group has not reached it yet."""
     MESSAGE_PROGRESS_READ: _MessageProgress.ValueType  # 1
-    """The group has committed an offset behind it."""
+    """The group has committed an offset after it."""
     MESSAGE_PROGRESS_IN_FLIGHT: _MessageProgress.ValueType  # 2
-    """Of a group that takes messages one by one: a consumer has it."""
+    """In a work queue: a consumer has it."""
     MESSAGE_PROGRESS_RETURNED: _MessageProgress.ValueType  # 3
-    """It was given back, or not acknowledged in time, and is delivered again."""
+    """It was released, or not acknowledged in time, and will be redelivered."""
     MESSAGE_PROGRESS_SETTLED: _MessageProgress.ValueType  # 4
     """It was acknowledged, or has become a dead letter."""
 
 class MessageProgress(_MessageProgress, metaclass=_MessageProgressEnumTypeWrapper): ...
 
 MESSAGE_PROGRESS_WAITING: MessageProgress.ValueType  # 0
-"""The group has not got to it yet."""
+"""The group has not reached it yet."""
 MESSAGE_PROGRESS_READ: MessageProgress.ValueType  # 1
-"""The group has committed an offset behind it."""
+"""The group has committed an offset after it."""
 MESSAGE_PROGRESS_IN_FLIGHT: MessageProgress.ValueType  # 2
-"""Of a group that takes messages one by one: a consumer has it."""
+"""In a work queue: a consumer has it."""
 MESSAGE_PROGRESS_RETURNED: MessageProgress.ValueType  # 3
-"""It was given back, or not acknowledged in time, and is delivered again."""
+"""It was released, or not acknowledged in time, and will be redelivered."""
 MESSAGE_PROGRESS_SETTLED: MessageProgress.ValueType  # 4
 """It was acknowledged, or has become a dead letter."""
 global___MessageProgress = MessageProgress
@@ -54,8 +54,8 @@ global___MessageProgress = MessageProgress
 class FindRequest(google.protobuf.message.Message):
     """---- Finding messages ---------------------------------------------------------------------------------
 
-    Looks in one queue for batches that may hold certain messages. The broker looks for a bounded time, and the answer says
-    where to go on: a search is a row of such calls. Who asks opens the batches and compares their messages.
+    Searches one queue for batches that may contain certain messages. The broker searches for a limited time, and returns
+    where to continue, so a search takes several calls. The client decodes the batches and compares the messages.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -73,17 +73,19 @@ class FindRequest(google.protobuf.message.Message):
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
-    """From this offset on; a smaller one than the first that is stored stands for that."""
+    """Where to start; offsets before the first stored one count as that."""
     end_offset: builtins.int
-    """Up to, but not including this one, as the first answer said; 0 stands for the end of the queue now."""
+    """Where to end (exclusive), from the first answer; 0 for the current end of the queue."""
     since_ms: builtins.int
-    """Only batches stored from this time on, and before the other one, in ms since 1970; 0 stands for none."""
+    """Only batches stored from `since_ms` on and before `before_ms`, in ms since 1970; 0 for no limit."""
     before_ms: builtins.int
     key: builtins.str
     property_value: builtins.str
-    """The value of a property, whatever its name is."""
+    """The value of a property with any name."""
     verify: builtins.bool
-    """Compare each batch with its checksum: one that is damaged may hold anything, and is in the answer. Takes a multiple."""
+    """Verify the checksum of each batch, and return damaged ones, too, since they may contain anything. Takes several times
+    as long.
+    """
     @property
     def message(self) -> global___MessageNumber: ...
     def __init__(
@@ -108,7 +110,7 @@ global___FindRequest = FindRequest
 
 @typing.final
 class MessageNumber(google.protobuf.message.Message):
-    """What the id of a message is made of, but for the number of the message in its batch."""
+    """The id of a message without the number of the message in its batch."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -128,7 +130,7 @@ global___MessageNumber = MessageNumber
 
 @typing.final
 class FoundBatch(google.protobuf.message.Message):
-    """A batch that may hold what is wanted. One that cannot be read by its broker may, too."""
+    """A batch that may contain the message, or that the broker cannot decode."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -191,11 +193,11 @@ class FindResponse(google.protobuf.message.Message):
     FROM_SLAVE_FIELD_NUMBER: builtins.int
     IS_COMPACTED_FIELD_NUMBER: builtins.int
     offset: builtins.int
-    """Where this call has begun, where to go on, and where the search ends: it is over when it goes on there."""
+    """Where this call began, where to continue, and where the search ends. It is complete if `next_offset` is `end_offset`."""
     next_offset: builtins.int
     end_offset: builtins.int
     max_offset: builtins.int
-    """The queue ends here, so far as this broker has it."""
+    """The end of the queue on this broker."""
     from_slave: builtins.bool
     """A slave has answered: its queues may end earlier than those of its master."""
     is_compacted: builtins.bool
@@ -222,9 +224,9 @@ global___FindResponse = FindResponse
 
 @typing.final
 class TraceMessageRequest(google.protobuf.message.Message):
-    """---- What has become of a message -----------------------------------------------------------------------
+    """---- Tracing a message ----------------------------------------------------------------------------------
 
-    Asks what the groups that read a queue have done with one of its messages.
+    Returns the progress of groups with one message.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -259,13 +261,13 @@ class GroupProgress(google.protobuf.message.Message):
     group: builtins.str
     progress: global___MessageProgress.ValueType
     client_id: builtins.str
-    """Who has it, or who reads the queue for the group; empty for nobody."""
+    """The consumer that has it, or that reads the queue for the group; empty if there is none."""
     tries: builtins.int
-    """How often it was delivered, if that is counted here, this time included."""
+    """Deliveries so far, including the current one; 0 if not counted."""
     until_ms: builtins.int
-    """Until when it is in flight, or from when on it is delivered again, in ms since 1970; 0 if there is no such time."""
+    """Until when it is in flight, or when it will be redelivered, in ms since 1970; 0 for no such time."""
     committed_offset: builtins.int
-    """Where the group goes on in the queue."""
+    """The committed offset of the group in the queue."""
     def __init__(
         self,
         *,
@@ -287,10 +289,10 @@ class TraceMessageResponse(google.protobuf.message.Message):
     GROUPS_FIELD_NUMBER: builtins.int
     FROM_SLAVE_FIELD_NUMBER: builtins.int
     from_slave: builtins.bool
-    """A slave has answered, which may not know the latest of it."""
+    """A slave has answered, which may lack the latest progress."""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupProgress]:
-        """Those that the caller may describe, sorted by name."""
+        """The groups that the caller may describe, sorted by name."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ class _HalfOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     HALF_OUTCOME_COMMITTED: _HalfOutcome.ValueType  # 1
     HALF_OUTCOME_ROLLED_BACK: _HalfOutcome.ValueType  # 2
     HALF_OUTCOME_EXPIRED: _HalfOutcome.ValueType  # 3
-    """In answers: nobody has decided in time, or a part was lost, so that nothing of it is published."""
+    """Only in answers: not decided within the timeout, or a part was lost, so nothing is published."""
 
 class HalfOutcome(_HalfOutcome, metaclass=_HalfOutcomeEnumTypeWrapper):
     """---- Half messages ------------------------------------------------------------------------------------"""
@@ -38,12 +38,12 @@ HALF_OUTCOME_UNSPECIFIED: HalfOutcome.ValueType  # 0
 HALF_OUTCOME_COMMITTED: HalfOutcome.ValueType  # 1
 HALF_OUTCOME_ROLLED_BACK: HalfOutcome.ValueType  # 2
 HALF_OUTCOME_EXPIRED: HalfOutcome.ValueType  # 3
-"""In answers: nobody has decided in time, or a part was lost, so that nothing of it is published."""
+"""Only in answers: not decided within the timeout, or a part was lost, so nothing is published."""
 global___HalfOutcome = HalfOutcome
 
 @typing.final
 class EndHalf(google.protobuf.message.Message):
-    """Ends a transaction with half messages. A number has one outcome forever: the first one."""
+    """Ends a transaction with half messages. The first outcome of a number is final."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -55,7 +55,7 @@ class EndHalf(google.protobuf.message.Message):
     number: builtins.int
     outcome: global___HalfOutcome.ValueType
     batches: builtins.int
-    """How many batches it has here: its producer says so, who alone knows; 0 from anybody else."""
+    """Number of its batches on this broker, if the producer itself sends this; 0 from others, which do not know it."""
     def __init__(
         self,
         *,
@@ -70,7 +70,7 @@ global___EndHalf = EndHalf
 
 @typing.final
 class CheckHalf(google.protobuf.message.Message):
-    """A transaction whose end is not known: a member of its producer group is asked."""
+    """Asks a member of the producer group how a transaction ends."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -83,9 +83,9 @@ class CheckHalf(google.protobuf.message.Message):
     number: builtins.int
     topic: builtins.str
     batch: builtins.bytes
-    """The first batch that was sent; of `minimq_common.batch.records`."""
+    """The first batch of the transaction."""
     checks: builtins.int
-    """How often somebody was asked, this time included."""
+    """Number of check-backs so far, including this one."""
     def __init__(
         self,
         *,
@@ -101,7 +101,7 @@ global___CheckHalf = CheckHalf
 
 @typing.final
 class ListHalvesRequest(google.protobuf.message.Message):
-    """The transactions with half messages that have not ended, the oldest first."""
+    """Lists the transactions with half messages that have not ended, oldest first."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -109,11 +109,11 @@ class ListHalvesRequest(google.protobuf.message.Message):
     NUMBER_FIELD_NUMBER: builtins.int
     MOST_FIELD_NUMBER: builtins.int
     producer_group: builtins.str
-    """Empty: of all groups that the caller may describe."""
+    """Empty for all groups that the caller may describe."""
     number: builtins.int
-    """Just this one, and how it ended if it has; -1: all."""
+    """Only this transaction, with its outcome if it has ended; -1 for all."""
     most: builtins.int
-    """Not more than so many."""
+    """Limit for the number of transactions in the answer."""
     def __init__(
         self,
         *,
@@ -144,14 +144,14 @@ class OpenHalf(google.protobuf.message.Message):
     age_ms: builtins.int
     checks: builtins.int
     is_undecided: builtins.bool
-    """Nobody is asked any more: somebody has to decide by hand."""
+    """There are no further check-backs: an operator has to decide."""
     batch: builtins.bytes
-    """The first batch that was sent, unless it is large or damaged."""
+    """The first batch of the transaction, unless it is large or damaged."""
     expires_ms: builtins.int
-    """After so long it expires."""
+    """Time until it expires."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Of its batches that are still there."""
+        """Topics of its batches that are still stored."""
 
     def __init__(
         self,
@@ -178,9 +178,9 @@ class ListHalvesResponse(google.protobuf.message.Message):
     COUNT_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     count: builtins.int
-    """How many there are, of all of these groups."""
+    """Total number of transactions, in all of these groups."""
     outcome: global___HalfOutcome.ValueType
-    """Of the one that was asked for."""
+    """The outcome of the requested `number`."""
     @property
     def halves(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OpenHalf]: ...
     def __init__(

@@ -14,7 +14,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class QueueData(google.protobuf.message.Message):
-    """How many queues of a topic one broker carries, and what may be done with them."""
+    """The number of queues of a topic on one broker, and their permission."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -29,7 +29,7 @@ class QueueData(google.protobuf.message.Message):
     permission: builtins.int
     """Bits: 2 write, 4 read."""
     key_queues: builtins.int
-    """How many queues a compacted topic has on all brokers together; 0 for any other."""
+    """Number of queues of a compacted topic on all brokers; 0 for other topics."""
     def __init__(
         self,
         *,
@@ -45,7 +45,7 @@ global___QueueData = QueueData
 
 @typing.final
 class BrokerData(google.protobuf.message.Message):
-    """Where the replicas of one broker name are reached. Broker id 0 is the master."""
+    """The addresses of the replicas of one broker name, by broker id. Id 0 is the master."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -85,7 +85,7 @@ global___BrokerData = BrokerData
 
 @typing.final
 class AwayBroker(google.protobuf.message.Message):
-    """A broker that has gone, as a name server remembers it. Its queues cannot be used."""
+    """A broker that has gone, as remembered by a name server. Its queues cannot be used."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -96,12 +96,12 @@ class AwayBroker(google.protobuf.message.Message):
     since_ms: builtins.int
     """When it went, in milliseconds since 1970."""
     stopped: builtins.bool
-    """It was stopped; otherwise it was lost."""
+    """It was stopped; otherwise its connection was lost."""
     queues: builtins.int
-    """How many of its queues could be read: of one topic in a route, else of all topics."""
+    """Number of its readable queues: of the topic in a route, otherwise of all topics."""
     @property
     def broker(self) -> global___BrokerData:
-        """The addresses are those at which its replicas were reached last."""
+        """With the last known addresses of its replicas."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class TopicRoute(google.protobuf.message.Message):
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
     def away(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwayBroker]:
-        """Brokers that carried the topic and have gone, sorted by name; they are not among the above."""
+        """Brokers that carried the topic and have gone, sorted by name; they are not in `queues` or `brokers`."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ global___TopicRoute = TopicRoute
 
 @typing.final
 class TopicGroup(google.protobuf.message.Message):
-    """Topics of a broker that are alike, as most are: so their names are all that a name server reads of each."""
+    """Topics of a broker with equal settings, as most topics have. A name server reads only the name of each."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -180,7 +180,7 @@ global___TopicGroup = TopicGroup
 
 @typing.final
 class RegisterRequest(google.protobuf.message.Message):
-    """A broker tells all it has. Sent at the start of the stream, at every change and as a heartbeat."""
+    """A broker registers all its topics. Sent at the start of the stream, after every change, and as a heartbeat."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -197,14 +197,14 @@ class RegisterRequest(google.protobuf.message.Message):
     broker_name: builtins.str
     broker_id: builtins.int
     address: builtins.str
-    """HOST:PORT at which clients reach the broker."""
+    """HOST:PORT for clients."""
     data_version: builtins.int
-    """Grows with every change of what follows; an unchanged version is a plain heartbeat and carries no topics."""
+    """Grows with every change of the following fields. A heartbeat has an unchanged version and no topics."""
     heartbeat_only: builtins.bool
     permission: builtins.int
-    """Bits that hold for all topics of this broker: 2 write, 4 read."""
+    """Permission for all topics of this broker, in bits: 2 write, 4 read."""
     leaving: builtins.bool
-    """With the last heartbeat: the broker stops, and ends the stream. One that is lost does not say so."""
+    """In the last heartbeat: the broker is stopping, and ends the stream. Missing if its connection is lost."""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicGroup]: ...
     def __init__(
@@ -231,9 +231,9 @@ class RegisterResponse(google.protobuf.message.Message):
     MASTER_ADDRESS_FIELD_NUMBER: builtins.int
     EXPIRE_AFTER_MS_FIELD_NUMBER: builtins.int
     master_address: builtins.str
-    """Address of the master of this broker name, if there is one: how a slave finds it."""
+    """Address of the master of this broker name, if there is one, for its slaves."""
     expire_after_ms: builtins.int
-    """Silence in milliseconds after which the broker is removed: it has to send something more often."""
+    """The broker is removed when it has not sent anything for this long."""
     def __init__(
         self,
         *,
@@ -282,7 +282,7 @@ class ListTopicsRequest(google.protobuf.message.Message):
 
     NAMES_ONLY_FIELD_NUMBER: builtins.int
     names_only: builtins.bool
-    """Answer the names of the topics instead of their routes, which are a thousand times larger in a large cluster."""
+    """Return only names, without routes, which are a thousand times larger in a large cluster."""
     def __init__(
         self,
         *,
@@ -304,11 +304,11 @@ class ListTopicsResponse(google.protobuf.message.Message):
     def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]: ...
     @property
     def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Sorted; set only when nothing but names is asked for."""
+        """Sorted; only with `names_only`."""
 
     @property
     def away_routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]:
-        """The same of topics all of whose brokers are away."""
+        """The same for topics whose brokers are all away."""
 
     @property
     def away_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
@@ -336,7 +336,7 @@ global___GetClusterRequest = GetClusterRequest
 
 @typing.final
 class BrokerConflictReport(google.protobuf.message.Message):
-    """A broker that was refused, or replaced by another, and has not registered since."""
+    """A broker that was rejected, or replaced by another, and has not registered since."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -354,11 +354,11 @@ class BrokerConflictReport(google.protobuf.message.Message):
     broker_id: builtins.int
     address: builtins.str
     holder_address: builtins.str
-    """HOST:PORT of the broker that has the place."""
+    """HOST:PORT of the broker that is registered instead."""
     reason: builtins.str
-    """Why, and what can be done about it."""
+    """The cause and the remedy."""
     first_ms: builtins.int
-    """When it was seen first and last, in milliseconds since 1970, and how often."""
+    """When the conflict was seen first and last, in milliseconds since 1970, and how often."""
     last_ms: builtins.int
     times: builtins.int
     def __init__(
@@ -380,7 +380,7 @@ global___BrokerConflictReport = BrokerConflictReport
 
 @typing.final
 class RegisteredVersion(google.protobuf.message.Message):
-    """What one broker registered last."""
+    """The last data version that a broker has registered."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -414,21 +414,21 @@ class GetClusterResponse(google.protobuf.message.Message):
     ACCESS_DIGEST_FIELD_NUMBER: builtins.int
     ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     settled: builtins.bool
-    """False for a moment after the start, while brokers that ran before are on their way back."""
+    """False for a moment after the start, until former brokers had time to register again."""
     access_version: builtins.int
-    """The users and rules by which this name server goes; 0 without access control."""
+    """The users and rules in force on this name server; 0 without access control."""
     access_digest: builtins.str
     access_only_reports: builtins.bool
-    """It lets everybody in, and reports what it would refuse."""
+    """It allows everything, and only reports what it would reject."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
     def conflicts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerConflictReport]:
-        """Those of the last minutes, the latest at the end."""
+        """Conflicts of the last minutes, oldest first."""
 
     @property
     def versions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RegisteredVersion]:
-        """Of all brokers: routes show every change up to these."""
+        """For all brokers: routes show all changes up to these versions."""
 
     @property
     def away(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwayBroker]:
@@ -471,7 +471,7 @@ class ForgetBrokerResponse(google.protobuf.message.Message):
 
     FORGOTTEN_FIELD_NUMBER: builtins.int
     forgotten: builtins.bool
-    """False when it was not remembered."""
+    """False if the broker was not remembered."""
     def __init__(
         self,
         *,
@@ -483,7 +483,7 @@ global___ForgetBrokerResponse = ForgetBrokerResponse
 
 @typing.final
 class AskedRight(google.protobuf.message.Message):
-    """A right, as rules have it: "write", "topic", "orders"."""
+    """A right, as in rules: "write", "topic", "orders"."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -507,7 +507,7 @@ global___AskedRight = AskedRight
 
 @typing.final
 class CheckRightsRequest(google.protobuf.message.Message):
-    """Which of some rights the caller has."""
+    """Asks which of these rights the caller has."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -530,10 +530,10 @@ class CheckRightsResponse(google.protobuf.message.Message):
     USER_FIELD_NUMBER: builtins.int
     ALLOWED_FIELD_NUMBER: builtins.int
     user: builtins.str
-    """Whose key the caller has shown; empty without access control."""
+    """The authenticated user; empty without access control."""
     @property
     def allowed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """One for each right that was asked for, in the same order."""
+        """One for each right in the request, in the same order."""
 
     def __init__(
         self,
@@ -552,7 +552,7 @@ class WatchRoutesRequest(google.protobuf.message.Message):
     TOPICS_FIELD_NUMBER: builtins.int
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Topics that are watched; the watcher sends a new request when they change."""
+        """All topics to watch. The watcher sends a new request when they change."""
 
     def __init__(
         self,
@@ -565,9 +565,7 @@ global___WatchRoutesRequest = WatchRoutesRequest
 
 @typing.final
 class RouteEvent(google.protobuf.message.Message):
-    """Sent for every watched topic at once, and again whenever its route changes. A topic without
-    queues has no route.
-    """
+    """Sent once for every watched topic, and after each change of its route. Without queues, the topic has no route."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -586,8 +584,8 @@ global___RouteEvent = RouteEvent
 
 @typing.final
 class AccessNotice(google.protobuf.message.Message):
-    """The users and rules that one side has, in JSON; empty for none. Both say so first, and again after each change; the
-    newer ones count, by version and then by digest.
+    """The document of users and rules of one side, in JSON; empty for none. Both sides send theirs at first and after each
+    change. The newer one wins, by version and then by digest.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

@@ -80,7 +80,7 @@ class NameServerServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Register(self, request_iterator, context):
-        """A broker registers; the end of the stream, for whatever reason, unregisters it.
+        """Registers a broker. The end of the stream, for any reason, unregisters it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,14 +105,14 @@ class NameServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ForgetBroker(self, request, context):
-        """A broker that is away will not come back: it is remembered no longer. One that is registered is refused.
+        """Forgets a broker that is away and will not come back. Fails if the broker is registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckRights(self, request, context):
-        """Who the caller is, and which rights it has: for programs that show only what may be done.
+        """Returns the user and its rights, for programs that show only what the user may do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,7 +125,7 @@ class NameServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SyncAccess(self, request_iterator, context):
-        """Between servers alone.
+        """Only between servers.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

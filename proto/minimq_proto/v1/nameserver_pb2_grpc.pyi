@@ -23,7 +23,7 @@ class NameServerStub:
         minimq_proto.v1.nameserver_pb2.RegisterRequest,
         minimq_proto.v1.nameserver_pb2.RegisterResponse,
     ]
-    """A broker registers; the end of the stream, for whatever reason, unregisters it."""
+    """Registers a broker. The end of the stream, for any reason, unregisters it."""
 
     GetRoute: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.GetRouteRequest,
@@ -44,13 +44,13 @@ class NameServerStub:
         minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
         minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
     ]
-    """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
+    """Forgets a broker that is away and will not come back. Fails if the broker is registered."""
 
     CheckRights: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
         minimq_proto.v1.nameserver_pb2.CheckRightsResponse,
     ]
-    """Who the caller is, and which rights it has: for programs that show only what may be done."""
+    """Returns the user and its rights, for programs that show only what the user may do."""
 
     WatchRoutes: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
@@ -61,14 +61,14 @@ class NameServerStub:
         minimq_proto.v1.nameserver_pb2.AccessNotice,
         minimq_proto.v1.nameserver_pb2.AccessNotice,
     ]
-    """Between servers alone."""
+    """Only between servers."""
 
 class NameServerAsyncStub:
     Register: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.RegisterRequest,
         minimq_proto.v1.nameserver_pb2.RegisterResponse,
     ]
-    """A broker registers; the end of the stream, for whatever reason, unregisters it."""
+    """Registers a broker. The end of the stream, for any reason, unregisters it."""
 
     GetRoute: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.GetRouteRequest,
@@ -89,13 +89,13 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
         minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
     ]
-    """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
+    """Forgets a broker that is away and will not come back. Fails if the broker is registered."""
 
     CheckRights: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
         minimq_proto.v1.nameserver_pb2.CheckRightsResponse,
     ]
-    """Who the caller is, and which rights it has: for programs that show only what may be done."""
+    """Returns the user and its rights, for programs that show only what the user may do."""
 
     WatchRoutes: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
@@ -106,7 +106,7 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.AccessNotice,
         minimq_proto.v1.nameserver_pb2.AccessNotice,
     ]
-    """Between servers alone."""
+    """Only between servers."""
 
 class NameServerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -115,7 +115,7 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.nameserver_pb2.RegisterRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.RegisterResponse], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.RegisterResponse]]:
-        """A broker registers; the end of the stream, for whatever reason, unregisters it."""
+        """Registers a broker. The end of the stream, for any reason, unregisters it."""
 
     @abc.abstractmethod
     def GetRoute(
@@ -144,7 +144,7 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse]]:
-        """A broker that is away will not come back: it is remembered no longer. One that is registered is refused."""
+        """Forgets a broker that is away and will not come back. Fails if the broker is registered."""
 
     @abc.abstractmethod
     def CheckRights(
@@ -152,7 +152,7 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.nameserver_pb2.CheckRightsResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.CheckRightsResponse]]:
-        """Who the caller is, and which rights it has: for programs that show only what may be done."""
+        """Returns the user and its rights, for programs that show only what the user may do."""
 
     @abc.abstractmethod
     def WatchRoutes(
@@ -167,6 +167,6 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.nameserver_pb2.AccessNotice],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.AccessNotice], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.AccessNotice]]:
-        """Between servers alone."""
+        """Only between servers."""
 
 def add_NameServerServicer_to_server(servicer: NameServerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

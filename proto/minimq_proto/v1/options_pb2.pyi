@@ -41,20 +41,20 @@ class _SizeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     ADDRESS: _Size.ValueType  # 260
     CLIENT_ID: _Size.ValueType  # 512
     SOUGHT: _Size.ValueType  # 32767
-    """A key, or a value of a property, that is looked for: no message has a longer one."""
+    """A key or a property value in a search: no message has a longer one."""
     FILTER: _Size.ValueType  # 65536
     """The filter of a consumer for one topic."""
     DOCUMENT: _Size.ValueType  # 1048576
     """The document of users and rules."""
     FRAME: _Size.ValueType  # 67108864
-    """The largest frame carries a whole batch: the largest body (4 MiB by default, 32 MiB at most) with its columns."""
+    """The largest frame contains a whole batch: the largest body (4 MiB by default, 32 MiB at most) and the other columns."""
 
 class Size(_Size, metaclass=_SizeEnumTypeWrapper):
-    """The bounds of fields and the rights that calls take. A receiver checks the bounds of a message, and of all in it, before it
-    looks at them (`minimq_common.wire.bound_check`); a server checks the rights of the caller before a handler sees the request
-    (`minimq_common.security.needs`). In answers, what has no bound is bounded by the frame that it comes in.
+    """Options for the bounds of fields and the rights that calls need. A receiver checks the bounds of a message, including
+    nested ones, before it uses them (`minimq_common.wire.bound_check`). A server checks the rights of the caller before it
+    calls the handler (`minimq_common.security.needs`). In answers, fields without a bound are limited by the frame size.
 
-    Most characters of texts, and most bytes of fields of bytes.
+    Limits for the characters of a text, or the bytes of a bytes field.
     """
 
 SIZE_UNSPECIFIED: Size.ValueType  # 0
@@ -74,13 +74,13 @@ WORD: Size.ValueType  # 255
 ADDRESS: Size.ValueType  # 260
 CLIENT_ID: Size.ValueType  # 512
 SOUGHT: Size.ValueType  # 32767
-"""A key, or a value of a property, that is looked for: no message has a longer one."""
+"""A key or a property value in a search: no message has a longer one."""
 FILTER: Size.ValueType  # 65536
 """The filter of a consumer for one topic."""
 DOCUMENT: Size.ValueType  # 1048576
 """The document of users and rules."""
 FRAME: Size.ValueType  # 67108864
-"""The largest frame carries a whole batch: the largest body (4 MiB by default, 32 MiB at most) with its columns."""
+"""The largest frame contains a whole batch: the largest body (4 MiB by default, 32 MiB at most) and the other columns."""
 global___Size = Size
 
 MAX_SIZE_FIELD_NUMBER: builtins.int
@@ -95,28 +95,29 @@ OR_SERVER_FIELD_NUMBER: builtins.int
 REQUEST_BYTES_FIELD_NUMBER: builtins.int
 IN_BAND_FIELD_NUMBER: builtins.int
 max_size: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, global___Size.ValueType]
-"""Of a text, of bytes, of each item of a list and of each value of a map of these."""
+"""Limit for a text or bytes, for each item of a list, and for each value of a map."""
 max_items: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.int]
-"""Most items of a list or a map."""
+"""Limit for the number of items of a list or a map."""
 by_item: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.bool]
-"""The items of a list are checked by their reader, one by one."""
+"""The handler checks the items of the list one by one, so `bound_check` skips them."""
 min: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.int]
-"""Least and largest value of a number, or of each in a list. With `max` alone the least is 0."""
+"""Range of a number, or of each number in a list. With `max` only, the minimum is 0."""
 max: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.int]
 right: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.str]
-"""The right that a request takes, such as "read topic". A text is the name of the thing. A message, or each of a list,
-has its name in the field that is called like the resource; a flag that is set refers to that field beside it. The verb
-"create" is in place of "manage" for topics that clients may make as they need them.
+"""The right that a request needs because of this field, such as "read topic". A text field contains the name of the
+resource. A message, or each message of a list, contains it in the field named like the resource ("topic"). A flag, if
+set, refers to such a field beside it. The verb "create" means "manage", except for topics that clients may create on
+demand, for which it means "write".
 """
 if_named: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.bool]
-"""An empty name takes no right."""
+"""An empty name needs no right."""
 access: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.str]
-"""Who may call: "anybody", "users" who have shown a key or a token, "servers" of the cluster, or users with a right to the
-cluster, such as "manage cluster". Every method has it.
+"""Who may call: "anybody", "users" with a key or a token, "servers" of the cluster, or users with a right to the
+cluster, such as "manage cluster". Required for every method.
 """
 or_server: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.bool]
-"""With a right to the cluster: so may servers."""
+"""With a right to the cluster: servers may call, too, without that right."""
 request_bytes: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.int]
-"""Bytes of the largest request, 1 MiB unless it is said; -1 for streams of batches: as large as the server lets through."""
+"""Limit for the size of a request, 1 MiB by default; -1 for streams of batches, limited only by the size of a frame."""
 in_band: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.bool]
-"""The handler checks each request of the stream by itself, and goes on when one is refused."""
+"""The handler checks each request of the stream itself, and continues after an invalid one."""

@@ -14,7 +14,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class TermStart(google.protobuf.message.Message):
-    """Where a term begins in a log."""
+    """The log position at which a term begins."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -34,7 +34,7 @@ global___TermStart = TermStart
 
 @typing.final
 class Follow(google.protobuf.message.Message):
-    """First of a stream: who follows, and what is in its log."""
+    """First message of a stream: the replica and the state of its log."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -53,16 +53,16 @@ class Follow(google.protobuf.message.Message):
     broker_name: builtins.str
     replica_id: builtins.int
     term: builtins.int
-    """Of the master that is asked: another one does not serve it."""
+    """The term of the called master. A broker with another term rejects the stream."""
     log_start: builtins.int
     log_end: builtins.int
     anew: builtins.bool
-    """The log cannot be gone on with, whatever it holds: everything is copied."""
+    """The replica cannot continue its log, so everything must be copied."""
     run: builtins.int
-    """Tells apart processes that have the same id by mistake: a number that each start has drawn, and where it is reached."""
+    """To recognize two processes that have the same id by mistake: a random number for each start, and the address."""
     address: builtins.str
     log_id: builtins.str
-    """What tells its log from those of other brokers."""
+    """Identifies the log of a replica set."""
     @property
     def terms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TermStart]: ...
     def __init__(
@@ -86,7 +86,7 @@ global___Follow = Follow
 
 @typing.final
 class TakeSnapshot(google.protobuf.message.Message):
-    """Asks for a copy."""
+    """Requests a copy of everything."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -98,8 +98,8 @@ global___TakeSnapshot = TakeSnapshot
 
 @typing.final
 class FetchEntries(google.protobuf.message.Message):
-    """First of a stream: entries anew, which are damaged at a replica. The answer says up to where its log is that of the
-    master, as to one that follows, then entries follow up to `end`, and the stream ends by itself.
+    """First message of a stream: requests entries that are damaged on a replica. The answer first tells up to where its log
+    agrees with that of the master, as for `Follow`. Then the entries follow up to `end`, and the stream ends.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -132,10 +132,10 @@ class ReplicaRequest(google.protobuf.message.Message):
     SYNCED_FIELD_NUMBER: builtins.int
     CONFIRMS_FIELD_NUMBER: builtins.int
     synced: builtins.int
-    """In all others: the log is on the disk of the replica up to here. Said at least once a second."""
+    """In all other messages: the replica has the log on disk up to here. Sent at least once a second."""
     confirms: builtins.int
-    """`asked_at` of the latest frame that is confirmed: no replica that is elected later serves before the lease of the master,
-    counted from when it was sent, is over. Not set without a new one.
+    """`asked_at` of the latest frame that the replica confirms. A replica that is elected later does not serve before a lease
+    time has passed since the master sent that frame. Not set if there is no new one.
     """
     @property
     def follow(self) -> global___Follow: ...
@@ -157,7 +157,7 @@ global___ReplicaRequest = ReplicaRequest
 
 @typing.final
 class StateRow(google.protobuf.message.Message):
-    """A row of the checkpoint of the master, as it is stored there."""
+    """A stored row of the master's checkpoint."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -177,7 +177,7 @@ global___StateRow = StateRow
 
 @typing.final
 class GoOn(google.protobuf.message.Message):
-    """The log goes on here; what the replica has beyond it is not in the log of the master."""
+    """The entries continue here. The master's log does not contain what the replica has beyond it."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -188,8 +188,8 @@ class GoOn(google.protobuf.message.Message):
     term_entry: builtins.bytes
     @property
     def term(self) -> global___TermStart:
-        """The latest term before it that both know, and the entry with which it begins; not set when that is not stored any
-        more. A log that has another entry there is not one of this replica set.
+        """The latest common term before `position`, and its first entry; not set if that is not stored any more. A log with
+        another entry there does not belong to this replica set.
         """
 
     def __init__(
@@ -206,8 +206,8 @@ global___GoOn = GoOn
 
 @typing.final
 class CopyAll(google.protobuf.message.Message):
-    """Of a copy: frames with all rows of the state follow, then entries from `start` on, of which those before `applied` are in
-    the state already. Of a master that is followed: the logs have nothing in common, so the replica needs a copy.
+    """In a copy: frames with all rows of the state follow, then entries from `start` on. The state already includes those
+    before `applied`. In answer to `Follow`: the logs have nothing in common, so the replica needs a copy.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -218,7 +218,7 @@ class CopyAll(google.protobuf.message.Message):
     start: builtins.int
     applied: builtins.int
     complete_from: builtins.int
-    """Before this position entries may be missing, which were left out by rewritings. 0 if none is."""
+    """Before this position, entries may be missing because segments were rewritten. 0 if none is missing."""
     def __init__(
         self,
         *,
@@ -247,17 +247,17 @@ class ReplicaFrame(google.protobuf.message.Message):
     rows_end: builtins.bool
     """No more rows follow."""
     position: builtins.int
-    """Log position of the first of the entries; they follow each other without a gap. Those of a copy, and entries anew,
-    may begin behind the end of those in the frame before, if others were left out by rewritings.
+    """Log position of the first entry. The entries of a frame have no gaps. In a copy, and after `FetchEntries`, there may be
+    gaps between frames where segments were rewritten.
     """
     confirmed: builtins.int
-    """What is before this is confirmed, and ends here. Both as of this frame; said at least once a second."""
+    """The confirmed position and the end of the master's log when this frame was sent. Sent at least once a second."""
     end: builtins.int
     log_id: builtins.str
-    """In the first of a stream from a master: what tells its log from those of other brokers."""
+    """In the first frame from a master: identifies its log."""
     asked_at: builtins.int
-    """Microseconds on a clock of the master, when this was sent: the replica is asked to confirm that it follows the term
-    still. Not set if it is not asked.
+    """When this frame was sent, in microseconds of a clock of the master. Asks the replica to confirm that it still follows
+    the term; not set if it need not.
     """
     @property
     def go_on(self) -> global___GoOn: ...

@@ -50,14 +50,14 @@ class ReplicationServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Replicate(self, request_iterator, context):
-        """Entries of the log as they are written, from the master of a term to one of its slaves.
+        """Sends the entries of the log, as they are written, from the master of a term to one of its slaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request_iterator, context):
-        """A copy of all that there is, from any broker. The stream ends by itself.
+        """Sends a copy of everything, from any broker. The stream then ends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

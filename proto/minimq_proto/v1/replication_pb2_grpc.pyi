@@ -23,26 +23,26 @@ class ReplicationStub:
         minimq_proto.v1.replication_pb2.ReplicaRequest,
         minimq_proto.v1.replication_pb2.ReplicaFrame,
     ]
-    """Entries of the log as they are written, from the master of a term to one of its slaves."""
+    """Sends the entries of the log, as they are written, from the master of a term to one of its slaves."""
 
     Snapshot: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.replication_pb2.TakeSnapshot,
         minimq_proto.v1.replication_pb2.ReplicaFrame,
     ]
-    """A copy of all that there is, from any broker. The stream ends by itself."""
+    """Sends a copy of everything, from any broker. The stream then ends."""
 
 class ReplicationAsyncStub:
     Replicate: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.replication_pb2.ReplicaRequest,
         minimq_proto.v1.replication_pb2.ReplicaFrame,
     ]
-    """Entries of the log as they are written, from the master of a term to one of its slaves."""
+    """Sends the entries of the log, as they are written, from the master of a term to one of its slaves."""
 
     Snapshot: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.replication_pb2.TakeSnapshot,
         minimq_proto.v1.replication_pb2.ReplicaFrame,
     ]
-    """A copy of all that there is, from any broker. The stream ends by itself."""
+    """Sends a copy of everything, from any broker. The stream then ends."""
 
 class ReplicationServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -51,7 +51,7 @@ class ReplicationServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.replication_pb2.ReplicaRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.replication_pb2.ReplicaFrame], collections.abc.AsyncIterator[minimq_proto.v1.replication_pb2.ReplicaFrame]]:
-        """Entries of the log as they are written, from the master of a term to one of its slaves."""
+        """Sends the entries of the log, as they are written, from the master of a term to one of its slaves."""
 
     @abc.abstractmethod
     def Snapshot(
@@ -59,6 +59,6 @@ class ReplicationServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.replication_pb2.TakeSnapshot],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.replication_pb2.ReplicaFrame], collections.abc.AsyncIterator[minimq_proto.v1.replication_pb2.ReplicaFrame]]:
-        """A copy of all that there is, from any broker. The stream ends by itself."""
+        """Sends a copy of everything, from any broker. The stream then ends."""
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
