@@ -62,31 +62,30 @@ class Advice(NamedTuple):
 
 
 #: An empty broker under the same name answers that it has nothing staged, so the transaction can end.
-_GONE_REMEDY: Final = "instead of a broker that is gone for good, start an empty one under its name"
+_GONE_REMEDY: Final = "to replace a broker that is gone for good, start an empty one with its name"
 
 _STREAM: Final = Advice(
-    "the checkpoint of this query is an older copy, or two queries use it; go on from the newest one, or begin anew "
+    "the checkpoint of this query is an older copy, or two queries use it; continue from the newest one, or begin "
     "with another folder",
-    f"start the query again then, which goes on from its checkpoint; {_GONE_REMEDY}",
-    "nothing of it is published; start the query again, which computes this micro-batch anew",
+    f"then restart the query, which continues from its checkpoint; {_GONE_REMEDY}",
+    "nothing of it is published; restart the query, which repeats this micro-batch",
 )
 _NAMED: Final = Advice(
     "nothing is written; txnVersion has to grow from one write with this txnAppId to the next",
-    "start the job again then, with the same txnAppId and txnVersion, which brings this write to its end; "
-    + _GONE_REMEDY,
-    "nothing of it is published; start the job again, with the same txnAppId and txnVersion",
+    "then restart the job with the same txnAppId and txnVersion, which completes this write; " + _GONE_REMEDY,
+    "nothing of it is published; restart the job with the same txnAppId and txnVersion",
 )
 _UNNAMED: Final = Advice(
     "nothing is written",
-    "a part of this write may be seen, and nothing goes on with it; one with txnAppId and txnVersion can be started "
-    "again",
+    "a part of this write may be visible, and it cannot be continued; a write with txnAppId and txnVersion can be "
+    "restarted",
     "nothing of it is published; write the data frame again",
 )
 
 #: A broker has lost its staged batches after the decision.
 _LOST_REMEDY: Final = (
-    "what other brokers have is published, and this part cannot be any more, so starting again does not help; with "
-    "failOnDataLoss=false the query goes on without it"
+    "the parts on other brokers are published, and this part is lost, so a restart does not help; with "
+    "failOnDataLoss=false the query continues without it"
 )
 
 

@@ -43,8 +43,8 @@ class TagAdvice:
         longest = max(ranges, key=len)
         if self._has_different_tags(longest):
             log.warning(
-                "%d messages with different tags are read, as no option tag is given; Spark applies filters on the "
-                "column tag only afterwards: if the query has one, add the option tag, which spares the others",
+                "reading %d messages with different tags, since the option tag is not set: if the query filters by the "
+                "column tag, set the option, too, because Spark applies filters only after reading",
                 count,
             )
 

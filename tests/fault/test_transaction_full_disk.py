@@ -20,7 +20,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.fault
 
 BATCHES = 8
-COMPLAINT = "not now, will try again"
+COMPLAINT = "failed, will try again"
 
 
 @pytest.mark.parametrize(

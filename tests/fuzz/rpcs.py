@@ -183,7 +183,7 @@ def _log_of(server: ServerProcess) -> Iterator[str]:
     """Yield what a server has logged that it did not foresee."""
     lines = server.log_path.read_text(errors="replace").splitlines()
     for place, line in enumerate(lines):
-        if "not foreseen" in line or "Traceback" in line:
+        if "unexpected error" in line or "Traceback" in line:
             yield f"{server.name} logged: " + " | ".join(lines[max(place - 1, 0) : place + 12])[:1500]
             return
 

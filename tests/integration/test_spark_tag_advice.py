@@ -12,7 +12,7 @@ from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.options import parse_read_options, parse_stream_options
 from pyspark_minimq.readers import MinimqBatchReader, MinimqStreamReader
 
-ADVICE = "40 messages with different tags are read, as no option tag is given"
+ADVICE = "reading 40 messages with different tags, since the option tag is not set"
 
 
 def send(cluster: LocalCluster, topic: str, tags: Iterable[str | None]) -> None:

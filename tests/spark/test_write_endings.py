@@ -197,9 +197,7 @@ def test_a_broker_that_is_away_at_the_commit(tmp_path: Path, app: str) -> None:
         staged = [(writer, stage(writer, range(50))) for writer in (named, unnamed)]
         cluster.brokers[1].kill()
         for (writer, message), advice in zip(
-            staged,
-            ("start the job again then, with the same txnAppId", "one with txnAppId and txnVersion"),
-            strict=True,
+            staged, ("then restart the job with the same txnAppId", "a write with txnAppId and txnVersion"), strict=True
         ):
             with pytest.raises(MinimqSparkError) as caught:
                 writer.commit([message])

@@ -114,7 +114,7 @@ def test_what_is_lost_before_it_is_decided_is_written_anew(query: Query, accepte
     lose_everything(query.first if loser == "broker-a" else query.second)
     text = query.refusal(3, staged, failOnDataLoss=accepted)
     assert f"transaction 'spark-query' number 3 is not decided: broker {loser} has dropped 1 of its batches" in text
-    assert text.endswith("nothing of it is published; start the query again, which computes this micro-batch anew")
+    assert text.endswith("nothing of it is published; restart the query, which repeats this micro-batch")
     assert query.stored() == []
     query.admin.create_topic("t", queues=1)
     query.write(3, {"broker-a": 1, "broker-b": 2})
@@ -144,7 +144,7 @@ def test_a_topic_that_is_deleted_before_the_commit(query: Query) -> None:
     query.admin.delete_topic("t")
     assert "create it with `minimq topic create t`" in query.refusal(3, staged)
     query.admin.create_topic("t", queues=1)
-    assert "nothing of it is published; start the query again" in query.refusal(3, staged)
+    assert "nothing of it is published; restart the query" in query.refusal(3, staged)
     query.write(3, {"broker-a": 1, "broker-b": 2})
     assert query.stored() == [1, 2]
 
@@ -169,7 +169,7 @@ def test_an_empty_broker_stands_in_for_one_that_is_gone_for_good(query: Query, d
     gone.kill()
     text = query.refusal(3, {other: 3})
     assert f"broker {dead}: no name server knows a master of it" in text
-    assert text.endswith("instead of a broker that is gone for good, start an empty one under its name")
+    assert text.endswith("to replace a broker that is gone for good, start an empty one with its name")
     lose_everything(gone)
     query.write(3, {other: 3})
     gone.stop()

@@ -245,10 +245,10 @@ def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSe
 
 def what_was_repaired(replica_set: ReplicaSet, report: ReplicaReport) -> str:
     """Return a sentence for the log about a record that `repaired` has made."""
-    then = "its master goes on" if replica_set.master_run else "nobody leads before the time of a lease is over"
+    then = "its master continues" if replica_set.master_run else "there is no master for the time of a lease"
     return (
-        f"the record of {replica_set} was lost, or was put back to an old copy: replica {report.replica_id} had been "
-        f"told more, which holds again, and {then}; what nobody who reports was told is lost"
+        f"the record of {replica_set} was lost, or replaced by an old copy: it was restored from replica "
+        f"{report.replica_id}, and {then}; decisions that no reporting replica knows are lost"
     )
 
 
@@ -308,8 +308,8 @@ def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
     if claimed > given + MAX_TERM_GAP:
         raise InvalidArgument(
             f"replica {report.replica_id} of {report.broker_name} claims term {claimed}, but its controller has given "
-            f"{given}: more than {MAX_TERM_GAP} terms are never given in between; its data directory is damaged, or "
-            "it is no replica"
+            f"{given}, and a gap above {MAX_TERM_GAP} is impossible: its data directory is damaged, or it belongs to "
+            "another cluster"
         )
 
 

@@ -177,8 +177,7 @@ def verify(text: str, name: str, issuer: Issuer, key: TokenKey, now_ms: int) -> 
     if expires_ms <= now_ms:
         raise RefusedToken(
             "token-expired",
-            f"{_WHAT} has expired: whoever writes it has to renew it in time, as Kubernetes does, and the clocks have "
-            "to be right",
+            f"{_WHAT} has expired: renew it in time, as Kubernetes does, and check the clocks of both machines",
         )
     begins_ms = _time(claims.get("nbf", 0))
     if begins_ms is None or begins_ms > now_ms + _AHEAD_MS:

@@ -78,7 +78,7 @@ class Watched(Generic[T]):
         except InvalidArgument as error:
             if error.message != self._complaint:
                 self._complaint = error.message
-                stands = "no others were there before" if self._marks is None else "the former ones stand"
+                stands = "there are no former ones" if self._marks is None else "the former ones stay in use"
                 log.error("security: new files cannot be used, %s reason=%s", stands, error.message)
             return  # keeps the old marks, so the next check tries again: some files may not be replaced yet
         self._marks, self._complaint = marks, ""

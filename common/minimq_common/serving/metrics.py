@@ -100,7 +100,7 @@ class MetricsServer:
 
         sentence = "Time at which the certificate of this server expires, in seconds since 1970."
         yield of_secrets("certificate_expiry_timestamp_seconds", sentence, lambda each: each.certificate.ends_at)
-        sentence = "1 while the files of --secrets have changed, cannot be used, and the former ones stand."
+        sentence = "1 while the files of --secrets have changed but cannot be used, so the former ones stay in use."
         yield of_secrets("secrets_rejected", sentence, lambda each: each.rejected)
 
     def _access(self) -> Iterator[Metric]:
@@ -116,7 +116,7 @@ class MetricsServer:
         yield of_access("only_reports", sentence, lambda each: each.shared.only_reports)
         sentence = "Time for which users and rules were not compared with those of another server, +Inf after a start."
         yield of_access("age_seconds", sentence, lambda each: each.shared.age.seconds)
-        sentence = "Times that this server saw two documents of users and rules that have one version."
+        sentence = "Times that this server saw two different documents of users and rules with the same version."
         yield of_access("conflicts_total", sentence, lambda each: each.shared.conflicts)
         refused = [(each.refusals.unauthenticated, each.refusals.denied) for each in controls]
         yield counters(

@@ -79,15 +79,15 @@ class PeriodicTask:
                 await running
             interval_s = self._interval_s()
         except (SystemBusy, NotMaster) as error:
-            self._log.debug("%s: not now reason=%s", self._name, error)
+            self._log.debug("%s: skipped for now reason=%s", self._name, error)
         except Exception as error:  # noqa: BLE001 - the task must continue
-            self._outage.failed("%s: not now, will try again error=%s", self._name, error, cause=error)
+            self._outage.failed("%s: failed, will try again error=%s", self._name, error, cause=error)
         except asyncio.CancelledError:
             if self.is_stopping:
                 raise
-            self._outage.failed("%s: what it waited for was cancelled, will try again", self._name)
+            self._outage.failed("%s: cancelled while waiting, will try again", self._name)
         else:
-            self._outage.worked("%s: goes on", self._name)
+            self._outage.worked("%s: works again", self._name)
         return interval_s
 
 

@@ -131,7 +131,7 @@ def _check_message(name: str, message: Any, check: _Check) -> None:
 
 def _check_list(name: str, items: Any, most: int, size: int, numbers: range | None, check: _Check | None) -> None:
     if len(items) > most:
-        raise _OutOfBounds(name, f"has {len(items)} items, the limit is {most}: say it in several requests")
+        raise _OutOfBounds(name, f"has {len(items)} items, the limit is {most}: split it into several requests")
     if check is not None:
         number = 0
         try:

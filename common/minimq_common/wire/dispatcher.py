@@ -170,7 +170,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         caller = self._admit(method, met, context)
         request = await context.read()
         if request is grpc.aio.EOF:
-            raise InvalidArgument(f"{method.name} came without a request")
+            raise InvalidArgument(f"{method.name} was called without a request")
         check_bounds(request)
         if caller is not None:
             caller.check(request)
@@ -196,9 +196,9 @@ class Dispatcher(grpc.GenericRpcHandler):
             raise error
         known = error if isinstance(error, MiniMQError) else self._translate(error)
         if isinstance(error, DecodeError):  # from a handler that decodes its requests itself
-            known = InvalidArgument(f"a request of {method.full_name} is no message: {error}")
+            known = InvalidArgument(f"a request of {method.full_name} cannot be decoded: {error}")
         if known is None:
-            log.error("call failed in a way that was not foreseen method=%s", method.full_name, exc_info=error)
+            log.error("unexpected error in a call method=%s", method.full_name, exc_info=error)
             known = InternalError(
                 f"{method.name} failed on the server: {type(error).__name__}: {error}; its log has the details"
             )
@@ -249,7 +249,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     @contextmanager
     def _entered(self, method: str) -> Iterator[None]:
         if self._is_draining:
-            raise Unavailable("this server stops: try another one, or later")
+            raise Unavailable("this server is stopping: try another one, or retry later")
         most = self._limits.max_streams
         if most is not None and self._open[method] >= most:
             raise SystemBusy(
@@ -292,9 +292,7 @@ class _Requests:
         reading.add_done_callback(retrieve)
         await asyncio.wait((reading,), timeout=most_s)
         if not reading.done():
-            raise InvalidArgument(
-                f"the {self._method.name} stream is ended: no request came within {most_s:g} s of its begin"
-            )
+            raise InvalidArgument(f"closed the {self._method.name} stream: no request arrived within {most_s:g} s")
         self._first_s = None
         return await reading
 
@@ -314,7 +312,7 @@ def _decoder(decode: Callable[[bytes], Any], most: int) -> Callable[[bytes], Any
         try:
             return decode(data)
         except DecodeError as error:
-            raise InvalidArgument(f"a request of {len(data)} bytes is no message: {error}") from None
+            raise InvalidArgument(f"a request of {len(data)} bytes cannot be decoded: {error}") from None
 
     return decoder
 

@@ -100,7 +100,7 @@ class _Health:
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
         if self._watches >= MAX_WATCHES:
-            text = f"{MAX_WATCHES} clients watch the health of this server, which is the limit: ask by Check instead"
+            text = f"{MAX_WATCHES} clients watch the health of this server, which is the limit: use Check instead"
             raise SystemBusy(text)
         self._watches += 1
         try:

@@ -138,7 +138,7 @@ class Unsent:
             unsent[write.peer] += write.size
         for peer in peers:
             log.warning(
-                "connection ended: the client does not read its answers, and others wait peer=%s "
+                "closed connection: the client does not read its answers while others wait peer=%s "
                 "unsent_bytes=%d limit_bytes=%d",
                 peer,
                 unsent[peer],

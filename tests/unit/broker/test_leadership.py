@@ -114,7 +114,7 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
         await leadership.stop()
 
     with_engine(tmp_path, test)
-    assert caplog.text.count("in-sync set: not now, will try again") == 1
+    assert caplog.text.count("in-sync set: failed, will try again") == 1
 
 
 def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: Path) -> None:

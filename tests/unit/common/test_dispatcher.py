@@ -44,7 +44,7 @@ EXPECTED: dict[str, tuple[type[MiniMQError], str]] = {
     "unforeseen": (InternalError, "failed on the server: KeyError: 'k'"),
     "known": (TopicNotFound, "no such topic"),
     "library": (CorruptEntry, "translated"),
-    "garbled": (InvalidArgument, "is no message"),
+    "garbled": (InvalidArgument, "cannot be decoded"),
     "aborted": (InternalError, "data_loss: ended before"),
     "x" * 1_000: (InvalidArgument, "1000"),
 }
@@ -218,7 +218,7 @@ def test_a_stream_on_which_nothing_is_said_is_ended() -> None:
         assert next(talking) == append(b"second")  # once a stream has begun it may be silent
         over.set()
     assert isinstance(error, InvalidArgument)
-    assert error.message == "the Append stream is ended: no request came within 0.5 s of its begin"
+    assert error.message == "closed the Append stream: no request arrived within 0.5 s"
 
 
 def test_streams_of_one_kind_are_bounded() -> None:

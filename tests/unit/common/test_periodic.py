@@ -38,7 +38,7 @@ def test_it_goes_on_after_every_kind_of_error(caplog: pytest.LogCaptureFixture) 
         asyncio.run(test())
     levels = [(record.levelname, bool(record.exc_info)) for record in caplog.records if record.name == __name__]
     assert levels == [("DEBUG", False), ("WARNING", False), ("WARNING", False), ("ERROR", True), ("ERROR", False)]
-    assert caplog.messages[-1].startswith("work: goes on failures=3 outage_s=")
+    assert caplog.messages[-1].startswith("work: works again failures=3 outage_s=")
 
 
 def test_it_waits_for_its_time_unless_it_is_woken() -> None:

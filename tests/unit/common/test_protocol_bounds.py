@@ -76,7 +76,7 @@ def test_what_is_within_its_bounds_passes() -> None:
         ),
         (
             broker_pb2.CommitOffsetsRequest(offsets=[broker_pb2.QueueOffset()] * (MAX_NAMED + 1)),
-            "CommitOffsetsRequest.offsets has 4097 items, the limit is 4096: say it in several requests",
+            "CommitOffsetsRequest.offsets has 4097 items, the limit is 4096: split it into several requests",
         ),
         (
             broker_pb2.PullRequest(max_messages=1),

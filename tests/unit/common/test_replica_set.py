@@ -49,7 +49,7 @@ def test_what_a_replica_was_told_holds_again_and_the_master_goes_on_if_the_recor
     mended_record = repaired(old, told())
     assert mended_record == record(version=8, in_sync=frozenset({0}))
     assert repaired(mended_record, told()) is mended_record
-    assert "was put back to an old copy: replica 1 had been told more" in what_was_repaired(mended_record, told())
+    assert "replaced by an old copy: it was restored from replica 1" in what_was_repaired(mended_record, told())
     assert "its master goes on" in what_was_repaired(mended_record, told())
 
 
@@ -59,7 +59,7 @@ def test_nobody_leads_before_an_election_when_it_is_not_known_who_got_a_lease(ol
     assert mended_record is not None
     assert mended_record == record(version=8, in_sync=frozenset({0}), master_run=0)
     assert not renews_lease(mended_record, told(0))
-    assert "nobody leads before" in what_was_repaired(mended_record, told(0))
+    assert "there is no master for the time of a lease" in what_was_repaired(mended_record, told(0))
     elected = elect(mended_record, [told(0)])
     assert elected is not None
     assert (elected.term, elected.master_id, elected.master_run) == (6, 0, 1)

@@ -78,7 +78,7 @@ def test_elections_go_on_after_a_fault(
     assert failed.exc_info
     assert [message.partition(" error=")[0] for message in caplog.messages[:2]] == [
         "elections: not now, will try again",
-        "elections: goes on failures=3 outage_s=" + caplog.messages[1].rpartition("=")[2],
+        "elections: works again failures=3 outage_s=" + caplog.messages[1].rpartition("=")[2],
     ]
 
 
