@@ -45,7 +45,7 @@ _NO_BASES = (0,) * _SECTIONS
 #: Plain integers, because they are faster than the enum in `RecordBatch.metadata`.
 _KEY_OFFSETS, _PROPERTY_OFFSETS, _NAME_OFFSETS, _VALUE_OFFSETS, _BORN = map(int, list(Section)[1:6])
 _KEYS, _NAMES, _VALUES = map(int, list(Section)[8:11])
-#: Memory for the number of one record of a compacted batch.
+#: Bytes of memory for the number of one record of a compacted batch.
 _NUMBER_BYTES = 40
 _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<2i")
@@ -183,12 +183,12 @@ class RecordBatch:
         return dict(zip(names, self._texts(Section.VALUE_OFFSETS, Section.VALUES, start, end), strict=True))
 
     def born_ms(self, index: int) -> int:
-        """Return when the application sent one record, in ms since 1970."""
+        """Return when one record was passed to its producer, in ms since 1970."""
         deltas = self._numbers(Section.BORN)
         return self.header.born_first_ms + (deltas[self.place(index)] if deltas is not None else 0)
 
     def all_born_ms(self) -> list[int]:
-        """Return when the application sent each remaining record, in ms since 1970."""
+        """Return when each remaining record was passed to its producer, in ms since 1970."""
         first, deltas = self.header.born_first_ms, self._numbers(Section.BORN)
         return [first] * self.remaining if deltas is None else [first + delta for delta in deltas]
 

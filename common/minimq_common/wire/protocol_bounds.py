@@ -43,7 +43,7 @@ MAX_JOINED_APPENDS = _of(broker_pb2.AppendRequest, "joined")
 MAX_ATOMIC_BATCHES = _of(broker_pb2.AtomicAppend, "batches")
 MAX_ATOMIC_BYTES = 8 << 20
 
-#: Brokers in one transaction, its parts (one per producer), and the batches of a part.
+#: Brokers of one transaction, its parts (one per producer and broker), and the batches of a part.
 MAX_BROKERS = _of(broker_pb2.Decision, "broker_names")
 MAX_PARTS = _of(broker_pb2.Decision, "parts")
 MAX_SEQUENCES = _of(broker_pb2.StagedPart, "sequences")

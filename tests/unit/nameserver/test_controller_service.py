@@ -77,7 +77,7 @@ def test_elections_go_on_after_a_fault(
     [failed, *_] = caplog.records
     assert failed.exc_info
     assert [message.partition(" error=")[0] for message in caplog.messages[:2]] == [
-        "elections: not now, will try again",
+        "elections: failed, will try again",
         "elections: works again failures=3 outage_s=" + caplog.messages[1].rpartition("=")[2],
     ]
 
