@@ -132,7 +132,7 @@ def _transaction(values: Values, topic: str | None) -> Transaction | None:
     name = name_of_application(app_id, topic)
     try:
         return Transaction(name, version)
-    except MiniMQError:  # it can only be too large
+    except MiniMQError:  # the only possible reason is that the number is too large
         raise MinimqSparkError(f"txnVersion is {version}: the limit is {(1 << 63) - 1}") from None
 
 

@@ -231,7 +231,7 @@ def repaired(replica_set: ReplicaSet | None, report: ReplicaReport) -> ReplicaSe
         return replica_set
     if replica_set is not None:
         if told.log_id and replica_set.log_id and told.log_id != replica_set.log_id:
-            return replica_set  # that set is no more, and another one has its name
+            return replica_set  # another replica set has this name now
         if told.number < replica_set.number:
             return replica_set
         # Both derive from the same older record. The master acts by the one that it received.

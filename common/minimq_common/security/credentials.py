@@ -12,7 +12,7 @@ from typing import Self
 
 from minimq_common.errors import InvalidArgument
 
-#: How a key of a user begins.
+#: The prefix of a user's key.
 _KEY = re.compile(r"\s*mq_[a-z2-7]{8}_")
 
 

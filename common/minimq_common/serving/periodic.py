@@ -33,7 +33,7 @@ class PeriodicTask:
 
     def start(self) -> None:
         """Start the task; the first run is after the interval, or now with `at_once`."""
-        if self.is_stopping:  # it was stopped before
+        if self.is_stopping:  # restart after `stop`
             self.is_stopping = False
             self._woken.clear()
         self._task = asyncio.create_task(self._keep_running(), name=self._name)

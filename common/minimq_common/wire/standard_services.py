@@ -53,7 +53,7 @@ class StandardServices:
                 task.cancel()
 
     def _reflect(self, dispatcher: Dispatcher, services: Sequence[str]) -> None:
-        from grpc_reflection.v1alpha import reflection, reflection_pb2  # few servers want it
+        from grpc_reflection.v1alpha import reflection, reflection_pb2  # imported here because few servers need it
 
         names = (*services, "grpc.health.v1.Health", reflection.SERVICE_NAME)
         answers: Any = reflection.aio.ReflectionServicer(names).ServerReflectionInfo  # typed as a coroutine
