@@ -109,8 +109,8 @@ def from_toml(data: bytes) -> AccessDocument:
 
 def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
     """Format a document as TOML, with comments; `from_toml` reads it."""
-    lines = ["# Users and rules: `minimq user` and `minimq access` change them. Whoever edits this by hand gives it a",
-             "# larger version: without one, servers refuse it.", f"version = {document.version}"]  # fmt: skip
+    lines = ["# Users and rules: `minimq user` and `minimq access` change them. If you edit this file, increase its",
+             "# version: otherwise servers reject it.", f"version = {document.version}"]  # fmt: skip
     if document.roles:
         lines += ["", "[roles]", *(f"{_key(name)} = {_listed(rules)}" for name, rules in document.roles.items())]
     for name, issuer in document.known_issuers.items():

@@ -81,7 +81,7 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
 
     lines = [f"# {about}"]
     if trust.pair is not None or (trust.bearer is not None and trust.bearer.text):
-        lines.append("# Keep it secret: whoever has it is taken for this user.")
+        lines.append("# Keep it secret: anyone who has it can act as this user.")
     if nameservers:
         lines.append(f"nameservers = {json.dumps(list(nameservers))}")
     parts = {"ca": trust.roots}
