@@ -43,8 +43,7 @@ def from_confluent_avro(
             decoded with the schema that its mark names. None: the mark is removed, and all bodies have this `schema`.
         mode: "FAILFAST" ends the query with a `MinimqSparkError` at a body that cannot be decoded; "PERMISSIVE" returns
             null for it.
-        place: the columns topic, broker_name, queue_id and offset, or their names; the error then contains their
-            values.
+        place: the columns topic, broker_name, queue_id and offset, or their names; errors then show their values.
 
     Raises:
         InvalidArgument: the schema is invalid, or Spark has no type for it, or an argument of the registry is wrong.

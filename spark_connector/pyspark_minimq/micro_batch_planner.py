@@ -85,8 +85,7 @@ class MicroBatchPlanner:
     def freeze(self) -> None:
         """Ignore messages that arrive after this call.
 
-        Waits until the read timeout for brokers that are away or do not answer. After that, their messages are left to
-        the next run.
+        Waits until the read timeout for brokers that are away or silent; then leaves their messages to the next run.
         """
         try:
             self._frozen = self._lookup.with_retries(partial(self._look_up_all, partly=False))

@@ -132,8 +132,7 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition as Arrow batches."""
-        # Without `leaves_out`: a stream never returns to messages that a task skips. So the task fails, and the stream
-        # resumes there after a restart.
+        # Not `leaves_out`: a stream never returns to skipped messages. So the task fails, and a restart resumes there.
         return reading.read(self._options.read, self._schema, partition)
 
     def stop(self) -> None:

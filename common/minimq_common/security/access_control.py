@@ -71,8 +71,6 @@ class UnknownToken:
 
 
 class _UserCaller(KnownCaller):
-    """A user with a key or a token."""
-
     principal: Principal
     token: VerifiedToken | None
 

@@ -70,13 +70,13 @@ def check_roots(roots: bytes, where: str) -> None:
 
 def check_pair(pair: Pair, where: str) -> None:
     """Raise `InvalidArgument` unless a key belongs to its certificate; the error names `where`."""
-    _with_pair(_context(ssl.PROTOCOL_TLS_CLIENT), pair, where)
+    _showing(_context(ssl.PROTOCOL_TLS_CLIENT), pair, where)
 
 
 def server_context(trust: Trust, *, requires_certificates: bool) -> ssl.SSLContext:
     """Return the context for a server that uses `ssl`. Raises `InvalidArgument`."""
     assert trust.pair is not None  # a server always has a certificate
-    context = _with_pair(_context(ssl.PROTOCOL_TLS_SERVER), trust.pair, "the certificate of this server")
+    context = _showing(_context(ssl.PROTOCOL_TLS_SERVER), trust.pair, "the certificate of this server")
     if requires_certificates:
         _trusting(context, trust.roots, "the certificates that are trusted")
         context.verify_mode = ssl.CERT_REQUIRED
@@ -86,15 +86,15 @@ def server_context(trust: Trust, *, requires_certificates: bool) -> ssl.SSLConte
 def meet_itself(trust: Trust, *, mutual: bool) -> CertificateReport:
     """Verify a server's certificate by a TLS handshake with itself, in memory, and return its content.
 
-    Ensures that it is currently valid, and signed by a CA in `roots`, which other servers trust. With `mutual`, also
-    uses it as a client certificate. Raises `InvalidArgument`.
+    Ensures that it is valid now, and signed by a CA in `roots`; with `mutual`, also as a client certificate. Raises
+    `InvalidArgument`.
     """
     near, far = ssl.MemoryBIO(), ssl.MemoryBIO()
     calling = _trusting(_context(ssl.PROTOCOL_TLS_CLIENT), trust.roots, "ca.crt")
     calling.check_hostname = False  # the right name depends on the caller
     assert trust.pair is not None
     if mutual:
-        _with_pair(calling, trust.pair, "tls.crt and tls.key")
+        _showing(calling, trust.pair, "tls.crt and tls.key")
     called = server_context(trust, requires_certificates=mutual)
     client = calling.wrap_bio(near, far)
     server = called.wrap_bio(far, near, server_side=True)
@@ -139,7 +139,7 @@ def _trusting(context: ssl.SSLContext, roots: bytes, where: str) -> ssl.SSLConte
     return context
 
 
-def _with_pair(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
+def _showing(context: ssl.SSLContext, pair: Pair, where: str) -> ssl.SSLContext:
     with _as_file(pair.certificate + b"\n" + pair.key) as path:
         try:
             # Without `password`, OpenSSL would prompt for that of an encrypted key at the terminal.
@@ -171,7 +171,6 @@ def _as_file(data: bytes) -> Iterator[str]:
 
 class _TrustedFiles(Watched[Trust]):
     def trust(self, *, at_once: bool = False) -> Trust:
-        """Return the current content of the files."""
         return self.get(at_once=at_once)
 
 

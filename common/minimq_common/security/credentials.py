@@ -21,8 +21,7 @@ class Credentials:
     """The credentials of a user: the name servers, the trusted CA, and the key or token of the user.
 
     For a credentials file, its path is enough: `Producer(credentials="alice.minimq")`. Use this class for credentials
-    that are not in a file, for example from a vault: `Producer(credentials=Credentials.from_text(text))`. Its `repr`
-    does not show them.
+    from elsewhere, such as a vault: `Producer(credentials=Credentials.from_text(text))`. Its `repr` does not show them.
 
     Attributes:
         path: path of the credentials file; empty if `text` is given.

@@ -34,9 +34,8 @@ _CLAIM = re.compile(r"[!-~]{1,200}")
 class Issuer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An identity provider that signs tokens."""
 
-    #: The claim `iss` of its tokens, usually a URL.
+    #: The claim `iss` of its tokens, usually a URL, and the claim `aud` of tokens for this cluster.
     issuer: str
-    #: The claim `aud` of tokens for this cluster.
     audience: str
     #: Its public keys: a URL, or the name of a file in the folder of secrets of each server.
     jwks: str

@@ -105,8 +105,6 @@ def _bounded(value: object) -> object:
 
 
 class _ShortenedError:
-    """An exception whose texts are cut."""
-
     def __init__(self, error: BaseException) -> None:
         self._error = error
 

@@ -146,7 +146,6 @@ class _SerializedCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics."""
         with self._lock:
             return [] if self._closed else [metric for collect in self._collect for metric in collect()]
 
@@ -286,7 +285,6 @@ class _Handler(WSGIRequestHandler):
     server: ScrapeServer
 
     def parse_request(self) -> bool:
-        """Read a request; return whether it is valid."""
         is_request = super().parse_request()
         self.server.request_received(self.connection)
         return is_request

@@ -95,7 +95,6 @@ class _Option:
             raise InvalidArgument(f"{self.key} is {said}: it has to be {_wanted(self.kind)}{unit}") from None
 
     def click_option(self) -> Callable[[Decorated], Decorated]:
-        """Return the decorator that adds the flag to a command."""
         default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
         return click.option(
             f"{self.flag}/--no-{self.key}" if self.kind is bool else self.flag,
@@ -236,8 +235,6 @@ def _with_sources(options: list[_Option], values: Mapping[str, object], message:
 
 
 class _Quantity(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A number, or text with a unit such as 3d or 10GB."""
-
     def __init__(self, kind: type[Any], unit: Unit) -> None:
         self._number = click.types.convert_type(kind)
         self._unit = unit

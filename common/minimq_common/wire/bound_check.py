@@ -66,7 +66,6 @@ class _Check:
             self._nested.append((name, inner))
 
     def __call__(self, message: Any) -> None:
-        """Raise `_OutOfBounds` for the first value that is out of bounds."""
         for name, most in self._sizes:
             if len(getattr(message, name)) > most:
                 raise _OutOfBounds(name, _too_long(getattr(message, name), most))

@@ -2,8 +2,7 @@
 
 A duration in seconds (`lease_s`) and a point in time (`first_at`) are milliseconds in a message (`lease_ms`,
 `first_ms`). Other conversions follow from the types: None is an unset field, a set is sent as a sorted list, and an
-enum value becomes text, such as "delete-early" for DISK_LEVEL_DELETE_EARLY. Routes, brokers and records of replica sets
-are also validated.
+enum value becomes text, such as "delete-early" for DISK_LEVEL_DELETE_EARLY. Routes, brokers and records are validated.
 """
 
 from __future__ import annotations
