@@ -130,7 +130,7 @@ def test_what_is_lost_after_it_was_decided_can_be_given_up(query: Query, caplog:
     for again in (staged, {"broker-a": 1}, {"broker-b": 2}):
         text = query.refusal(3, again)
         assert "transaction 'spark-query' number 3 is decided, and broker broker-b has lost its part of it" in text
-        assert text.endswith("with failOnDataLoss=false the query goes on without it")
+        assert text.endswith("with failOnDataLoss=false the query continues without it")
     assert query.stored() == [1]
     query.write(3, {"broker-b": 2}, failOnDataLoss="false")
     assert "broker broker-b has lost its part of it" in caplog.text

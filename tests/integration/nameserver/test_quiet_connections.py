@@ -83,7 +83,7 @@ def test_a_stream_to_a_broker_on_which_nothing_is_said_is_ended(start: Start, mo
         stub: Any = broker_pb2_grpc.BrokerStub(channel)
         try:
             for method in (stub.Append, stub.Pull, stub.Pop, stub.Session):
-                with pytest.raises(grpc.RpcError, match=r"no request came within 0\.1 s"):
+                with pytest.raises(grpc.RpcError, match=r"no request arrived within 0\.1 s"):
                     next(method(iter(over.wait, True), timeout=PATIENCE_S))
         finally:
             over.set()

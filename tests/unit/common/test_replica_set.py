@@ -50,7 +50,7 @@ def test_what_a_replica_was_told_holds_again_and_the_master_goes_on_if_the_recor
     assert mended_record == record(version=8, in_sync=frozenset({0}))
     assert repaired(mended_record, told()) is mended_record
     assert "replaced by an old copy: it was restored from replica 1" in what_was_repaired(mended_record, told())
-    assert "its master goes on" in what_was_repaired(mended_record, told())
+    assert "its master continues" in what_was_repaired(mended_record, told())
 
 
 @pytest.mark.parametrize("old", [None, record(term=4, version=3), record(master_run=77, version=3)])
