@@ -80,10 +80,6 @@ class Replier:
         self._connection = client.connection
         self._max_body_bytes = max_body_bytes
         self.outcomes: Counter[str] = Counter()
-        self._came: deque[PreparedReply] = deque()
-        #: Drains of `_came` so far, and the count for which the loop was woken. Not one flag that both sides set, as
-        #: Ctrl-C may come between any two steps of a sender.
-        self._looks, self._woken = 0, -1
         self._is_used = self._is_closed = False
         self._outage = OutageLog(log)
         # Owned by the event loop.
@@ -120,12 +116,8 @@ class Replier:
             text = "client: dropped a reply, its request has expired timeout_ms=%s topic=%s age_ms=%s"
             log.info(text, prepared.to.wait_ms, prepared.topic, age_ms)
             return
-        self._came.append(prepared)
         self._is_used = True
-        looks = self._looks
-        if self._woken != looks:
-            self._connection.call_soon(self._look)
-            self._woken = looks
+        self._connection.call_soon(self._add, prepared)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all replies are forwarded or dropped; False after the timeout, which may be infinite."""
@@ -144,13 +136,6 @@ class Replier:
 
     # ---- on the event loop ----------------------------------------------------------------------
 
-    def _look(self) -> None:
-        self._looks += 1  # first: replies added from here on wake the loop again
-        while self._came:
-            self._add(self._came.popleft())
-        for line in self._lines.values():
-            line.flush()
-
     def _add(self, reply: PreparedReply) -> None:
         if self._has_ended or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
             self.outcomes["dropped"] += 1
@@ -162,6 +147,7 @@ class Replier:
         if line is None:
             line = self._lines[reply.to.broker_name] = _ReplyQueue(self, reply.to.broker_name)
         line.waiting.append(reply)
+        line.flush()
 
     def over(self, replies: Iterable[PreparedReply], outcome: str) -> None:
         """Remove replies, and count their outcome."""
@@ -178,7 +164,6 @@ class Replier:
                 done.set()
 
     def _notify_when_done(self, done: threading.Event) -> None:
-        self._look()
         self._waiters.append(done)
         self._notify_if_done()
 
