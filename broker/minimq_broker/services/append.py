@@ -1,4 +1,4 @@
-"""Sending: one stream per client, any number of requests in flight, answers in the order of the commits."""
+"""The `Append` call: one stream per client, any number of requests in flight, answers in commit order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_proto.v1 import broker_pb2, delay_pb2
 
-#: How the status of a batch is told.
 SEND_STATUS = {
     AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
     AppendStatus.NOT_SYNCED: broker_pb2.SEND_STATUS_NOT_SYNCED,
@@ -32,7 +31,7 @@ SEND_STATUS = {
 
 Context = grpc.aio.ServicerContext[broker_pb2.AppendRequest, broker_pb2.AppendResponse]
 
-#: Results that may wait for a client that does not read; with more, nothing is received from it.
+#: Results that may wait for a client that does not read. Beyond this, the broker stops receiving from it.
 MAX_WAITING = 1_000
 
 
@@ -43,7 +42,7 @@ class AppendService:
         self._engine = engine
 
     async def serve(self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Context) -> None:
-        """Take requests and send answers until the client closes its side and all is answered."""
+        """Serve requests until the client closes its side and all are answered."""
         answers = AppendAnswers(self._engine, context)
         receiver = self._receive(requests, context, answers, current_caller())
         await self._engine.streams.serve(receiver, "append-receiver", answers)
@@ -52,7 +51,7 @@ class AppendService:
         self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any, answers: AppendAnswers, caller: Caller
     ) -> None:
         read, rate = context.read, caller.received
-        request: Any = await anext(requests, grpc.aio.EOF)  # only the first has to come soon
+        request: Any = await anext(requests, grpc.aio.EOF)  # has a deadline; `context.read` below has none
         while request is not grpc.aio.EOF:
             if rate is not None:
                 await rate.turn()
@@ -61,14 +60,14 @@ class AppendService:
                 await self._take_joined(request, answers, caller)
             elif (job := self._take(request, answers, caller)) is not None:
                 await self._wait_for_room(job, answers)
-            request = job = None  # or they would be kept until the next one comes
+            request = job = None  # frees the memory before the next request comes
             if answers.expected >= MAX_WAITING:
                 await answers.fewer(MAX_WAITING)
             request = await read()
 
     async def _take_joined(self, request: Any, answers: AppendAnswers, caller: Caller) -> None:
         joined = request.joined
-        if len(joined) > MAX_JOINED_APPENDS:  # nobody knows which they are: the stream ends
+        if len(joined) > MAX_JOINED_APPENDS:  # their ids are not decoded, so only the end of the stream can answer
             raise InvalidArgument(f"{len(joined)} requests came with another, the limit is {MAX_JOINED_APPENDS}")
         for number in range(-1, len(joined)):
             part = request if number < 0 else _opened(joined[number])
@@ -76,10 +75,10 @@ class AppendService:
                 await self._wait_for_room(job, answers)
 
     def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
-        """Hand a batch to the writer, or return its job if there is no room for it now."""
+        # Submits the batch and returns None, or returns its job if there is no room now.
         try:
             check_bounds(request)
-        except InvalidArgument as error:  # our clients never send one: it is refused, and the stream ends
+        except InvalidArgument as error:  # our clients never send one: refuse it and end the stream
             answers.refuse(request.request_id, error)
             answers.expected += 1
             raise Unavailable(
@@ -119,19 +118,19 @@ class AppendService:
             await self._engine.writes.append(job)
         except MiniMQError as error:
             answers.refuse(job.request_id, error)
-        # Only now: one that waits for room when the broker stops is not written, and gets no answer.
+        # Not before: a batch that waits for room when the broker stops gets no answer.
         answers.expected += 1
 
 
 class AppendAnswers(AnswerStream):
-    """The answers to the batches of one stream."""
+    """The answers of one `Append` stream."""
 
     def __init__(self, engine: Engine, context: Any) -> None:
         super().__init__(context, _encoded, engine.writes.soon, engine.unsent)
         self._engine = engine
 
     def answer(self, job: AppendJob) -> None:
-        """Answer the sender of a batch."""
+        """Queue the result of a finished job."""
         engine, ended_at = self._engine, monotonic()
         engine.counters.append_s.add(ended_at - job.came_at)
         if engine.spans is not None and job.traced_by is not None:
@@ -151,7 +150,7 @@ class AppendAnswers(AnswerStream):
         self.add(result)
 
     def refuse(self, request_id: int, error: MiniMQError) -> None:
-        """Answer the sender of a batch by an error."""
+        """Queue an error as the answer to a request."""
         self._engine.counters.refused[error.code] += 1
         self._engine.refusals.note(error)
         self.add(broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(error)))
@@ -175,7 +174,7 @@ def _delay_of(wire: delay_pb2.Delay) -> Delay:
 
 
 def checked_header(limits: Limits, data: bytes) -> batch.Header:
-    """Return the header of a batch as it came. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
+    """Verify a received batch and return its header. Raises `CorruptBatch`, `MessageTooLarge`, `InvalidArgument`."""
     if len(data) > limits.max_batch_bytes:
         raise MessageTooLarge(
             f"a batch of {len(data)} bytes is over the limit of this broker, {limits.max_batch_bytes} bytes"

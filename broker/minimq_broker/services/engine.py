@@ -1,4 +1,4 @@
-"""The engine: the store as the services see it, on the event loop, and who waits for its queues to grow."""
+"""The engine: the store as the services see it on the event loop, and the long polls on its queues."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from minimq_common.wire.unsent import Unsent
 class EngineObserver:
     """Callbacks of an engine, called on the event loop unless stated otherwise."""
 
-    #: Checked before anything is accepted, and again when it is acknowledged; None: of a broker that stands alone.
+    #: Checked before each write is accepted, and again before it is acknowledged; None for a broker without replicas.
     refusal: WriteRefusal | None
-    #: Topics were created, changed or deleted, or the permission of the broker was.
+    #: Topics were created, changed or deleted, or the permission of the broker changed.
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
-    #: The disk gets fuller than it should be; on any thread, must not block.
+    #: The disk is fuller than its limit. Called on any thread; must not block.
     disk_filled: Callable[[], None]
 
 
@@ -54,7 +54,7 @@ class Engine:
         deletion_ms: Callable[[], int] | None = None,
     ) -> None:
         self.deletion_ms = deletion_ms or now_ms
-        #: Seconds by which the clock has jumped ahead.
+        #: By how many seconds the clock has jumped ahead.
         self.clock_ahead_s: Callable[[], float] = lambda: 0.0
         self.limits = limits
         self.counters = Counters()
@@ -83,7 +83,7 @@ class Engine:
 
     @property
     def store(self) -> MessageStore:
-        """The store. Raises `SystemBusy` while the store is not readable."""
+        """The store. Raises `SystemBusy` while it is not readable."""
         return self.handle.store
 
     @property
@@ -92,17 +92,17 @@ class Engine:
 
     @property
     def state(self) -> State:
-        """Topics, ends and offsets; only to look at. Raises as `store` does."""
+        """Topics, ends and offsets; read-only. Raises `SystemBusy` while the store is not readable."""
         return self.handle.store.state
 
     @property
     def groups(self) -> GroupTable:
-        """The groups of the present role."""
+        """The groups of the current role."""
         return self.tables.groups
 
     @property
     def leases(self) -> LeaseTable:
-        """The leases of the present role."""
+        """The leases of the current role."""
         return self.tables.leases
 
     def _queue_end(self, queue: QueueKey) -> QueueEnd:
@@ -112,12 +112,12 @@ class Engine:
         self.handle.any_store.submit(job)
 
     def newest_ms(self) -> int | None:
-        """Return when the newest message was stored, in ms since 1970; None without one. Any thread may read it."""
+        """Return when the newest message was stored, in ms since 1970; None if there is none. Thread-safe."""
         return max((end.stored_ms for end in self._store.state.ends.copy().values()), default=None)
 
     @property
     def stamps_ahead_ms(self) -> int:
-        """By how much the newest message is ahead of the clock, in ms; 0 if it is less than a minute."""
+        """By how many ms the newest message is ahead of the clock; 0 if by less than a minute."""
         ahead_ms = (self.newest_ms() or 0) - now_ms()
         return ahead_ms if ahead_ms > TOLERANCE_MS else 0
 
@@ -128,22 +128,22 @@ class Engine:
     # ---- roles ----------------------------------------------------------------------------------
 
     async def lead(self, term: int, *, waits_for_replicas: bool) -> None:
-        """Let the store begin a term. Raises as `MessageStore.lead` and `StoreHandle.ensure_open` do."""
+        """Begin a term in the store. Raises what `MessageStore.lead` and `StoreHandle.ensure_open` raise."""
         await self.handle.ensure_open()
         store = self._store
         await uncancellable(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
 
     async def follow(self) -> None:
-        """Make the store write only entries of a master. Raises as `StoreHandle.ensure_open` does."""
+        """Let the store accept only entries of a master. Raises what `StoreHandle.ensure_open` raises."""
         await self.handle.ensure_open()
         await uncancellable(asyncio.to_thread(self._store.follow))
 
     def begin(self, term: int) -> None:
-        """Begin a role: clients reconnect, with new leases and groups. See `RoleTables.begin`."""
+        """Begin a role: end all client streams, and start with new leases and groups."""
         self.streams.end()
         self.tables.begin(term)
 
-    # ---- what the store and the writer tell ------------------------------------------------------
+    # ---- callbacks of the store and of the writes ------------------------------------------------
 
     def _log_grew(self) -> None:
         if not self._loop.is_closed():
@@ -151,32 +151,32 @@ class Engine:
 
     def _state_replaced(self, before: State) -> None:
         self.tables.count_replaced(before)
-        self._look_for_topics()
+        self._announce_topics()
 
     def delayed(self, due_ms: int) -> None:
-        """Tell the timer of a delayed batch that waits until a time in ms since 1970."""
+        """Notify timers that a delayed batch is due at a time in ms since 1970."""
         for listener in self.delay_listeners:
             listener(due_ms)
 
     def recorded(self, fact: Fact) -> None:
-        """React to a fact that is recorded, ahead of its caller."""
-        if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so everybody may look for their topic again
+        """React to a recorded fact, before its caller gets the answer."""
+        if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so all readers may check their topic again
             self.arrivals.wake_all()
             self.tables.retain_topics()
         if isinstance(fact, OffsetsCommitted) and fact.forced:
-            for item in fact.offsets:  # messages may be taken there again
+            for item in fact.offsets:  # there may be messages to read again
                 self.arrivals.wake(QueueKey(item.topic_id, item.queue_id))
         if isinstance(fact, RouteFact):
             self._told = self._store.state.made
             self.observer.topics_changed()
 
     def finished(self, *, maybe_recorded: bool) -> None:
-        """Check, once all jobs of a commit are answered, whether topics have changed without a notification."""
-        is_untold = maybe_recorded or self._told != self._store.state.made
-        if is_untold and not self.handle.is_closed:
-            self._look_for_topics()
+        """Announce topic changes that no answered job reported. Called once all jobs of a commit are answered."""
+        is_unannounced = maybe_recorded or self._told != self._store.state.made
+        if is_unannounced and not self.handle.is_closed:
+            self._announce_topics()
 
-    def _look_for_topics(self) -> None:
+    def _announce_topics(self) -> None:
         self._told = self._store.state.made
         self.arrivals.wake_all()
         self.tables.retain_topics()
@@ -184,44 +184,44 @@ class Engine:
 
 
 class RoleTables:
-    """The tables of the present role. Belongs to the event loop."""
+    """The tables that are rebuilt with each role. Belongs to the event loop."""
 
     def __init__(self, term: int, state: Callable[[], State], recovery_s: float) -> None:
         self._state = state
         self._recovery_s = recovery_s
         self._loop = asyncio.get_running_loop()
         self._term = term
-        #: What was added to data versions by states that were replaced, and by roles.
+        #: Added to data versions: one for each role, and the changes counted by states that were replaced.
         self._versions_before = 0
         self.groups: GroupTable
         self.leases: LeaseTable
         self.poppers: Poppers
         self._set()
 
-    # Versions of a later run are larger: a name server that holds one of an earlier run takes this broker in its place.
+    # A later run has larger versions, so a name server replaces the registration of an earlier run.
 
     @property
     def data_version(self) -> int:
-        """The least version of what is registered from the state after this was read."""
+        """The lowest version of a registration made from the state after this read."""
         return (self._term << 32) + self._versions_before + self._state().made
 
     @property
     def answered_version(self) -> int:
-        """The version whose registration, or a later one, shows what was read from the state before this."""
+        """The version from which on registrations include everything read from the state before this read."""
         return (self._term << 32) + self._versions_before + self._state().begun
 
     def begin(self, term: int) -> None:
-        """Begin a role: clients reconnect, with new leases and groups."""
+        """Begin a role with new leases and groups."""
         self._term = max(term, self._state().term)
         self._versions_before += 1
         self._set()
 
     def count_replaced(self, before: State) -> None:
-        """Count the changes of a state in whose place there is another one."""
+        """Keep the version growing after the state `before` was replaced."""
         self._versions_before += before.made + 1
 
     def retain_topics(self) -> None:
-        """Forget the leases of topics that are no more."""
+        """Drop the leases of deleted topics."""
         self.leases.retain_topics({topic.topic_id for topic in self._state().topics.copy().values()})
 
     def _set(self) -> None:
@@ -239,14 +239,14 @@ class Arrivals:
         self._queue_end = queue_end
         self._waiting: dict[QueueKey, set[asyncio.Future[None]]] = {}
         self._loop = asyncio.get_running_loop()
-        #: Called with each queue that has grown, and with None to make all readers check again; must not raise.
+        #: Called with each queue that has grown, or with None if all readers must check again. Must not raise.
         self.listeners: list[Callable[[QueueKey | None], None]] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.copy().values()))
 
     async def wait(self, queue: QueueKey, offset: int, wait_s: float) -> None:
-        """Return when a queue may have grown beyond `offset`, its topic is gone, or the time is over."""
+        """Wait until a queue may have grown beyond `offset`, its topic may be gone, or `wait_s` has passed."""
         if self._queue_end(queue).offset > offset:
             return
         waiter = self._loop.create_future()
@@ -263,14 +263,14 @@ class Arrivals:
                     del self._waiting[queue]
 
     def wake(self, queue: QueueKey) -> None:
-        """Wake all readers that wait for a queue, to check whether it has grown and they may still read."""
+        """Wake the readers of a queue, to check whether it has grown and whether they may still read."""
         for waiter in self._waiting.pop(queue, ()):
             _resolve(waiter)
         for listener in self.listeners:
             listener(queue)
 
     def wake_all(self) -> None:
-        """Wake all readers."""
+        """Wake the readers of all queues."""
         waiting, self._waiting = self._waiting, {}
         for waiters in waiting.values():
             for waiter in waiters:
@@ -285,10 +285,10 @@ def _resolve(waiter: asyncio.Future[None]) -> None:
 
 
 class BatchSpans(Protocol):
-    """Makes spans of batches that clients have sent. Belongs to the event loop."""
+    """Makes trace spans of batches that clients have sent. Belongs to the event loop."""
 
     def parent(self, traceparent: str) -> Any | None:
-        """Return the context of whoever has sent a batch; None if there are to be no spans of it."""
+        """Return the trace context of the sender; None if the batch is not traced."""
 
     def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:
-        """Make the spans of a batch that is answered."""
+        """Make the spans of an answered batch."""

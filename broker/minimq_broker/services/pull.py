@@ -1,4 +1,4 @@
-"""Reading: one stream per client carries any number of pulls, each for one queue and with its own bounds."""
+"""The `Pull` call: one stream per client carries any number of pulls, each of one queue and with its own bounds."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[broker_pb2.PullRequest, broker_pb2.PullFrame]
 
-#: A frame is about this large. Smaller ones cost a multiple per byte, larger ones gain nothing.
+#: Target size of a frame. Smaller frames cost several times as much per byte; larger ones gain nothing.
 FRAME_BYTES = 1 << 20
-#: Maximum number of pulls of one stream: limits the memory that a client can use.
+#: Maximum pulls of one stream: limits the memory that a client can use.
 MAX_PULLS = 4096
 MAX_WAIT_S = 60.0
-#: Batches that one step may look at when it passes over those without a wanted tag: about 0.3 ms, in which the
-#: event loop does nothing else.
+#: Batches that one step may check for wanted tags: about 0.3 ms, during which the event loop is blocked.
 STEP_ROWS = 250
-#: After this time in seconds a client hears how far a pull is that only passes over.
-TELL_S = 1.0
+#: A pull that only skips batches reports its progress to the client at this interval.
+PROGRESS_INTERVAL_S = 1.0
 
 
 class PullService:
@@ -51,7 +50,7 @@ class PullService:
         self._slave = slave
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
-        """Start and cancel pulls on request, until the client closes its side and the last pull has ended."""
+        """Start and cancel pulls until the client closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
         writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent, current_caller().sent)
         receiver = self._engine.streams.receive(self._receive(requests, writer, pulls), "pull-receiver")
@@ -74,7 +73,7 @@ class PullService:
     ) -> None:
         async for request in requests:
             pull_id = request.pull_id
-            if pull_id in pulls:  # an id that is used again ends the pull that had it
+            if pull_id in pulls:  # a request with the id of a running pull cancels or replaces it
                 pulls[pull_id].cancel()
             if request.cancel:
                 continue
@@ -85,7 +84,7 @@ class PullService:
 
 def _encoded(frame: broker_pb2.PullFrame, batches: list[StoredBatch], size: int) -> bytes:
     if size < len(batches) * LARGE_BYTES:
-        for batch in batches:  # made in its place: protobuf copies a message that it is given, by encoding it
+        for batch in batches:  # filled in place: adding a finished message would copy it
             fill_batch(frame.batches.add(), batch).batch = bytes(batch.data)
         return frame.SerializeToString()
     return b"".join([frame.SerializeToString(), *batch_parts(broker_pb2.PullFrame.BATCHES_FIELD_NUMBER, batches)])
@@ -97,8 +96,6 @@ def _forget(pulls: dict[int, asyncio.Task[None]], pull_id: int, task: asyncio.Ta
 
 
 class _Pull:
-    """One pull of one queue."""
-
     def __init__(
         self,
         engine: Engine,
@@ -119,23 +116,23 @@ class _Pull:
         self._tags: frozenset[int] = frozenset()
         self._wait_s = min(request.wait_ms / 1000, MAX_WAIT_S)
         self._loop = asyncio.get_running_loop()
-        self._told_at = self._loop.time()  # the latest frame, from which waits are counted
-        #: Time since which batches were skipped without notifying the client; None when there are none.
+        self._told_at = self._loop.time()  # time of the latest frame, from which the wait is counted
+        #: Since when batches were skipped without a report to the client; None if none were.
         self._silent_since: float | None = None
-        #: Which offsets of the queue were valid when it was looked at last.
+        #: The first and the end offset of the queue at the latest step.
         self._bounds = (0, 0)
-        #: The latest term in the log in which the offset is right; 0 when it is to be taken as it is.
+        #: The latest term of the log in which the offset was known to be valid; 0 to skip that check.
         self._term = request.term
-        #: The frame that was made last is the last one.
+        #: The latest frame is the last one.
         self._is_over = False
 
     async def run(self) -> None:
-        """Send frames until a bound is reached, the time is over or an error ends the pull."""
+        """Send frames until a bound is reached, the wait expires or an error ends the pull."""
         try:
             self._check()
             while not await self._step():
                 pass
-        except OffsetOutOfRange as error:  # which offsets are valid goes along, so that nobody has to ask
+        except OffsetOutOfRange as error:  # sends the valid bounds too, which saves the client a request
             await self._fail(error, *self._bounds)
         except CorruptEntry as error:
             where = self._where
@@ -174,7 +171,7 @@ class _Pull:
 
     async def _step(self) -> bool:
         self._check_access()
-        queue = self._queue()  # looked up each time: topic, permission and lease may have gone meanwhile
+        queue = self._queue()  # checked in each step: topic, permission and lease may be gone by now
         cuts = self._engine.store.log.cuts
         first, end = self._bounds = self._engine.store.bounds(queue)
         self._check_term(queue)
@@ -183,17 +180,17 @@ class _Pull:
                 f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} is not stored: "
                 f"valid are {first} to {end} (the next message gets {end})"
             )
-        if self._silent_since is not None and self._loop.time() >= self._silent_since + TELL_S:
+        if self._silent_since is not None and self._loop.time() >= self._silent_since + PROGRESS_INTERVAL_S:
             await self._tell(first, end)
         if self._offset == end:
             return await self._wait(queue, first, end)
-        # Read only when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
+        # Reads when it is this pull's turn to write: a client that does not read costs one frame, not one per pull.
         made = await self._writer.write(
             lambda: self._next_frame(queue, first, end, cuts),
             partial(self._engine.store.next_size, queue, self._offset),
         )
         if not made:
-            await asyncio.sleep(0)  # all was passed over: it is the turn of others
+            await asyncio.sleep(0)  # all was skipped: let other tasks run
             return False
         self._told()
         return self._is_over
@@ -215,10 +212,10 @@ class _Pull:
         until = self._told_at + self._wait_s
         now = self._loop.time()
         if now < until:
-            at = until if self._silent_since is None else min(until, self._silent_since + TELL_S)
+            at = until if self._silent_since is None else min(until, self._silent_since + PROGRESS_INTERVAL_S)
             await self._engine.arrivals.wait(queue, end, at - now)
             if self._loop.time() < until:
-                return False  # it has come, or is to be looked at again: the lease may be over, the topic gone
+                return False  # check again: a batch came, the lease is lost, or the topic is gone
             self._queue()
             if self._engine.store.queue_end(queue).offset != end:
                 return False
@@ -226,21 +223,21 @@ class _Pull:
         return True
 
     def _next_frame(self, queue: QueueKey, first: int, end: int, cuts: int) -> bytes | None:
-        with Lent() as lent:  # batches are copied once, from the file into the frame
+        with Lent() as lent:  # copies batches only once, from the file into the frame
             return self._read_frame(queue, first, end, cuts, lent)
 
     def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, lent: Lent) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, lent=lent)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
-        if self._engine.store.log.cuts != cuts:  # messages deleted meanwhile must not count as skipped
+        if self._engine.store.log.cuts != cuts:  # the log was cut since: deleted messages must not count as skipped
             return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
-        if not batches and next_offset == self._offset:  # or it would be looked for again and again
+        if not batches and next_offset == self._offset:  # no progress: would loop forever
             raise CorruptEntry(
                 f"nothing is found there, and the queue ends at {end}: stop the broker and run minimq-broker check"
             )
-        if not batches:  # they were passed over
+        if not batches:  # all were skipped
             if self._silent_since is None and next_offset > self._offset:
                 self._silent_since = self._loop.time()
             self._offset = next_offset
@@ -258,7 +255,7 @@ class _Pull:
             max_offset=end,
             end=self._is_over,
             next_offset=next_offset,
-            suggested_broker_id=self._advice(batches[-1].position),
+            suggested_broker_id=self._suggested_slave(batches[-1].position),
             from_slave=self._engine.handle.is_slave,
             now_ms=now_ms(),
             term=self._term,
@@ -266,7 +263,7 @@ class _Pull:
         )
         return _encoded(frame, batches, size)
 
-    def _advice(self, position: int) -> int:
+    def _suggested_slave(self, position: int) -> int:
         behind = self._engine.store.end - position
         return self._slave() if behind > self._engine.limits.slave_read_lag else 0
 
@@ -297,7 +294,7 @@ class _Pull:
         state.check_allowed(topic, Permission.READ)
         if request.HasField("lease"):
             lease = request.lease
-            self._engine.writes.check()  # another broker may have granted the queue by now
+            self._engine.writes.check()  # a broker that is no longer the master must not trust its leases
             self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
         return queue
 
@@ -309,14 +306,14 @@ class _Pull:
 
 
 def fill_batch(wire: broker_pb2.StoredBatch, batch: StoredBatch) -> broker_pb2.StoredBatch:
-    """Set all of a batch but its bytes."""
+    """Set all fields except the bytes of the batch."""
     wire.base_offset, wire.store_timestamp_ms, wire.position = batch.base_offset, batch.stored_ms, batch.position
     wire.count, wire.due_ms = batch.count, batch.due_ms
     return wire
 
 
 def batch_parts(number: int, batches: Iterable[StoredBatch]) -> Iterator[bytes]:
-    """Yield what batches are on the wire as fields of that number, without a copy of their bytes."""
+    """Yield the encoding of batches as a repeated field with this number, without copying their bytes."""
     for batch in batches:
         around = fill_batch(broker_pb2.StoredBatch(), batch).SerializeToString()
         head = around + field_head(broker_pb2.StoredBatch.BATCH_FIELD_NUMBER, len(batch.data))

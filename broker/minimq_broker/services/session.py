@@ -1,7 +1,7 @@
-"""Sessions of consumers: one stream per client, on which group membership and leases are kept.
+"""Sessions of consumers: one stream per client, which carries group membership and leases.
 
-A client whose stream breaks counts as dead after a short grace, in which it may reconnect and continue. A client that
-hangs is noticed by its heartbeats.
+A client whose stream breaks may reconnect and continue within a grace period; after that it counts as dead. Missing
+heartbeats reveal a client that hangs.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from minimq_proto.v1 import broker_pb2
 Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
 log = logging.getLogger(__name__)
 
-#: A request of this many bytes takes a millisecond or more.
+#: Handling a larger request takes a millisecond or more.
 _LARGE_BYTES = 16 << 10
 
-#: For a client that has not sent the start of its group in this session: nothing is passed over.
+#: For a client that has not sent the start position of its group in this session: skips no message.
 _EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 
@@ -49,7 +49,7 @@ class SessionService:
         self._options = options
         self._sessions = SessionTable()
         self._is_retired = False
-        #: Requests that take long take turns, so that others come in between.
+        #: Serializes large requests, so that others run in between.
         self._turn = asyncio.Lock()
         self._starts = GroupBeginnings(engine)
         self._lists = MemberLists(engine, self._starts, self._events_of, round(options.session_grace_s * 1000))
@@ -57,13 +57,13 @@ class SessionService:
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 
     def retire(self) -> None:
-        """Do nothing more to groups and leases: those of the engine are others from now on."""
+        """Stop changing groups and leases: the engine now has those of a new role."""
         self._is_retired = True
         self._lists.retire()
         self.leases.retire()
 
     async def begin_anew(self, group: str) -> None:
-        """Continue with the members of a deleted group as those of a new one, with their start."""
+        """Continue a deleted group that still has members as a new group, from the start position of its members."""
         agreement = self._engine.groups.agreement(group)
         if agreement is None:
             return
@@ -76,7 +76,7 @@ class SessionService:
             self.leases.renew(part)
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
-        """Serve one client until its stream ends. Raises `GroupConflict` when its id is in use, and `NotMaster`."""
+        """Serve one client until its stream ends. Raises `NotMaster`, and `GroupConflict` if its id is in use."""
         self._engine.writes.check()
         incoming = aiter(requests)
         first = await anext(incoming, None)
@@ -89,7 +89,7 @@ class SessionService:
         receiver = session.receiver = self._engine.streams.receive(
             self._receive(session, first, incoming), f"{name}-receiver"
         )
-        del first  # it may be large
+        del first  # may be large
         try:
             await asyncio.wait((receiver,))
         finally:
@@ -107,11 +107,11 @@ class SessionService:
     ) -> None:
         try:
             while request is not None:
-                self._engine.writes.check()  # leases are trusted as long as this broker answers
+                self._engine.writes.check()  # clients trust their leases as long as this broker answers
                 if not self._is_within_bounds(session, request):
                     pass
                 elif request.ByteSize() > _LARGE_BYTES:
-                    async with self._turn:  # one in each round of the event loop
+                    async with self._turn:  # one per loop iteration
                         await self._handle(session, request)
                         await asyncio.sleep(0)
                 else:
@@ -137,7 +137,7 @@ class SessionService:
             return False
         return True
 
-    # ---- coming and going -----------------------------------------------------------------------
+    # ---- opening and ending ---------------------------------------------------------------------
 
     def _open(self, client_id: str) -> Session:
         user, most = current_caller().user, self._engine.limits.max_sessions
@@ -172,7 +172,7 @@ class SessionService:
 
     def _bury(self, session: Session) -> None:
         if self._is_retired or self._sessions.find(session.user, session.client_id) is not session:
-            return  # it reconnected at the last moment
+            return  # the client has reconnected
         self._sessions.remove(session)
         self._engine.streams.receive(self._leave_all(session), "burial")
 
@@ -185,7 +185,7 @@ class SessionService:
                 log.info("session: member lost group=%s client=%s", group, session.client_id)
         later = self._sessions.find(session.user, session.client_id)
         if later is not None:
-            self._sessions.hand_over(session, later)  # the groups that it is still in
+            self._sessions.hand_over(session, later)  # reconnected meanwhile: keeps the groups not left yet
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class SessionService:
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
         except MiniMQError as error:
-            if isinstance(error, AccessDenied):  # the right may have been taken away since it joined
+            if isinstance(error, AccessDenied):  # the right may have been revoked since it joined
                 await self._leave(group, session)
             self._engine.refusals.note(error)
             session.tell(_refusal(group, error))
@@ -223,7 +223,7 @@ class SessionService:
         group = check_group(join.group)
         agreement, held = _agreement(join), await _queues(join.held)
         check_new_group(self._engine, group)
-        self._sessions.claim(group, session)  # also if it is refused: it is told when it may ask again
+        self._sessions.claim(group, session)  # before any refusal, so that the client can be notified when to retry
         self._engine.tables.poppers.check_none(group, session.client_id)
         try:
             now = asyncio.get_running_loop().time()
@@ -244,10 +244,10 @@ class SessionService:
     def _changed(self, group: str) -> None:
         self.keep_agreement(group)
         for client_id in self._engine.groups.admissible(group, asyncio.get_running_loop().time()):
-            self.may_ask_again(group, client_id)
+            self.notify_may_retry(group, client_id)
 
     def keep_agreement(self, group: str) -> None:
-        """See to it that what a group agrees on now is in the log, ahead of what a member does with a queue."""
+        """Start recording the current agreement of a group, before any write of its members to a queue."""
         if not self._engine.handle.is_slave:
             self._engine.streams.receive(self._record(group, self._engine.groups.agreement(group)), "agreement")
 
@@ -260,7 +260,7 @@ class SessionService:
         except MiniMQError as error:
             log.warning("group: what it agrees on is not kept group=%s reason=%s", group, error)
 
-    def may_ask_again(self, group: str, client_id: str) -> None:
+    def notify_may_retry(self, group: str, client_id: str) -> None:
         """Notify a refused member that it may try to join a group again."""
         self._tell(group, client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
@@ -289,7 +289,7 @@ class SessionService:
             self._changed(group)
             self._lists.tell_all_soon(group)
 
-    # ---- telling --------------------------------------------------------------------------------
+    # ---- sending events -------------------------------------------------------------------------
 
     def _tell(self, group: str, client_id: str, event: broker_pb2.SessionEvent) -> None:
         session = self._sessions.member(group, client_id)

@@ -1,4 +1,4 @@
-"""The sessions of a broker: their table, the events that wait in each, and the member lists among these."""
+"""The sessions of a broker: their table, the queued events of each, and the member lists of groups."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Bytes of events that may wait for a client that does not read, besides member lists, of which the latest one of each
-#: group waits; with more its session ends.
+#: The session of a client ends if more bytes of events wait for it. Member lists do not count: only the latest one of
+#: each group waits.
 MAX_WAITING_BYTES = 8 << 20
 
 
 class Session:
-    """One client. Its groups and leases outlive a broken stream for the time of the grace."""
+    """One client. Its groups and leases outlive a broken stream by the grace period."""
 
     def __init__(self, client_id: str, user: str) -> None:
         self.client_id = client_id
-        #: Whose it is: other users have clients of their own by the same id.
+        #: Client ids are unique per user.
         self.user = user
         self.connected = True
-        #: It ended for want of heartbeats: the client may live, and be cut off or stopped.
+        #: Ended because heartbeats were missing: the client may still run, suspended or cut off.
         self.is_silent = False
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
         self.events = SessionEvents()
-        #: Where its groups begin if they are new.
+        #: The start position by group, for groups that are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
-        #: The groups that it is in, or waits for after it was refused.
+        #: Groups that it is a member of, or waits to join after a refusal.
         self.groups: set[str] = set()
-        #: Groups that it has of a former session of its client whose connection broke.
+        #: Groups taken over from an earlier session of the client whose connection broke.
         self.inherited: set[str] = set()
 
     def tell(self, event: broker_pb2.SessionEvent) -> None:
-        """Send an event; a client that lets too many wait loses its session."""
+        """Send an event. Ends the session if the client lets too many bytes wait."""
         self.events.add(event.SerializeToString())
         if self.events.waiting_bytes > MAX_WAITING_BYTES and self.receiver is not None:
             log.warning("session: ended, the client does not read client=%s", self.client_id)
@@ -52,10 +52,10 @@ class Session:
 
 
 class SessionTable:
-    """The sessions of all clients. Used on the event loop of the broker.
+    """The sessions of all clients. Belongs to the event loop.
 
-    A client id is one of a user: a session under the id of another user's client takes nothing from that one. Within a
-    group ids are unique, so there the first one has it.
+    Client ids are unique per user, so a user cannot take over the session of another user's client. Within a group
+    they are unique across users: the first client to use an id there keeps it.
     """
 
     def __init__(self) -> None:
@@ -69,86 +69,86 @@ class SessionTable:
         return iter(self._by_client.values())
 
     def find(self, user: str, client_id: str) -> Session | None:
-        """Return the session of a client of a user, which may be away in its grace."""
+        """Return the session of a client, which may be disconnected and in its grace period."""
         return self._by_client.get((user, client_id))
 
     def enter(self, session: Session) -> None:
-        """Add a session; it goes on with the groups of the former one of its client."""
+        """Add a session; it takes over the groups of the client's former session."""
         former = self.find(session.user, session.client_id)
         self._by_client[session.user, session.client_id] = session
         if former is not None:
             self.hand_over(former, session)
 
     def hand_over(self, former: Session, session: Session) -> None:
-        """Have a session go on with the groups of the former one of its client."""
+        """Move the groups of the client's former session to `session`."""
         for group in former.groups:
             self.claim(group, session)
         if not former.is_silent:
             session.inherited |= former.groups
 
     def remove(self, session: Session) -> None:
-        """Forget a client, but for the groups that it is in."""
+        """Remove the session of a client, but not from the groups that it is in."""
         if self.find(session.user, session.client_id) is session:
             del self._by_client[session.user, session.client_id]
 
     def check(self, group: str, session: Session) -> None:
-        """Raise `GroupConflict` if another user's client goes by this id in a group."""
+        """Raise `GroupConflict` if another user's client has this id in the group."""
         if not self.may_use(group, session):
             raise GroupConflict(
                 f"client id {session.client_id!r} is in use by another client in group {group!r}: give each its own id"
             )
 
     def may_use(self, group: str, session: Session) -> bool:
-        """Return whether no other user's client goes by this id in a group."""
+        """Return whether no other user's client has this id in the group."""
         holder = self.member(group, session.client_id)
         return holder is None or holder.user == session.user
 
     def claim(self, group: str, session: Session) -> None:
-        """Have a client go by its id in a group. Raises as `check`."""
+        """Reserve the id of a client in a group. Raises `GroupConflict`."""
         self.check(group, session)
         self._by_member[group, session.client_id] = session
         session.groups.add(group)
 
     def release(self, group: str, session: Session) -> None:
-        """Let others have the id in a group."""
+        """Free the id of a client in a group."""
         session.groups.discard(group)
         if self.may_use(group, session):
             self._by_member.pop((group, session.client_id), None)
 
     def member(self, group: str, client_id: str) -> Session | None:
-        """Return the session of a member of a group, or of a client that was refused there."""
+        """Return the session of a group's member, or of a client that was refused there."""
         return self._by_member.get((group, client_id))
 
 
-#: With more than this nothing is to be received from a client.
-_ENOUGH_BYTES = 64 << 10
+#: While more bytes of events wait, the broker receives nothing from the client.
+_PAUSE_RECEIVING_BYTES = 64 << 10
 
 
 class SessionEvents:
-    """Encoded events that wait for one client, in order. A member list replaces one that still waits."""
+    """Encoded events that wait for one client, in order. A new member list replaces one that still waits."""
 
     def __init__(self) -> None:
-        self._waiting: deque[bytes | str] = deque()  # of member lists the group
+        self._waiting: deque[bytes | str] = deque()  # the name of the group stands for its member list
         self._lists: dict[str, bytes] = {}
-        #: The version of each group with the latest join of the client: older lists are of a time before.
+        #: The version of each group at the latest join of the client: older lists are outdated.
         self._versions: dict[str, int] = {}
         self._changed = asyncio.Event()
         self.waiting_bytes = 0
 
     def add(self, event: bytes) -> None:
-        """Let an event wait."""
+        """Queue an event."""
         self._waiting.append(event)
         self.waiting_bytes += len(event)
         self._changed.set()
 
     def joined(self, group: str, version: int) -> None:
-        """Let no list of a group wait any more that is older than a version."""
+        """Drop a waiting member list that is older than the client's join, and later such lists too."""
         if version > self._versions.get(group, 0) and self._lists.pop(group, None) is not None:
             self._waiting.remove(group)
         self._versions[group] = version
 
     def add_list(self, group: str, version: int, event: bytes) -> None:
-        """Let a member list wait, unless it is from before the client has joined, maybe anew."""
+        """Queue a member list, unless it is older than the latest join of the client."""
         if version < self._versions.get(group, 0):
             return
         if group not in self._lists:
@@ -157,24 +157,24 @@ class SessionEvents:
         self._changed.set()
 
     async def some(self) -> None:
-        """Return when an event waits."""
+        """Wait until there is an event."""
         while not self._waiting:
             self._changed.clear()
             await self._changed.wait()
 
     async def few(self) -> None:
-        """Return when not many wait."""
-        while self.waiting_bytes > _ENOUGH_BYTES:
+        """Wait until few bytes of events wait."""
+        while self.waiting_bytes > _PAUSE_RECEIVING_BYTES:
             self._changed.clear()
             await self._changed.wait()
 
     @property
     def next_size(self) -> int:
-        """Bytes of the first of them; 0 when there is none."""
+        """Bytes of the next event; 0 without one."""
         return len(self._event(self._waiting[0])) if self._waiting else 0
 
     def take(self) -> bytes | None:
-        """Return the first of them; None when there is none any more."""
+        """Remove and return the next event; None without one."""
         if not self._waiting:
             return None
         item = self._waiting.popleft()
@@ -190,15 +190,15 @@ class SessionEvents:
         return self._lists[item] if isinstance(item, str) else item
 
 
-#: Time in seconds for which changes of a group are collected before its members are notified: members that start
-#: together make one round of it, and nobody notices the delay.
+#: Seconds for which changes of a group are collected before its members are notified: members that start together
+#: cause one round of notifications. Too short to be noticed.
 ROUND_S = 0.05
-#: Rounds of large groups come later, so that they use at most one part in this many of the time.
+#: Delay of a round as a multiple of the last one's duration: rounds of large groups use at most a tenth of the time.
 _ROUND_SHARE = 10
 
 
 class MemberLists:
-    """Sends the members of groups their member lists, made one after the other. Lives on the event loop."""
+    """Sends member lists to the members of groups, one list at a time. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -211,10 +211,10 @@ class MemberLists:
         self._starts = starts
         self._events_of = events_of
         self._grace_ms = grace_ms
-        #: Groups whose members will be sent a new list in a moment.
+        #: Groups with a scheduled round.
         self._changed: set[str] = set()
         self._making = asyncio.Lock()
-        #: Time that the latest round took, in seconds.
+        #: Duration of the latest round.
         self._round_took_s = 0.0
         self._is_retired = False
 
@@ -223,20 +223,20 @@ class MemberLists:
         self._is_retired = True
 
     async def tell(self, group: str, events: SessionEvents) -> None:
-        """Send one client the list of a group."""
+        """Send the member list of a group to one client."""
         async with self._making:
             members = self._engine.groups.members(group)
             events.add_list(group, members.version, await self._encoded(members))
 
     def tell_all_soon(self, group: str) -> None:
-        """Send a group its list in a moment: what changes until then makes no round of its own."""
+        """Schedule a round for a group. Changes until then are part of it."""
         if group not in self._changed:
             self._changed.add(group)
             after_s = max(ROUND_S, _ROUND_SHARE * self._round_took_s)
             asyncio.get_running_loop().call_later(after_s, self._begin, group)
 
     def _begin(self, group: str) -> None:
-        if self._is_over:  # a task that begins now might never run
+        if self._is_over:  # a task started now might never run
             return
         self._engine.streams.receive(self._tell_all(group), "member-list")
 
@@ -247,7 +247,7 @@ class MemberLists:
                 return
             began = time.monotonic()
             members = self._engine.groups.members(group)
-            event = await self._encoded(members)  # once for all of them
+            event = await self._encoded(members)  # once for all members
             for client_id in members.client_ids:
                 events = self._events_of(group, client_id)
                 if events is not None:
@@ -265,7 +265,7 @@ class MemberLists:
 
 
 async def member_list(members: Members, begun: Iterable[broker_pb2.TopicBegun], grace_ms: int) -> bytes:
-    """Return the list, encoded. Other tasks of the event loop run in between."""
+    """Encode a member list, with pauses in which other tasks of the event loop run."""
     told = broker_pb2.GroupMembers(
         group=members.group,
         version=members.version,

@@ -1,4 +1,4 @@
-"""The open store of a broker, which is not readable while it is truncated, or replaced by a copy."""
+"""The open store of a broker. It is not readable while it is truncated or replaced by a copy."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LogStatus:
-    """The status of a log."""
+    """The status of a log; by default that of an empty one."""
 
     last_term: int = 0
     end: int = 0
     confirmed: int = 0
-    #: The store refuses everything until the broker is restarted.
+    #: The disk failed: the store refuses everything until the broker restarts.
     has_failed: bool = False
     log_id: str = ""
 
 
 class StoreHandle:
-    """Holds the open store, and refuses readers while it is replaced, on the event loop. Any thread may look."""
+    """Holds the open store and refuses readers while it is replaced. Changed on the event loop, read by any thread."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class StoreHandle:
         self._is_open = True
         #: Why the store is not readable; None if it is.
         self._closed: str | None = None
-        #: Threads that look, and a lock for this number and for whether more may come.
+        #: The number of reading threads. The condition guards it, and whether more may begin.
         self._readers = 0
         self._readers_changed = threading.Condition()
 
@@ -84,7 +84,7 @@ class StoreHandle:
 
     @property
     def log_status(self) -> LogStatus:
-        """The status of the log, without a look into it; an empty one while the store is not readable."""
+        """The status of the log; an empty one while the store is not readable. Reads no file."""
         if self._closed is not None:
             return LogStatus()
         store = self.any_store
@@ -92,17 +92,17 @@ class StoreHandle:
 
     @property
     def is_slave(self) -> bool:
-        """True if the log is that of a master elsewhere."""
+        """True if the log follows that of a master elsewhere."""
         return not self.any_store.leads
 
     @property
     def is_closed(self) -> bool:
-        """True if the store is not readable now."""
+        """True while the store is not readable."""
         return self._closed is not None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[MessageStore]:
-        """Look into the store on a thread other than the loop's: it is neither closed nor changed meanwhile."""
+        """Keep the store open and unreplaced while a thread other than the loop's reads it."""
         with self._readers_changed:
             store = self.store
             self._readers += 1
@@ -114,7 +114,7 @@ class StoreHandle:
                 self._readers_changed.notify_all()
 
     def close(self) -> None:
-        """Close the store for good, as soon as nobody reads."""
+        """Close the store for good, after the last reader. Blocks."""
         with self._readers_changed:
             self._closed = self._closed or "this broker stops"
         self._without_readers(self.any_store.close)
@@ -136,12 +136,12 @@ class StoreHandle:
         return store
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
-        """Do something to the store on another thread, with no readers meanwhile."""
+        """Run `work` on the store in another thread, with no readers meanwhile. Readers are refused with `why`."""
         with self._closing(why):
             await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self.any_store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
-        """Replace the content of the store by a copy. It is not readable meanwhile."""
+        """Replace the content of the store by a copy. Readers are refused with `why` meanwhile."""
         with self._closing(why):
             self._is_open = False
             try:
@@ -151,7 +151,7 @@ class StoreHandle:
                 await uncancellable(asyncio.to_thread(self._open_again))
 
     async def ensure_open(self) -> None:
-        """Open the store if that failed after a copy. Raises `StoreError` when it fails again."""
+        """Open the store again if that failed after a copy. Raises `StoreError`."""
         if not self._is_open:
             with self._closing("this broker opens its store again"):
                 await uncancellable(asyncio.to_thread(self._open_again))
@@ -175,7 +175,7 @@ class StoreHandle:
 
 
 async def uncancellable(work: Awaitable[Result]) -> Result:
-    """Wait for work that cannot be cut short, and return its result; a cancellation meanwhile is raised after it."""
+    """Return the result of work that must not be interrupted. A cancellation is raised when the work is done."""
     task = asyncio.ensure_future(work)
     cancelled = False
     while not task.done():
@@ -194,10 +194,10 @@ async def in_steps(
     begin: Callable[[MessageStore], Generator[None, None, Result]],
     pause: Callable[[float], Awaitable[object]],
 ) -> Result | None:
-    """Carry out work on a store on another thread, from one `yield` to the next, and return its result.
+    """Run a generator on the store in another thread, one step at a time, and return its result.
 
-    `pause` waits between two steps, and is given how long the first of them has taken, in seconds. The result is None
-    if the store is another one by now, or was cut. Whatever ends it, the work is closed.
+    `pause` is awaited between two steps, with the duration of the last step in seconds. Returns None if the store was
+    replaced or truncated meanwhile. Always closes the generator.
     """
     work: Generator[None, None, Result] | None = None
     store: MessageStore | None = None
@@ -229,14 +229,14 @@ async def in_steps(
 
 
 class Damage:
-    """The known damage. Any thread may call any method."""
+    """The known damage of the store. Thread-safe."""
 
     def __init__(self) -> None:
         self.known: dict[int, str] = {}
         self.repair: Callable[[int, str], None] | None = None
 
     def found(self, start: int, reason: str) -> None:
-        """Take note that something in a segment cannot be read."""
+        """Report that a part of a segment cannot be read."""
         repair = self.repair
         if repair is None:
             self.tell(start, reason)

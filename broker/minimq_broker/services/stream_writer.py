@@ -1,4 +1,4 @@
-"""Writing to one server stream: from several tasks that may be cancelled, or answers as they come, without a task."""
+"""Writing to one server stream: `StreamWriter` for several tasks, `AnswerStream` for answers, without a task."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Message = TypeVar("Message", bound=_Message)
 
 
 class StreamWriter(Generic[Message]):
-    """Writes messages one after the other, each whole.
+    """Serializes the writes of several tasks to one stream.
 
-    gRPC breaks a stream on which a write is cut short, is overtaken by another, or is still under way when the call
-    ends. So a write goes on when the task that began it is cancelled, and whoever ends the call calls `drained` first.
+    gRPC breaks a stream if a write is cancelled, overlaps another, or is unfinished when the call ends. So a write
+    continues when its task is cancelled, and `drained` must be awaited before the call ends.
 
-    Messages are handed to gRPC encoded, which the server allows by its `Dispatcher`: so they are held once less.
+    Messages are encoded here rather than by gRPC (the `Dispatcher` allows it), which saves one copy in memory.
     """
 
     def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:
@@ -41,7 +41,10 @@ class StreamWriter(Generic[Message]):
     async def write(
         self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
     ) -> bool:
-        """Wait for the turn and for room, then make a message and write it."""
+        """Wait for the turn and for room among unsent bytes, then call `make` and write its message.
+
+        `make` may return None to write nothing; the result is then False. `expected` estimates the message's bytes.
+        """
         await self._turn.acquire()
         try:
             if self._rate is not None:
@@ -60,12 +63,12 @@ class StreamWriter(Generic[Message]):
         taken = self._unsent.begin(self._peer, len(data))
         write = asyncio.ensure_future(rpc.write(self._context, data))
         write.add_done_callback(partial(self._written, taken))
-        del data  # the write has it for as long as it lasts
+        del data  # only the write keeps it alive
         await asyncio.shield(write)
         return True
 
     async def drained(self) -> None:
-        """Wait for the write that is under way."""
+        """Wait for the current write."""
         async with self._turn:
             pass
 
@@ -73,7 +76,7 @@ class StreamWriter(Generic[Message]):
         self._unsent.end(taken)
         self._turn.release()
         if not write.cancelled():
-            write.exception()  # seen: the task that waits for it, if there still is one, raises it
+            write.exception()  # marks it as retrieved; the waiting task, if it still exists, raises it
 
 
 def _encoded(message: _Message | bytes | None) -> bytes | None:
@@ -81,10 +84,10 @@ def _encoded(message: _Message | bytes | None) -> bytes | None:
 
 
 class AnswerStream:
-    """The answers to the requests of one stream: those that come while others are being written leave together.
+    """Writes the answers to the requests of one stream. Answers added during a write leave together after it.
 
-    No task writes them, which would take an iteration of the loop for each of its steps: gRPC's write is driven by
-    hand. While nothing waits behind it, nobody looks for its end but the next answer.
+    Drives gRPC's write coroutine by hand: a task would cost one loop iteration per step. With no answer waiting, the
+    end of a write is handled only when the next answer comes.
     """
 
     def __init__(
@@ -100,33 +103,33 @@ class AnswerStream:
         self._answers: list[Any] = []
         self._writing: Coroutine[Any, Any, None] | None = None
         self._step: asyncio.Future[Any] | None = None
-        #: A flush is due: soon, after the present write, or when there is room.
+        #: A flush is scheduled: soon, after the current write, or when there is room among unsent bytes.
         self._is_due = False
         self._making_room: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed: asyncio.Future[None] | None = None
-        #: Answers that will come, or wait.
+        #: Accepted requests that are not answered yet, and answers not written yet.
         self.expected = 0
 
     @property
     def is_closed(self) -> bool:
-        """True when nothing more is written."""
+        """True if the stream ended or failed: no answer is written any more."""
         return self._over.done()
 
     def add(self, answer: Any) -> None:
-        """Write an answer, with those that come soon."""
+        """Queue an answer; it is written together with those that follow soon."""
         self._answers.append(answer)
         if not self._is_due:
             self._is_due = True
             self._soon(self._flush)
 
     async def fewer(self, most: int) -> None:
-        """Return when fewer than that wait to be written."""
+        """Wait until fewer than `most` answers are queued, or the stream ended."""
         while len(self._answers) >= most and not self._over.done():
             await self._change()
 
     async def serve(self, receiver: asyncio.Task[None]) -> None:
-        """Return when no more is received and all that is expected is written, or nothing more can be."""
+        """Wait until `receiver` ended and all expected answers are written, or the stream ended. Raises its error."""
         await asyncio.wait((receiver, self._over), return_when=asyncio.FIRST_COMPLETED)
         while (self.expected > 0 or self._answers) and not self._over.done():
             await self._change()
@@ -141,19 +144,19 @@ class AnswerStream:
             self._end_write()
 
     def close(self) -> None:
-        """Write nothing more; whoever ends the call calls `drained` first."""
+        """Write nothing more. `drained` must be awaited before the call ends."""
         self._end(None)
         if self._making_room is not None:
             self._making_room.cancel()
         if self._step is not None and not self._is_due:
-            self._step.add_done_callback(self._flush)  # which sees how it ended
+            self._step.add_done_callback(self._flush)  # retrieves the result of the write
 
     def next_size(self) -> int:
-        """Return how large the next message will be, about, in bytes."""
+        """Estimate the bytes of the next message."""
         return 0
 
     def take(self) -> bytes:
-        """Return the next message, and what it has is no longer expected: by default all answers."""
+        """Return the next message, encoded, and count its answers as written. By default it has all queued answers."""
         answers, self._answers = self._answers, []
         self.expected -= len(answers)
         return self._encode(answers)
@@ -188,16 +191,16 @@ class AnswerStream:
                 self._rate.moved(len(data))
             self._writing = self._write(data)
             self._step = self._writing.send(None)
-            if len(data) > SMALL_BYTES:  # smaller ones are bounded by the number of streams
+            if len(data) > SMALL_BYTES:  # the number of streams bounds smaller ones
                 taken = self._unsent.begin(self._peer, len(data))
                 self._step.add_done_callback(lambda _: self._unsent.end(taken))
-        except StopIteration:  # it did not have to wait
+        except StopIteration:  # written without waiting
             self._writing = None
         except _CALL_ENDED:
             self._end(None)
         except Exception as error:  # noqa: BLE001 - it ends the call
             self._end(error)
-        if self._answers and not self._over.done():  # there were too many for one message
+        if self._answers and not self._over.done():  # too many for one message
             self._is_due = True
             self._soon(self._flush)
         if self._changed is not None:
@@ -231,5 +234,5 @@ class AnswerStream:
         await self._changed
 
 
-#: What gRPC raises when a call ends while something is written to it.
+#: gRPC raises these when a call ends during a write.
 _CALL_ENDED = (asyncio.CancelledError, grpc.aio.BaseError, grpc.RpcError)

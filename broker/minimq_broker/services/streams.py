@@ -1,4 +1,4 @@
-"""The tasks that receive from clients until they are cancelled, at the end of a role or of the broker."""
+"""The tasks that receive from clients. They are cancelled at the end of a role or of the broker."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Streams:
 
     @property
     def open(self) -> Counter[str]:
-        """Open streams by the call that they are of."""
+        """The number of open streams by call."""
         return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
 
     def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Begin to receive what never ends by itself, such as the requests of a stream."""
+        """Start a task that runs until it is cancelled. Its `name` begins with the call, such as "pull-"."""
         task = asyncio.create_task(requests, name=name)
         self._receivers.add(task)
         task.add_done_callback(self._received)
@@ -45,7 +45,7 @@ class Streams:
         raise_failure(receiver)
 
     def end(self) -> None:
-        """Receive no further request: each stream answers the requests that it has accepted, and ends cleanly."""
+        """Stop receiving: each stream still answers the requests that it has accepted, and ends cleanly."""
         for task in self._receivers:
             task.cancel()
 
@@ -58,7 +58,7 @@ class Streams:
 
 
 def raise_failure(receiver: asyncio.Task[None]) -> None:
-    """Raise the error that ended the requests of a stream, if it has to be reported to the client."""
+    """Raise the error that ended a receiver, if it must be reported to the client."""
     failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
     if isinstance(failure, MiniMQError | DecodeError):
         raise failure

@@ -1,4 +1,4 @@
-"""The way to the writer and back: jobs are submitted on the event loop, which receives their answers."""
+"""The event loop's side of the writer: submits jobs and receives their answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 Written = TypeVar("Written", bound=Job)
 
 
-#: Returns why nothing may be accepted or acknowledged now, None if it may; `to_sender` of a batch it may be stricter.
+#: Returns why writes may not be accepted or acknowledged now, or None. May be stricter with `to_sender`, for batches.
 WriteRefusal = Callable[..., MiniMQError | None]
 
 
 class Writes:
-    """Jobs in flight to the disk, whose bytes are bounded. Belongs to the event loop."""
+    """Jobs that the writer has not answered yet, with a bound on their bytes. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -47,38 +47,38 @@ class Writes:
         self._limits = limits
         self._counters = counters
         self._observer = observer
-        #: None: nothing ever prevents it.
+        #: None if writes are always accepted.
         self.refusal = refusal
-        #: Called with each batch that is handed to the writer: what they hand in is committed along with it.
+        #: Called with each batch just after its submission: jobs they submit join the same commit.
         self.listeners: list[Callable[[AppendJob], object]] = []
         self._loop = asyncio.get_running_loop()
-        #: What waits for the disk, and the bytes of its batches.
+        #: Unanswered jobs with the bytes of their batches, and the sum of these bytes.
         self._pending: dict[Job, int] = {}
         self._pending_bytes = 0
-        #: Of the jobs that are being finished.
+        #: Whether the commit that is being answered may have changed the state, or topics, without a notification.
         self._maybe_changed = self._maybe_recorded = False
-        #: Calls to make once these are finished; None while none are.
+        #: Calls to make after the commit that is being answered; None if none is.
         self._calls: list[Callable[[], object]] | None = None
         self._room = asyncio.Event()
         self._room.set()
-        #: Time of the loop since when there was neither room nor a sign of life from the disk.
+        #: Loop time since when there has been no room and no commit; otherwise infinite.
         self._stuck_since = math.inf
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of batches that wait for the disk. Any thread may ask."""
+        """Bytes of batches that are not on disk yet. Any thread may read it."""
         return self._pending_bytes
 
     def check(self, *, to_sender: bool = False) -> None:
-        """Raise the reason why nothing may be accepted now, if any."""
+        """Raise the reason if writes may not be accepted now."""
         refusal = None if self.refusal is None else self.refusal(to_sender=to_sender)
         if refusal is not None:
             raise refusal
 
-    # ---- handing in -----------------------------------------------------------------------------
+    # ---- submitting -----------------------------------------------------------------------------
 
     def offer(self, job: AppendJob) -> bool:
-        """Hand a batch to the writer unless too much is in flight; `job.done` is called on the loop."""
+        """Submit a batch; False if too many bytes are in flight. `job.done` is called on the loop."""
         if self.refusal is not None and (refusal := self.refusal(to_sender=True)) is not None:
             raise refusal
         size = job.size
@@ -92,12 +92,12 @@ class Writes:
         return True
 
     async def append(self, job: AppendJob) -> None:
-        """Hand a batch to the writer as `offer` does. Waits a moment while too much is in flight."""
+        """Submit a batch, after a wait for room of at most `busy_after_s`. Raises `SystemBusy` without room."""
         await self._room_for(job)
         self.offer(job)
 
     async def append_atomic(self, job: AtomicJob, check: Callable[[], None]) -> None:
-        """Hand batches to the writer that are stored as a whole; `check` is called in the very step that does it."""
+        """Submit batches that are stored all or not at all. Calls `check` right before, without an await in between."""
         await self._room_for(job)
         check()
         self._pending[job] = size = job.size
@@ -110,13 +110,13 @@ class Writes:
     async def _room_for(self, job: AppendJob | AtomicJob) -> None:
         came_at = self._loop.time()
         while True:
-            self.check(to_sender=True)  # after a wait, too: a store that was closed would never answer
+            self.check(to_sender=True)  # after each wait too: a closed store would never answer
             if self._has_room(job):
                 break
             self._room.clear()
             self._stuck_since = min(self._stuck_since, self._loop.time())
             try:
-                # When the disk hangs, later callers are refused at once: each stream waits for one batch at a time.
+                # Counted from the first waiter: while the disk hangs, later callers are refused at once.
                 async with asyncio.timeout_at(min(came_at, self._stuck_since) + self._limits.busy_after_s):
                     await self._room.wait()
             except TimeoutError:
@@ -133,19 +133,22 @@ class Writes:
     async def record(
         self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
     ) -> Fact | None:
-        """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
+        """Record the fact that `decide` returns, and return it once it is on disk; see `FactJob`.
+
+        Raises what `decide` raises, and `NotMaster`.
+        """
         with LoggedDecision(decide) as decision:
             return (await self.written(FactJob(decision, alone, keeps_log))).fact
 
     def submit(self, job: Job) -> None:
-        """Hand a job to the writer; `job.done` is called on the loop. Raises `NotMaster`."""
+        """Submit a job; `job.done` is called on the loop. Raises `NotMaster`."""
         if self.refusal is not None:
             self.check()
         self._pending[job] = 0
         self._submit(job)
 
     async def written(self, job: Written) -> Written:
-        """Return a job once its result is on disk. Raises its error, and `NotMaster`."""
+        """Submit a job and return it once its result is on disk. Raises its error, and `NotMaster`."""
         answer: asyncio.Future[Written] = self._loop.create_future()
 
         def done(job: Written) -> None:
@@ -161,22 +164,22 @@ class Writes:
         return await answer
 
     async def settle(self, longest_s: float) -> None:
-        """Return when all that was handed to the writer is answered, or after a while."""
+        """Wait until the writer has answered all jobs, but at most `longest_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):
                 while self._pending:
                     self._room.clear()
                     await self._room.wait()
 
-    # ---- taking answers over --------------------------------------------------------------------
+    # ---- answering ------------------------------------------------------------------------------
 
     def hand_over(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
-        """Take answers over from the thread that has them; see `Notify`."""
+        """Pass finished jobs from the thread of the writer to the event loop; see `Notify`."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish, jobs, grown)
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Make a call once all jobs of the commit that is being answered are finished, or in the next iteration."""
+        """Make a call after all jobs of the current commit are answered; otherwise in the next loop iteration."""
         if self._calls is None:
             self._loop.call_soon(call)
         else:
@@ -203,7 +206,7 @@ class Writes:
             _do(call)
 
     def _answer(self, job: Job) -> None:
-        # The moment in which it is acknowledged: entries written while this broker led may have been truncated.
+        # Checked again at the moment of acknowledgement: entries written while this broker led may have been truncated.
         if self.refusal is not None and job.error is None and not job.replicates:
             job.error = self.refusal(to_sender=job.to_sender)
         match job:
@@ -212,7 +215,7 @@ class Writes:
             case AtomicJob() if job.error is None:
                 for batch in job.batches:
                     self._count(batch)
-            case FactJob() if job.error is not None:  # it may stand though, counted by the one before it
+            case FactJob() if job.error is not None:  # the fact may be recorded all the same
                 self._maybe_changed = True
                 self._maybe_recorded = self._maybe_recorded or isinstance(job.fact, RouteFact)
             case FactJob() if job.fact is not None:
