@@ -1,4 +1,4 @@
-"""The controller, which decides which replica is the master, as a broker sees it."""
+"""A broker's access to the controller, which decides which replica is the master."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from minimq_proto.v1.controller_pb2_grpc import ControllerAsyncStub
 
 _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
-#: Timeout of an answer in seconds, in addition to the time for which it is held back.
+#: Timeout of an answer, in addition to the time for which the controller may hold it back.
 _PATIENCE_S = 1.0
-#: Seconds that a promotion may take: the time of a long lease.
+#: Timeout of a promotion, which takes about as long as a lease.
 _PROMOTION_S = 60.0
 
 
@@ -31,32 +31,32 @@ Answer = TypeVar("Answer")
 
 
 class Controller(Protocol):
-    """Keeps the record of a replica set. Not thread-safe: it lives on one event loop.
+    """Keeps the record of a replica set. Lives on one event loop.
 
-    Every call may fail with a `TransportError`: then it may have been carried out all the same, and may be repeated.
+    A call that fails with a `TransportError` may have been carried out all the same. All calls may be repeated.
     """
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Report that a replica is alive; return the record, and whether its master is alive.
+        """Report that a replica is alive, and return the record; None if there is none yet.
 
-        When the record names this run of this replica as its master, the lease of that term runs for `lease_s` of the
-        record from the moment *before* this was called. Any other answer, and any error, renews nothing.
+        If the record names this run of this replica the master, its lease lasts `lease_s` of the record from the moment
+        *before* the call. No other answer, and no error, renews it. Replicas report several times per lease.
 
-        Several reports in the time of a lease keep it and show that the replica lives.
+        The answer may be held back for `wait_s` seconds while there is no news.
         """
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the new record; only for the master, and repeatable."""
+        """Replace the in-sync set and return the new record. Only for the master."""
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-        """Make a replica the master, and return the new record. Takes about the time of a lease."""
+        """Make a replica the master, and return the new record. Takes about as long as a lease."""
 
     async def close(self) -> None:
-        """End the connections; calls in progress fail. Idempotent."""
+        """Close the connections; calls in progress fail. Idempotent."""
 
 
 class GrpcController:
-    """The controller that a name server serves; see `Controller` for what its methods promise."""
+    """The controller in a name server. The protocol `Controller` documents its methods."""
 
     def __init__(self, address: str, security: ChannelSecurity = PLAIN) -> None:
         self._address = address
@@ -65,7 +65,7 @@ class GrpcController:
         )
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Report that a replica is alive; return the record, and whether its master is alive."""
+        """Report that a replica is alive, and return the record."""
         request = to_wire(controller_pb2.ReportRequest, report, wait_ms=round(wait_s * 1000))
         response = await self._answer(self._stub().Report(request, timeout=wait_s + _PATIENCE_S))
         return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
@@ -87,7 +87,7 @@ class GrpcController:
         return replica_set_from_wire(response.replica_set)
 
     async def close(self) -> None:
-        """End the connection; calls in progress fail."""
+        """Close the connection; calls in progress fail."""
         await self._channels.close()
 
     async def _answer(self, call: Awaitable[Answer]) -> Answer:
@@ -108,7 +108,7 @@ class GrpcController:
 def parse(
     text: str, *, term_lease_s: float = 3.0, security: ChannelSecurity = PLAIN, etcd_security: ChannelSecurity = PLAIN
 ) -> Controller:
-    """Return the controller that an option names; nothing is connected before the first call."""
+    """Return the controller that an option names. Connects at the first call."""
     if text.startswith((_ETCD, _ETCD_WITH_TLS)):
         addresses = text.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/").split(",")
         return EtcdController([check_address(part.strip()) for part in addresses], term_lease_s, etcd_security)

@@ -15,7 +15,7 @@ import grpc.aio
 
 from minimq_broker.core.state import State
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
+from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.store.checkpoint import Snapshot
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Entries or rows in one frame, in bytes; the last one may overshoot it.
+#: Target bytes of entries or rows per frame. The last entry or row may exceed it.
 FRAME_BYTES = 1 << 20
 
 NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
@@ -41,7 +41,7 @@ NextFrame = Callable[[], Awaitable[replication_pb2.ReplicaFrame]]
 def state_frames(
     snapshot: Snapshot, start: int, complete_from: int, log_id: str
 ) -> Iterator[replication_pb2.ReplicaFrame]:
-    """Yield the frames that begin a copy of a log: from where on it has entries, and all; and all rows of the state."""
+    """Yield the first frames of a copy: the extent of the log, then all rows of the state."""
     copy = replication_pb2.CopyAll(start=start, applied=snapshot.position, complete_from=complete_from)
     yield replication_pb2.ReplicaFrame(copy=copy, log_id=log_id)
     part: list[replication_pb2.StateRow] = []
@@ -59,17 +59,17 @@ def state_frames(
 async def copying(
     stub: ReplicationAsyncStub, peer: str
 ) -> AsyncIterator[tuple[replication_pb2.ReplicaFrame, NextFrame]]:
-    """Have a broker send all of its data; yield the first frame, and what waits for the next one."""
+    """Request all data of a broker; yield the first frame, and a function that waits for the next one."""
     stream = stub.Snapshot()
     try:
         await stream.write(replication_pb2.TakeSnapshot())
-        yield await next_frame(stream, FIRST_WORD_S, peer), lambda: next_frame(stream, SILENCE_S, peer)
+        yield await next_frame(stream, FIRST_FRAME_TIMEOUT_S, peer), lambda: next_frame(stream, SILENCE_S, peer)
     finally:
         stream.cancel()
 
 
 async def take_copy(handle: StoreHandle, stub: ReplicationAsyncStub, peer: str, log_id: str) -> None:
-    """Put a copy of a log in the place of all that a store has. Whatever comes in between leaves an empty store."""
+    """Replace the content of a store by a copy from its master. If interrupted, the store is left empty."""
     async with copying(stub, peer) as (first, following):
         if first.log_id != log_id:
             raise Unavailable(f"{peer} has another log by now, {first.log_id}, than it had, {log_id}")
@@ -91,14 +91,14 @@ async def fill(
     replace: bool = False,
     moved: Callable[[int], None] = lambda position: None,
 ) -> int:
-    """Make a data directory of a copy. Returns the log position up to which it goes."""
+    """Fill a data directory with a copy. Returns the position at which its log ends."""
     rows: list[tuple[bytes, bytes]] = []
     frame = first
     while not frame.rows_end:
         frame = await next_frame()
         rows += ((row.key, row.value) for row in frame.rows)
     snapshot, start, complete_from = Snapshot(first.copy.applied, rows), first.copy.start, first.copy.complete_from
-    made: list[StoreCopy] = []  # whatever becomes of this task: a copy that stays open keeps the directory locked
+    made: list[StoreCopy] = []  # kept for `finally`: an open copy keeps the directory locked
 
     def make() -> None:
         made.append(StoreCopy(path, snapshot, start, segment_bytes, complete_from=complete_from, replace=replace))
@@ -125,9 +125,9 @@ async def fill(
 
 Moved = Callable[[int], None]
 
-#: A copy without progress for this many seconds no longer prevents deletions, and makes room for another one.
+#: A copy without progress for this long no longer prevents deletions, and is ended if another one needs its place.
 _STUCK_S = 10.0
-#: Maximum number of concurrent copies: each reads the whole log, and holds the state.
+#: Maximum concurrent copies: each reads the whole log and holds the state in memory.
 MAX_COPIES = 4
 
 
@@ -139,7 +139,7 @@ class _Copy:
 
 
 class Snapshots:
-    """Sends copies of the data of a broker. Lives on the loop of the engine."""
+    """Sends copies of the data of a broker. Belongs to the loop of the engine."""
 
     def __init__(self, handle: StoreHandle, unsent: Unsent) -> None:
         self._handle, self._unsent = handle, unsent
@@ -147,12 +147,12 @@ class Snapshots:
         self._copies: list[_Copy] = []
 
     def lowest_needed(self) -> int:
-        """Return the log position from which running copies need entries. Any thread may call this."""
+        """Return the log position from which on running copies need entries. Thread-safe."""
         since = self._loop.time() - _STUCK_S
         return min((copy.position for copy in [*self._copies] if copy.moved_at > since), default=NOTHING_NEEDED)
 
     async def send(self, context: Any) -> None:
-        """Send all that is confirmed now, from the oldest entry on."""
+        """Send everything that is confirmed now. Raises `SystemBusy` if too many copies are running."""
         self._admit()
         copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
         self._copies.append(copy)
@@ -196,7 +196,7 @@ class Snapshots:
 
     def _entries(self, position: int, end: int, state: State) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:
-            if store.state is not state:  # other entries may stand there by now, or none
+            if store.state is not state:  # the log was cut or replaced
                 raise SystemBusy("the log of this broker was cut, or replaced, while it was copied: copy it again")
             return store.part(position, min(FRAME_BYTES, end - position))
 
@@ -208,7 +208,7 @@ async def take_snapshot(
     began: Callable[[int, int], Moved],
     security: ChannelSecurity = PLAIN,
 ) -> tuple[int, int]:
-    """Make a data directory with the current data of a broker. Returns from where to where its log goes."""
+    """Fill a data directory with the current data of a broker. Returns the start and the end of its log."""
     await asyncio.to_thread(check_free, directory)  # before the broker begins to send
     async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))

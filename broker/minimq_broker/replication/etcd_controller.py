@@ -1,4 +1,4 @@
-"""The controller without a process of its own: a record in etcd, which every replica changes by the same rules."""
+"""The controller without its own process: a record in etcd, which every replica changes by the same rules."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ log = logging.getLogger(__name__)
 
 
 class EtcdController:
-    """Keeps the record in etcd. See the protocol `Controller` for what its methods promise."""
+    """Keeps the record in etcd. The protocol `Controller` documents its methods."""
 
     def __init__(self, endpoints: Sequence[str], term_lease_s: float, security: ChannelSecurity = PLAIN) -> None:
-        # A report reaches the last of three members while the lease is good.
+        # Short enough that a report reaches the last of three members before the lease expires.
         self._link = EtcdLink(endpoints, timeout_s=max(term_lease_s / 5, 0.5), security=security)
         self._term_lease_s = term_lease_s
         self._views: dict[tuple[str, str], EtcdView] = {}
 
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
-        """Report that a replica is alive; return the record, and whether its master is alive."""
+        """Report that a replica is alive, and return the record."""
         deadline = time.monotonic() + wait_s
         view = self._view(report.key)
         await view.report(report)
@@ -34,11 +34,11 @@ class EtcdController:
         if view.record is None and (founded := view.found(report)) is not None:
             await view.replace(founded)
         if view.record is not None and (renewed := rules.renew(view.record, report)) is not view.record:
-            await view.replace(renewed)  # or it is, when the next report comes
+            await view.replace(renewed)  # if this fails, the next report tries again
         await view.elect()
         while not rules.is_news(view.record, report) and time.monotonic() < deadline:
             await view.wait(deadline)
-        if rules.repaired(view.record, report) is not view.record:  # the next report mends it
+        if rules.repaired(view.record, report) is not view.record:  # the next report restores it
             raise Unavailable(f"etcd has lost what it held of {report.broker_name} at this moment")
         if view.record is not None:
             rules.check_not_ending(view.record, report)
@@ -65,7 +65,7 @@ class EtcdController:
         while True:
             known = view.existing()
             promoted = election.promote(known, replica_id, unclean=unclean)
-            if promoted is known:  # it is the master already, or about to be
+            if promoted is known:  # it is, or will be, the master already
                 break
             if await view.replace(promoted):
                 is_unclean, what = election.what_was_promoted(promoted, replica_id)
@@ -77,7 +77,7 @@ class EtcdController:
         return record
 
     async def close(self) -> None:
-        """End the connections; calls in progress fail."""
+        """Close the connections; calls in progress fail."""
         await self._link.close()
 
     def _view(self, key: tuple[str, str]) -> EtcdView:

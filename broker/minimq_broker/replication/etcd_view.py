@@ -5,15 +5,14 @@ These keys begin with `minimq/CLUSTER/BROKER/`:
     record          the `ReplicaSet`; replaced only by transactions that compare its revision
     reports/ID      the latest `ReplicaReport` of a replica
 
-A report is one transaction: it puts the key of the reporter, unless another process has put that meanwhile, and reads
-the record. So a master renews its lease by a
-write that etcd has put in one order with all elections. A replica counts the lease of its master from the moment at
-which it sees a new revision of the master's report; its election compares that revision, too, and fails if the master
-has reported since. Leases of etcd itself are not used: they are renewed by its leader alone, which may have been
-replaced without knowing it, they begin anew with every leader, and they are whole seconds long.
+A report is one transaction: it puts the key of the replica, unless another process has changed it meanwhile, and reads
+the record. So a master renews its lease by a write, and etcd orders it with all elections. A replica measures the lease
+of its master from the moment it sees a new revision of the master's report. Its election compares that revision too,
+and fails if the master has reported since. Leases of etcd are not used: only its leader renews them, which may have
+been replaced without knowing it; they restart with each leader; and they last whole seconds.
 
-The view of one process never goes back, since it has one transaction in progress at a time. If it does, etcd was
-emptied or restored from a backup: then the process begins as if it had just started, and so does the time of a lease.
+A process runs one transaction at a time, so revisions never go back. If they do, etcd was emptied or restored from a
+backup: the process starts over, and so does the time of a lease.
 """
 
 from __future__ import annotations
@@ -37,14 +36,14 @@ from minimq_common.wire import rpc
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the record while an answer is held back: far cheaper than a watch is complicated, which
-#: would have to be moved to another member of etcd, without a gap, when its own fails.
-_LOOK_S = 0.2
+#: Poll interval of the record while an answer is held back. A watch would be more complicated: if its member of etcd
+#: fails, it must move to another one without a gap.
+_CHECK_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The value of a key, and the revision of etcd at which it was put there."""
+    """The value of a key, and the revision of etcd that put it there."""
 
     value: bytes
     revision: int
@@ -52,23 +51,23 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class EtcdResult:
-    """The result of a transaction: if it was carried out, and all keys with the prefix as they are after it."""
+    """The result of a transaction: whether it succeeded, and all keys with the prefix after it."""
 
     succeeded: bool
     stored: Mapping[str, Stored]
 
     @property
     def latest(self) -> int:
-        """The revision of the latest put; no key is ever removed, so of two outcomes the later one has the larger."""
+        """The revision of the latest put. No key is ever deleted, so a later result never has a smaller one."""
         return max((stored.revision for stored in self.stored.values()), default=0)
 
     def revision(self, key: str) -> int:
-        """Return the revision of a key; 0 when it does not exist."""
+        """Return the revision of a key; 0 if it does not exist."""
         return self.stored[key].revision if key in self.stored else 0
 
 
 class EtcdLink:
-    """Speaks to etcd. Not thread-safe: it lives on one event loop."""
+    """A connection to etcd. Lives on one event loop."""
 
     def __init__(self, endpoints: Sequence[str], timeout_s: float, security: ChannelSecurity = PLAIN) -> None:
         try:
@@ -79,13 +78,13 @@ class EtcdLink:
         self._endpoints = list(endpoints)
         self._timeout_s = timeout_s
         self._security = security
-        #: By member, and under whose certificates it was made; the library has no types.
+        #: The client of each member (the library has no types), and the certificates with which it was made.
         self._clients: dict[str, tuple[Any, Trust | None]] = {}
-        #: Channels of former certificates, whose calls continue.
+        #: Clients with former certificates; their calls continue.
         self._former: list[Any] = []
 
     async def transact(self, expected: Mapping[str, int], puts: Mapping[str, bytes], prefix: str) -> EtcdResult:
-        """Put values if keys have the expected revisions, and return all keys with a prefix, in one step."""
+        """Put values if keys have the expected revisions, and return all keys with a prefix, atomically."""
         make = self._library.client.transactions
         end = prefix[:-1] + chr(ord(prefix[-1]) + 1)
         look = make.Get(prefix.encode(), end.encode())
@@ -97,14 +96,14 @@ class EtcdLink:
                 succeeded, responses = await self._client(endpoint).transaction(compare, [*success, look], [look])
             except self._library.ClientError as error:
                 reason = rpc.why_unreached(str(error))
-                self._endpoints.append(self._endpoints.pop(0))  # the next one is tried first from now on
+                self._endpoints.append(self._endpoints.pop(0))  # try the next one first from now on
             else:
                 found = {item.key.decode(): Stored(item.value, item.mod_revision) for _, item in responses[-1]}
                 return EtcdResult(succeeded, found)
         raise Unavailable(f"etcd at {', '.join(sorted(self._endpoints))} does not answer: {reason}")
 
     async def close(self) -> None:
-        """End the connections; calls in progress fail."""
+        """Close the connections; calls in progress fail."""
         clients, self._clients = self._clients, {}
         former, self._former = self._former, []
         for client in (*former, *(client for client, _ in clients.values())):
@@ -136,7 +135,7 @@ class EtcdLink:
 
 
 class EtcdView:
-    """The record, its revision, and the replicas whose reports changed. Not thread-safe: it lives on one event loop."""
+    """The record of one replica set and the liveness of its replicas. Lives on one event loop."""
 
     def __init__(self, link: EtcdLink, key: tuple[str, str], term_lease_s: float) -> None:
         self.record: ReplicaSet | None = None
@@ -149,7 +148,7 @@ class EtcdView:
         self._seen: EtcdResult | None = None
         self._liveness: ReplicaLiveness | None = None
         self._bootstrap = Bootstrap(term_lease_s)
-        #: When the present value of each key was seen first.
+        #: When the current value of each key was first seen.
         self._seen_at: dict[str, float] = {}
 
     def report_key(self, replica_id: int) -> str:
@@ -167,7 +166,7 @@ class EtcdView:
         return self._liveness is not None and replica_id in self._liveness.alive(time.monotonic())
 
     def found(self, own: ReplicaReport) -> ReplicaSet | None:
-        """Return the first record, when it is time and there is a replica that founds the set."""
+        """Return the first record of the set, once it can be decided; else None."""
         now = time.monotonic()
         self._bootstrap.hear(own, now)
         return self._bootstrap.found(now)
@@ -177,7 +176,7 @@ class EtcdView:
         await self._transact({})
 
     async def report(self, own: ReplicaReport) -> None:
-        """Put a report, and bring the view up to date."""
+        """Put a report and bring the view up to date."""
         key, value = self.report_key(own.replica_id), msgspec.json.encode(own)
         succeeded = False
         while not succeeded:
@@ -188,7 +187,7 @@ class EtcdView:
             succeeded = await self._transact({key: value})
 
     async def mend(self, own: ReplicaReport) -> None:
-        """Record what a replica was told, if etcd has lost it."""
+        """Restore the record that a replica knows, if etcd has lost it."""
         while (told := repaired(self.record, own)) is not self.record:
             assert told is not None
             if await self._put(told):
@@ -201,7 +200,7 @@ class EtcdView:
             check_same(msgspec.json.decode(stored.value, type=ReplicaReport), own)
 
     async def replace(self, record: ReplicaSet, unless_heard: int | None = None) -> bool:
-        """Replace the record unless it has changed, or a replica has reported; return whether that was done."""
+        """Replace the record, unless it has changed or replica `unless_heard` has reported. Returns whether it did."""
         if self.record is not None and self._liveness is not None and self.record.term == record.term:
             record = self._liveness.completed(record, self.record)
         return await self._put(record, unless_heard)
@@ -219,7 +218,7 @@ class EtcdView:
         return outcome.succeeded
 
     async def elect(self) -> None:
-        """Elect a master if it is time; when somebody else was quicker, or the master is back, the view shows it."""
+        """Elect a master if it is time. If another process did or the master is back, the view is up to date."""
         if self.record is None or self._liveness is None:
             return
         elected = self._liveness.elect(self.record, time.monotonic(), self._term_lease_s)
@@ -227,9 +226,9 @@ class EtcdView:
             await self.replace(elected, unless_heard=self.record.master_id)
 
     async def wait(self, deadline: float | None = None) -> None:
-        """Look again after a moment, or when it may be time for an election."""
+        """Poll again after a moment, at `deadline`, or when it may be time for an election."""
         now = time.monotonic()
-        until = now + _LOOK_S if deadline is None else min(now + _LOOK_S, deadline)
+        until = now + _CHECK_INTERVAL_S if deadline is None else min(now + _CHECK_INTERVAL_S, deadline)
         if self.record is not None and self._liveness is not None:
             until = min(until, self._liveness.next_look_at(self.record, now))
         await asyncio.sleep(max(0.0, until - now))
@@ -265,7 +264,7 @@ class EtcdView:
 
     def _hear(self, report: ReplicaReport, now: float, *, is_old: bool) -> None:
         if self.record is None or self._liveness is None:
-            self._bootstrap.hear(report, now)  # old ones, too: whoever has a log is waited for
+            self._bootstrap.hear(report, now)  # old reports too: the first election waits for replicas with a log
         elif is_old:
             self._liveness.measure(self.record, report)
         else:

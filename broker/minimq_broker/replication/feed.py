@@ -1,4 +1,4 @@
-"""The stream from a master to one of its slaves: entries as they were written, from the log and never from memory."""
+"""The stream from a master to one slave: entries as they were written, always read from the log."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from minimq_proto.v1 import replication_pb2
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 log = logging.getLogger(__name__)
 
-#: Maximum delay in seconds before a slave is sent the confirmed position, unless entries carry it earlier.
-_TELL_CONFIRMED_S = 0.02
-#: With more to read than this, it is read beside the event loop: it may have to come from the disk.
+#: Maximum delay before a slave learns a new confirmed position, if no entries carry it earlier.
+_MAX_CONFIRMED_DELAY_S = 0.02
+#: The entries of a slave that is further behind are read in a thread: they may have to come from the disk.
 _FAR_BEHIND_BYTES = 16 << 20
-#: How long the last write may take when the stream ends, in seconds.
+#: Timeout of the last write when the stream ends.
 _DRAIN_S = 0.5
 _MICROSECONDS = 1_000_000
 
 
 class FollowerHello(NamedTuple):
-    """The introduction of a slave: its id, what tells processes with the same id apart, and which log it has."""
+    """The introduction of a slave. `run` and `address` distinguish processes with the same id."""
 
     replica_id: int
     run: int
     address: str
     log_id: str = ""
 
-    def is_stranger(self, log_id: str) -> bool:
-        """Say whether its log is not the one with that identity; an empty one has none."""
+    def has_foreign_log(self, log_id: str) -> bool:
+        """Return whether the slave has a log with another identity. An empty log has none."""
         return bool(self.log_id and log_id and self.log_id != log_id)
 
 
 class Feed:
-    """Feeds one slave. Lives on one event loop."""
+    """Sends the log to one slave. Lives on one event loop."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Feed:
         ask: Callable[[], float | None] = lambda: None,
         confirmed: Callable[[float], None] = lambda number: None,
     ) -> None:
-        """`moved` hears that the slave has synced more, came or went, and `confirmed` of numbers that `ask` gave."""
+        """`moved` is called when the slave syncs, connects or leaves; `confirmed` with the `ask` number it confirms."""
         self._store = store
         self._moved, self._ask, self._confirmed = moved, ask, confirmed
         self._heartbeat_s = heartbeat_s(lease_s)
@@ -72,7 +72,7 @@ class Feed:
         self._position = position
         self._loop = asyncio.get_running_loop()
         self._more = asyncio.Event()
-        #: What is confirmed, and where the log ends.
+        #: The confirmed position and the end of the log in the latest frame.
         self._told = (-1, -1)
         self._told_at = self._loop.time()
         self._end = asyncio.Event()
@@ -80,11 +80,11 @@ class Feed:
 
     @property
     def is_ending(self) -> bool:
-        """True if the stream is over, or will be soon."""
+        """True if the stream has ended or is about to."""
         return self._end.is_set() or self._has_ended.is_set()
 
     def wake(self) -> None:
-        """The log has grown, or more of it is confirmed."""
+        """Send what is new: the log, or its confirmed position, has grown."""
         self._more.set()
 
     def end(self) -> None:
@@ -92,18 +92,18 @@ class Feed:
         self._end.set()
 
     async def ended(self) -> None:
-        """Return when the slave does not count as connected any more, and nothing looks into the store."""
+        """Wait until the slave no longer counts as connected and nothing here reads the store."""
         await self._has_ended.wait()
 
     async def run(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context) -> None:
         """Serve until the slave leaves, is silent for too long, or `end` is called."""
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
         position = self._position
-        # Nothing is held there for sure as long as the slave has not seen that the logs are of the same replica set.
-        is_kin = self.slave.log_id == self._store.state.log_id
-        self._in_sync.attach(self._replica_id, position if is_kin else 0, self._loop.time())
-        is_stranger = self.slave.is_stranger(self._store.state.log_id)
-        level = logging.DEBUG if is_stranger else logging.INFO  # of a stranger everything was said
+        # Until the slave has checked that both logs are of the same replica set, its entries do not count.
+        is_same_log = self.slave.log_id == self._store.state.log_id
+        self._in_sync.attach(self._replica_id, position if is_same_log else 0, self._loop.time())
+        has_foreign_log = self.slave.has_foreign_log(self._store.state.log_id)
+        level = logging.DEBUG if has_foreign_log else logging.INFO  # a foreign log is logged already
         log.log(level, "replication: slave follows id=%d from=%d", self._replica_id, position)
         tasks = [
             asyncio.create_task(self._receive(requests), name=f"feed-{self._replica_id}-receiver"),
@@ -126,7 +126,7 @@ class Feed:
             finally:
                 self._has_ended.set()
             log.log(level, "replication: slave is gone id=%d", self._replica_id)
-        with contextlib.suppress(TimeoutError):  # one that does not read any more is cut off
+        with contextlib.suppress(TimeoutError):  # a slave that does not read is cut off
             async with asyncio.timeout(_DRAIN_S):
                 await writer.drained()
 
@@ -153,7 +153,7 @@ class Feed:
         while self._position == self._store.end:
             self._more.clear()
             is_new = self._told != (self._store.confirmed, self._store.end)
-            left = self._told_at + (_TELL_CONFIRMED_S if is_new else self._heartbeat_s) - self._loop.time()
+            left = self._told_at + (_MAX_CONFIRMED_DELAY_S if is_new else self._heartbeat_s) - self._loop.time()
             if left <= 0:
                 return
             with contextlib.suppress(TimeoutError):
@@ -185,7 +185,10 @@ class Feed:
 
 
 def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
-    """Return the position from which a slave continues, and the identity of the log."""
+    """Return the position from which a slave continues, and the last entry before it that begins a term.
+
+    With that entry the slave verifies that both logs are of the same replica set.
+    """
     start = next((start for start in reversed(store.state.terms) if start.position < position), None)
     if start is None or start.position < store.log.complete_from:
         return replication_pb2.GoOn(position=position)

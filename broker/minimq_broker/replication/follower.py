@@ -1,4 +1,4 @@
-"""The slave's side of replication: it streams and writes the master's entries, and acknowledges them."""
+"""The slave's side of replication: receive the master's entries, write and acknowledge them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import grpc.aio
 
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication.copying import take_copy
-from minimq_broker.replication.frames import FIRST_WORD_S, HEARTBEAT_S, SILENCE_S, next_frame
-from minimq_broker.replication.pauses import Break, Pauses
+from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, HEARTBEAT_S, SILENCE_S, next_frame
+from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Bytes of entries that may wait for the disk of the slave; more are not read from the network.
+#: Maximum bytes of entries that wait for the disk; beyond this the slave stops reading from the network.
 _PENDING_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class MasterRef:
-    """The master that a slave follows, that of a term of its replica set."""
+    """The master that a slave follows in one term, and the slave's own report."""
 
     own: ReplicaReport
     term: int
@@ -47,11 +47,11 @@ class MasterRef:
 
 
 class _DamageFound(Exception):
-    """Something in the log of this slave is damaged: it does not follow until that is repaired."""
+    """The log of this slave is damaged: it must be repaired before it follows."""
 
 
 class Follower:
-    """Follows one master until it is stopped. Not thread-safe: it belongs to the loop of the engine."""
+    """Follows one master until it is stopped. Belongs to the loop of the engine."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Follower:
         self._security = security
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._anew = False  # the log cannot be gone on with
+        self._anew = False  # the log cannot be continued: copy everything
         self.is_ended = False
         self._outage = outage or OutageLog(log)
         self._task: asyncio.Task[None] | None = None
-        self._intake: _Intake | None = None
+        self._intake: _EntryReceiver | None = None
         #: The last reported end of the master's log; None while it is not known.
         self.master_end: int | None = None
         self.connected = False
@@ -78,33 +78,33 @@ class Follower:
 
     @property
     def peer(self) -> str:
-        """MasterRef it follows, for the texts of errors."""
+        """The name of the master in errors."""
         return f"master {self.master.address}"
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start following."""
         self._task = asyncio.create_task(self._run(), name=f"follow-{self.master.term}")
 
     def end(self) -> None:
-        """Acknowledge nothing from now on; `stop` is to follow. Idempotent."""
+        """Acknowledge nothing from now on. Must be followed by `stop`. Idempotent."""
         self.is_ended = True
         if self._task is not None:
             self._task.cancel()
 
     def repair(self) -> None:
-        """Stop following until the damage here is repaired."""
+        """Interrupt following to repair damaged segments."""
         if self._intake is not None:
             self._intake.fail(_DamageFound())
 
     async def stop(self) -> None:
-        """End the stream, and return when none of its entries is in flight to the log. Idempotent."""
+        """End the stream and wait until all its received entries are written. Idempotent."""
         self.end()
         task, self._task = self._task, None
         if task is not None:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
-        pauses = Pauses()
+        pauses = FollowBackoff()
         while not self.is_ended:
             try:
                 await self._engine.handle.ensure_open()
@@ -114,17 +114,17 @@ class Follower:
                     await self._follow(stub)
             except _DamageFound:
                 self.connected = False
-            except Exception as error:  # noqa: BLE001 - whatever it is, the slave tries again
+            except Exception as error:  # noqa: BLE001 - the slave retries after any error
                 followed_s = self._loop.time() - self._found_at if self.connected else 0.0
                 pause_s = pauses.after(self._lost(error), followed_s)
-                if not self.is_ended:  # it may have ended while what failed here was told
+                if not self.is_ended:
                     await asyncio.sleep(pause_s)
 
     def _lost(self, error: BaseException) -> Break:
         self.connected = False
         self._anew = self._anew or isinstance(error, CopyNeeded)
         cause = rpc.from_rpc_error(error, self.peer) if isinstance(error, grpc.RpcError) else error
-        if isinstance(cause, asyncio.InvalidStateError):  # something was written to a stream that was over
+        if isinstance(cause, asyncio.InvalidStateError):  # a write to a stream that had ended
             cause = Unavailable(f"{self.peer} has ended the stream")
         message = "replication: stream broken, trying again master=%s reason=%s"
         self._outage.failed(message, self.master.address, cause, cause=cause)
@@ -136,7 +136,7 @@ class Follower:
         while reasons := self._engine.store.log.damage.reasons:
             repair = SegmentRepair(self._engine.handle, self._engine.counters, min(reasons), self.peer)
             end = await repair.seal()
-            if end == min(reasons):  # there is nothing in it
+            if end == min(reasons):  # the segment is empty
                 self._engine.store.log.clear_damage_mark(end)
                 continue
             fetch = replication_pb2.FetchEntries(log=self._introduction(), start=min(reasons), end=end)
@@ -144,11 +144,11 @@ class Follower:
             try:
                 async with asyncio.timeout(SILENCE_S):
                     await stream.write(replication_pb2.ReplicaRequest(fetch=fetch))
-                frame = await next_frame(stream, FIRST_WORD_S, self.peer)
-                self._check_kin(frame)
+                frame = await next_frame(stream, FIRST_FRAME_TIMEOUT_S, self.peer)
+                self._check_same_log(frame)
                 if frame.HasField("copy"):
                     self._anew = True
-                    return  # all is copied, by following
+                    return  # `_follow` then copies everything
                 if frame.go_on.position < end:
                     await self._cut(frame.go_on.position)
                 else:
@@ -161,18 +161,18 @@ class Follower:
         try:
             async with asyncio.timeout(SILENCE_S):
                 await stream.write(replication_pb2.ReplicaRequest(follow=self._introduction()))
-            frame = await next_frame(stream, FIRST_WORD_S, self.peer)
-            self._check_kin(frame)
+            frame = await next_frame(stream, FIRST_FRAME_TIMEOUT_S, self.peer)
+            self._check_same_log(frame)
             if frame.HasField("go_on") and frame.go_on.position == self._engine.store.end:
                 self._found()
-                self._intake = _Intake(self, self._engine, stream)
+                self._intake = _EntryReceiver(self, self._engine, stream)
                 if self._engine.store.log.damage.reasons:
                     raise _DamageFound
                 await self._intake.run(frame)
         finally:
             self._intake = None
             stream.cancel()
-        # Either may take longer than a slave may be silent: it follows anew after that.
+        # Both may take longer than a slave may be silent, so it reconnects afterwards.
         if frame.HasField("go_on"):
             await self._cut(frame.go_on.position)
             return
@@ -195,12 +195,12 @@ class Follower:
             anew=self._anew,
         )
 
-    def _check_kin(self, frame: replication_pb2.ReplicaFrame) -> None:
+    def _check_same_log(self, frame: replication_pb2.ReplicaFrame) -> None:
         store, term = self._engine.store, frame.go_on.term
         name, mine, theirs = self.master.own.broker_name, store.state.log_id, frame.log_id
         remedy = "give it the data directory of this replica, or an empty one"
         if frame.go_on.term_entry and term.position >= store.log.complete_from:
-            # Two copies of one log keep its identity even after different masters have written to them.
+            # Copies of one log keep its identity even if they diverged under different masters, so compare an entry.
             if store.entries(term.position, 1) != [frame.go_on.term_entry]:
                 raise BrokerConflict(
                     f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: "
@@ -237,8 +237,8 @@ class Follower:
         self.connected, self._found_at = True, self._loop.time()
 
 
-class _Intake:
-    """Takes entries from one stream in. Frames keep arriving while earlier ones are synced, within bounds."""
+class _EntryReceiver:
+    """Writes and acknowledges the entries of one stream. Frames keep arriving while earlier ones are synced."""
 
     def __init__(self, follower: Follower, engine: Engine, stream: ReplicaStream) -> None:
         self._follower = follower
@@ -251,18 +251,18 @@ class _Intake:
         self._pending_bytes = 0
         self._settled = asyncio.Event()  # something was written, or failed
         self._news = asyncio.Event()  # there is something to acknowledge
-        #: `asked_at` of the latest frame that is not confirmed yet, and when it was received; 0 if there is none.
+        #: `asked_at` of the latest frame to confirm, and when it was received; 0 if there is none.
         self._asked_at, self._received_at = 0, 0.0
         self._failure: Exception | None = None
 
     def fail(self, failure: Exception) -> None:
-        """Have `run` raise something."""
+        """Make `run` raise `failure`."""
         self._failure = self._failure or failure
         self._stream.cancel()  # the reader of the next frame gets the error
         self._settled.set()
 
     async def run(self, frame: replication_pb2.ReplicaFrame) -> None:
-        """Take frames in until the stream breaks, which raises; nothing is then in flight to the disk."""
+        """Process frames until the stream breaks, which raises. Waits for pending writes before it does."""
         acknowledging = asyncio.create_task(self._acknowledge(), name="follow-acknowledge")
         try:
             while True:
@@ -271,7 +271,7 @@ class _Intake:
                     acknowledging.result()
                 frame = await next_frame(self._stream, SILENCE_S, self._follower.peer)
         except (Exception, asyncio.CancelledError):
-            if self._failure is not None:  # it was the stream that was cancelled, by us, whatever that looks like
+            if self._failure is not None:  # `fail` cancelled the stream, which may surface as any error
                 raise self._failure from None
             raise
         finally:

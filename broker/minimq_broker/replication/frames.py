@@ -1,4 +1,4 @@
-"""Rules of both ends of a stream of replication: how long either may be silent, and how a frame is waited for."""
+"""Rules for both ends of a replication stream: heartbeats, timeouts, and how to read a frame."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     SnapshotStream = grpc.aio.StreamStreamCall[replication_pb2.TakeSnapshot, replication_pb2.ReplicaFrame]
     ReplicaStream = grpc.aio.StreamStreamCall[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
 
-#: After this time without a word the stream is over, in seconds; either side sends more often.
+#: Either side ends a stream on which it receives nothing for this long.
 SILENCE_S = 3.0
 HEARTBEAT_S = 0.5
-#: A master sends so many frames in the time of its lease, which slaves confirm.
+#: A master sends at least this many frames per lease, and slaves confirm them.
 _FRAMES_PER_LEASE = 6
-#: But a broker may have to read much from its disk before its first frame.
-FIRST_WORD_S = 30.0
+#: Longer than `SILENCE_S`: a broker may have to read much from its disk before its first frame.
+FIRST_FRAME_TIMEOUT_S = 30.0
 
 
 def heartbeat_s(lease_s: float) -> float:
-    """Return the longest time between two frames of a master with such a lease, in seconds."""
+    """Return the maximum seconds between two frames of a master with this lease."""
     return min(HEARTBEAT_S, lease_s / _FRAMES_PER_LEASE)
 
 
 async def next_frame(
     stream: ReplicaStream | SnapshotStream, patience_s: float, peer: str
 ) -> replication_pb2.ReplicaFrame:
-    """Return the next frame that a broker sends."""
+    """Return the next frame of a broker. Raises `DeadlineExceeded` and `Unavailable`."""
     try:
         async with asyncio.timeout(patience_s):
             frame = await stream.read()

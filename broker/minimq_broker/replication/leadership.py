@@ -1,4 +1,4 @@
-"""The work of a master: it feeds slaves, maintains the in-sync set, and advances the confirmed position."""
+"""The work of a master: feed slaves, maintain the in-sync set, and advance the confirmed position."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
 
-#: Interval between checks of the in-sync set, and pause after a refused change, in seconds. A slave that joins is
-#: noticed at once.
-_LOOK_S = 0.1
-#: Seconds before an unanswered change of the set is sent to the controller again.
+#: Interval of checks for slaves that leave the in-sync set; joining is noticed at once. Also the pause after a refused
+#: change.
+_CHECK_INTERVAL_S = 0.1
+#: Seconds before an unanswered change of the in-sync set is sent to the controller again.
 _ANSWER_S = 2.0
 
 
 class Leadership:
-    """One broker as the master of one term. Not thread-safe: it belongs to the loop on which it was made."""
+    """One broker as the master of one term. Belongs to the loop on which it was made."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class Leadership:
         self._lease = TermLease(record.lease_s, lease_until)
         self._ended = False
         self._feeds: dict[int, Feed] = {}
-        #: Of whom it was said that another has their id, or that their log is that of another broker.
+        #: Slaves already logged as having the id of another one, and as having the log of another broker.
         self._refused: set[FollowerHello] = set()
-        self._strangers: set[FollowerHello] = set()
+        self._foreign: set[FollowerHello] = set()
         self.record = record
         self.in_sync = InSync(
             own_id, record.in_sync, patience, self._loop.time(), sync=record.sync, confirmed=store.confirmed
         )
-        #: Woken by each look that finds that another set is wanted.
+        #: Woken when the in-sync set should change.
         self._recording = PeriodicTask("in-sync set", self._record_set, math.inf, log)
-        self._looking = PeriodicTask("replicas", self._look, _LOOK_S, log)
+        self._looking = PeriodicTask("replicas", self._look, _CHECK_INTERVAL_S, log)
         self._recording.start()
         self._looking.start()
 
@@ -72,10 +72,10 @@ class Leadership:
         """The term of this leadership."""
         return self.record.term
 
-    # ---- what may be answered -------------------------------------------------------------------
+    # ---- may this broker serve? -----------------------------------------------------------------
 
     def refusal(self, *, to_sender: bool) -> MiniMQError | None:
-        """Return why nothing may be accepted or acknowledged at this moment; None when it may."""
+        """Return why writes may not be accepted or acknowledged now, or None. See `WriteRefusal`."""
         if self._ended or lease_clock() >= self._until:
             return NotMaster(
                 f"this broker may no longer be the master of {self.record.broker_name}: another was elected, or its "
@@ -96,12 +96,12 @@ class Leadership:
 
     @property
     def lease_left_s(self) -> float:
-        """For how long this broker may serve if it hears from nobody, in seconds; if alone, always a lease."""
+        """Seconds for which this broker may serve without any further answer; always a whole lease if it is alone."""
         return 0.0 if self._ended else min(max(self._until - lease_clock(), 0.0), self.record.lease_s)
 
     @property
     def by_replicas_s(self) -> float:
-        """For how long this broker has served without its controller, in seconds; 0 if it does not."""
+        """Seconds for which this broker has served by confirmations of slaves alone; 0 if its controller answers."""
         now = lease_clock()
         return now - self._lease.controller_until if self._lease.controller_until <= now < self._until else 0.0
 
@@ -109,15 +109,15 @@ class Leadership:
     def _until(self) -> float:
         return self._lease.until(self.in_sync.electable - {self._own_id})
 
-    # ---- what becomes of it ---------------------------------------------------------------------
+    # ---- lease and record -----------------------------------------------------------------------
 
     def renew(self, record: ReplicaSet, lease_until: float) -> None:
-        """Take over an answer of the controller that names this broker as the master of this term."""
+        """Apply an answer of the controller that names this broker the master of this term."""
         self._lease.renew(lease_until)
         self._take(record)
 
     def ending(self) -> None:
-        """Take note that the controller has chosen a successor: this broker serves until the end of its lease."""
+        """Note that the controller has chosen a successor: this broker serves only until its lease ends."""
         self._lease.ending()
 
     def _ask(self) -> float | None:
@@ -133,7 +133,7 @@ class Leadership:
         self.grown()
 
     def grown(self) -> None:
-        """Advance the confirmed position and wake the feeds, after the log or a slave has grown."""
+        """Advance the confirmed position and wake the feeds, after the log or the position of a slave has grown."""
         if self._ended:
             return
         self._store.confirm(self.in_sync.confirm(self._store.end, self._loop.time()))
@@ -141,21 +141,21 @@ class Leadership:
             feed.wake()
 
     def progress(self) -> Mapping[int, ReplicaProgress]:
-        """Return how far each slave is."""
+        """Return the progress of each slave."""
         return self.in_sync.progress(self._loop.time())
 
     @property
     def common_end(self) -> int | None:
-        """Up to where every replica in sync has the log; None when this may not be said any more."""
+        """The position up to which every replica in sync has the log; None after the end of the leadership."""
         return None if self._ended else self.in_sync.common_end(self._store.end, self._loop.time())
 
     def lowest_needed(self) -> int:
-        """Return the log position from which on a slave needs entries that is in sync. Any thread may call this."""
+        """Return the log position from which on slaves in sync need entries. Thread-safe."""
         needed = [progress.position for slave, progress in self.progress().items() if slave in self.in_sync.members]
         return min(needed, default=NOTHING_NEEDED)
 
     def end(self) -> None:
-        """Confirm and acknowledge nothing from now on; `stop` is to follow. Idempotent."""
+        """Confirm and acknowledge nothing from now on. Must be followed by `stop`. Idempotent."""
         self._ended = True
 
     async def stop(self) -> None:
@@ -179,17 +179,17 @@ class Leadership:
         while (former := self._feeds.get(replica_id)) is not None:
             if former.slave.run != slave.run and not former.is_ending:
                 raise self._conflict(slave, former.slave.address)
-            former.end()  # a replica that returns has left before
+            former.end()  # a replica that reconnects has left its former stream
             await former.ended()
             if self._feeds.get(replica_id) is former:
                 del self._feeds[replica_id]
         self._check_term(follow)
         self._introduce(slave)
         confirmed = partial(self._lease.confirmed, replica_id)
-        point, unsent = self._meeting_point(follow), self._engine.unsent
+        point, unsent = self._resume_position(follow), self._engine.unsent
         if point is None:
             log.debug("replication: slave has to copy everything id=%d", replica_id)
-            # It deletes what it has, so that it must not count as a member for any longer.
+            # The slave will delete its data, so it must stop counting as in sync now.
             self.in_sync.attach(replica_id, 0, self._loop.time())
             self.in_sync.detach(replica_id, self._loop.time())
             self._moved()
@@ -206,9 +206,9 @@ class Leadership:
                 del self._feeds[replica_id]
 
     async def send_entries(self, fetch: replication_pb2.FetchEntries, context: Context) -> None:
-        """Send entries anew to a slave whose own are damaged, as far as they are stored, and the logs are the same."""
+        """Send entries again to a slave whose own are damaged: those still stored here, where both logs agree."""
         self._check_term(fetch.log)
-        point = self._meeting_point(fetch.log)
+        point = self._resume_position(fetch.log)
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
 
         async def write(frame: replication_pb2.ReplicaFrame) -> None:
@@ -251,8 +251,8 @@ class Leadership:
 
     def _introduce(self, slave: FollowerHello) -> None:
         own_log_id = self._store.state.log_id
-        if slave.is_stranger(own_log_id) and slave not in self._strangers:
-            self._strangers.add(slave)
+        if slave.has_foreign_log(own_log_id) and slave not in self._foreign:
+            self._foreign.add(slave)
             log.error(
                 "replication: a slave has the log of another broker id=%d address=%s log=%s expected=%s",
                 slave.replica_id,
@@ -261,7 +261,7 @@ class Leadership:
                 own_log_id,
             )
 
-    def _meeting_point(self, follow: replication_pb2.Follow) -> int | None:
+    def _resume_position(self, follow: replication_pb2.Follow) -> int | None:
         theirs = [TermStart(start.term, start.position) for start in follow.terms]
         mine = self._store.state.terms
         point = None if follow.anew else common_point(mine, self._store.end, theirs, follow.log_end)
@@ -275,7 +275,7 @@ class Leadership:
     # ---- the in-sync set ------------------------------------------------------------------------
 
     def _wanted(self) -> frozenset[int] | None:
-        # Who is asked for in vain counts until the controller is back.
+        # A requested replica counts as in sync until the controller answers, so ask only while it can be reached.
         if self._ended or lease_clock() >= self._lease.controller_until:
             return None
         wanted = self.in_sync.wanted(self._loop.time())
@@ -294,8 +294,8 @@ class Leadership:
             async with asyncio.timeout(_ANSWER_S):
                 self._take(await self._controller.change_in_sync(self.record, wanted))
         except Exception as error:
-            await asyncio.sleep(_LOOK_S)  # each acknowledgement of a slave wakes this
+            await asyncio.sleep(_CHECK_INTERVAL_S)  # each acknowledgement of a slave wakes this
             if not isinstance(error, ReplicaSetChanged | StaleTerm):
                 raise
-            # The answer to the next report has the details.
+            # The next report will bring the current record.
             log.debug("replication: in-sync set not recorded wanted=%s reason=%s", sorted(wanted), error)

@@ -1,39 +1,36 @@
-"""The pauses of a slave before it tries its master again.
-
-Pure: durations are arguments, in seconds.
-"""
+"""The backoff of a slave that retries to follow its master. Pure: durations are arguments, in seconds."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 _FIRST_S = 0.05
-#: Factor by which a stream has to outlast earlier failures before they are forgotten.
+#: A stream that lasted longer resets the backoff.
 _LASTING_S = 10.0
 
 
 class Break(Enum):
-    """Why a try to follow ended, with the longest pause after it."""
+    """Why following ended, with the maximum pause before the next try."""
 
-    #: The master was not reached, or is not reached any more; once it is back it is found within this time.
+    #: The master cannot be reached. Bounds the time to find it once it is back.
     UNREACHED = 1.0, "unreached"
     #: The master answered with an error.
     REFUSED = 1.0, "refused"
-    #: Something is wrong here: a full or damaged disk is seldom repaired sooner, and a try costs the master, too.
+    #: An error on this side, such as a full disk: it seldom goes away soon, and each try costs the master too.
     OWN = 10.0, "own"
 
     def __init__(self, longest_s: float, _: str) -> None:
         self.longest_s = longest_s
 
 
-class Pauses:
-    """The pauses of one slave: each twice as long as the one before, until following has worked."""
+class FollowBackoff:
+    """Exponential backoff of one slave, reset when following has worked."""
 
     def __init__(self) -> None:
         self._latest_s = _FIRST_S
 
     def after(self, cause: Break, followed_s: float) -> float:
-        """Return how long to wait after a try that has ended."""
+        """Return the pause after a try that followed for `followed_s`."""
         if followed_s > _LASTING_S or (followed_s and cause is Break.UNREACHED):
             self._latest_s = _FIRST_S
         else:

@@ -1,6 +1,6 @@
-"""The rebuild of a replica from its master: for a damaged data directory whose broker is stopped.
+"""The rebuild of a stopped broker's damaged data directory from its master.
 
-The copy is made beside the existing data, and replaces it when it is complete and synced: see `DataDirectory`.
+The copy is made beside the existing data and replaces it once it is complete and synced: see `DataDirectory`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 if TYPE_CHECKING:
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
-#: How long the answer of a broker may take, in seconds.
 _ANSWER_S = 10.0
-#: How long a master may take to find out that a replica is gone, and to have that recorded, in seconds.
-_LEAVES_WITHIN_S = 30.0
-_LOOK_S = 0.2
+#: Maximum time for the master to notice that the replica is gone, and to have that recorded.
+_LEAVE_TIMEOUT_S = 30.0
+_CHECK_INTERVAL_S = 0.2
 
 Began = Callable[[int, int], Moved]
 
@@ -38,7 +37,7 @@ Began = Callable[[int, int], Moved]
 async def rebuild(
     directory: Path, address: str, segment_bytes: int, began: Began, security: ChannelSecurity = PLAIN
 ) -> tuple[int, int]:
-    """Replace log and state of a stopped slave by a copy from its master, as a whole; return the extent of its log."""
+    """Replace log and state of a stopped slave by a copy from its master. Returns the start and end of its log."""
     held = DataDirectory(directory, create=False, rebuilds=True)
     with closing(held):
         await _wait_until_left(address, security, held.owner(), directory)
@@ -51,7 +50,7 @@ async def rebuild(
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
         extent = await take_snapshot(address, made, segment_bytes, begin, security)
-        _give_to_owner_of(held.owner_path, made)
+        _chown_like(held.owner_path, made)
         held.replace_by_rebuilt()
         return extent
 
@@ -59,7 +58,7 @@ async def rebuild(
 async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner, directory: Path) -> None:
     async with rpc.open_aio_channel(address, security.trust()) as channel:
         stub = cast("BrokerAsyncStub", broker_pb2_grpc.BrokerStub(channel))
-        until = asyncio.get_running_loop().time() + _LEAVES_WITHIN_S
+        until = asyncio.get_running_loop().time() + _LEAVE_TIMEOUT_S
         while True:
             try:
                 status = await stub.GetStatus(broker_pb2.GetStatusRequest(), timeout=_ANSWER_S)
@@ -73,7 +72,7 @@ async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner
                     f"the master at {address} still counts replica {owner.id} among those in sync, though its data "
                     f"directory {directory} is not in use: does another process run as this replica? End it first"
                 )
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
 
 
 def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Owner, directory: Path) -> None:
@@ -106,7 +105,7 @@ def _check_space(directory: Path, needed: int) -> None:
         )
 
 
-def _give_to_owner_of(model: Path, made: Path) -> None:
+def _chown_like(model: Path, made: Path) -> None:
     about = model.stat()
     if os.geteuid() == 0 and about.st_uid != 0:
         for path in (made, *made.rglob("*")):

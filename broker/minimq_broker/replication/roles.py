@@ -1,8 +1,8 @@
-"""The role of a broker at run time: its controller decides, this module makes it so.
+"""The role of a broker at run time: the controller decides it, this module carries it out.
 
-Two tasks: one reports, all the time, and learns the record; one carries out the record, which may take longer than a
-lease. Urgent changes are made at once: a former master acknowledges nothing from then on, and a slave nothing of a
-former term.
+Two tasks: one continuously sends reports and receives the record of the replica set; the other changes the role, which
+may take longer than a lease. The first task applies what is urgent itself: a former master stops acknowledging at
+once, and a slave stops acknowledging entries of a former term.
 """
 
 from __future__ import annotations
@@ -34,23 +34,20 @@ log = logging.getLogger(__name__)
 
 _NO_ANSWER = "roles: the controller gives no answer that counts reason=%s"
 
-#: A report is held back for this part of a lease while there is no news.
+#: Part of a lease for which the controller may hold back the answer to a report while there is no news.
 _HELD = 1 / 6
-#: For how long a report is held back before the length of leases is known, in seconds.
-_FIRST_HELD_S = 1.0
-#: Seconds without a replica set for a slave before that is logged: far longer than the lease after which a
-#: first master is named.
-_WITHOUT_SET_S = 10.0
-#: Delay before a retry after a controller did not answer, or refused, in seconds.
+#: The same in seconds, while the length of leases is not known.
+_INITIAL_HOLD_S = 1.0
+#: A slave without a replica set for this long logs it. Far longer than the lease after which a first master is named.
+_NO_SET_WARNING_S = 10.0
+#: Pause after a report that the controller refused or did not answer.
 _RETRY_S = 0.2
-#: How long the controller may take to hear that this broker stops, in seconds.
-_RESIGN_S = 1.0
-#: Interval of checks for changes by time alone, in seconds.
-_LOOK_S = 0.25
+_RESIGN_TIMEOUT_S = 1.0
+_CHECK_INTERVAL_S = 0.25
 
 
 class RoleKeeper:
-    """Gives a broker its role, again and again. Not thread-safe: it belongs to the loop of the engine."""
+    """Keeps a broker in the role that its controller decides. Belongs to the loop of the engine."""
 
     def __init__(
         self,
@@ -63,30 +60,28 @@ class RoleKeeper:
     ) -> None:
         self._engine = engine
         self._security = security
-        #: What never changes of its reports.
+        #: The part of its reports that stays the same during a run.
         self.own = own
         self.controller = controller
         self._patience = patience
         self._changed = changed
         self._lease_until = 0.0
         self._confirmations = Confirmations(lease_clock())
-        #: When the last report that was answered had been sent, and since when reports have not been answered.
+        #: When the first report without an answer was sent; infinite while the controller answers.
         self._silent_since = math.inf
-        #: The latest possible end of a master's lease, from the last answer of the controller: it cannot be renewed
-        #: without an answer.
         self._outage = OutageLog(log)
         self._master_outage = OutageLog(log)
-        #: Since when the controller has been telling this slave of no set.
-        self._without_set_since = math.inf
+        #: Since when the controller has answered this slave without a replica set; infinite if it has one.
+        self._no_set_since = math.inf
         self._began = asyncio.Event()
-        self._changing = PeriodicTask("roles", self._change, _LOOK_S, log)
+        self._changing = PeriodicTask("roles", self._change, _CHECK_INTERVAL_S, log)
         self._reporting: asyncio.Task[None] | None = None
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
         self._damage = OwnDamage(engine.handle, lambda: self.follower)
 
-    # ---- what others look at --------------------------------------------------------------------
+    # ---- status ---------------------------------------------------------------------------------
 
     @property
     def is_master(self) -> bool:
@@ -95,7 +90,7 @@ class RoleKeeper:
 
     @property
     def shown_id(self) -> int:
-        """The broker id under which it is registered; 0 is the master."""
+        """The broker id under which this broker is registered; 0 if it leads."""
         if self.is_master:
             return 0
         own_id = self.own.replica_id
@@ -103,22 +98,22 @@ class RoleKeeper:
 
     @property
     def controller_silent_s(self) -> float:
-        """For how long the controller has not answered, in seconds; 0 while it does."""
+        """Seconds since the controller stopped answering; 0 while it answers."""
         return max(lease_clock() - self._silent_since, 0.0)
 
     def lowest_needed(self) -> int:
-        """Return the log position from which others need entries of this broker. Any thread may call this."""
+        """Return the log position from which on replicas need entries of this broker. Thread-safe."""
         leadership = self.leadership
         return NOTHING_NEEDED if leadership is None else leadership.lowest_needed()
 
     async def leads(self, term: int) -> None:
-        """Return when this broker leads a term, or a later one."""
+        """Wait until this broker leads `term` or a later one."""
         while self.leadership is None or self.leadership.term < term:
             self._began.clear()
             await self._began.wait()
 
     def refusal(self, *, to_sender: bool) -> MiniMQError | None:
-        """Return why nothing may be accepted or acknowledged at this moment; None when it may."""
+        """Return why writes may not be accepted or acknowledged now, or None. See `WriteRefusal`."""
         if self.leadership is not None:
             return self.leadership.refusal(to_sender=to_sender)
         master = f"the master is at {self.follower.master.address}" if self.follower else "its master is not known yet"
@@ -129,15 +124,15 @@ class RoleKeeper:
         if self.leadership is not None:
             self.leadership.grown()
 
-    # ---- coming and going -----------------------------------------------------------------------
+    # ---- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to report."""
+        """Start reporting and taking roles."""
         self._reporting = asyncio.create_task(self._keep_reporting(), name="roles-report")
         self._changing.start()
 
     async def stop(self) -> None:
-        """Stop leading and following, and notify the controller, which may elect another master at once. Idempotent."""
+        """Stop leading and following, and resign: the controller may elect another master at once. Idempotent."""
         reporting, self._reporting = self._reporting, None
         if reporting is None:
             return
@@ -146,7 +141,7 @@ class RoleKeeper:
         await asyncio.gather(reporting, self._changing.stop(), return_exceptions=True)
         await self._end_role()
         with contextlib.suppress(MiniMQError, TimeoutError):
-            async with asyncio.timeout(_RESIGN_S):
+            async with asyncio.timeout(_RESIGN_TIMEOUT_S):
                 await self.controller.report(self._report(resigns=True))
         await self.controller.close()
 
@@ -173,13 +168,13 @@ class RoleKeeper:
     async def _keep_reporting(self) -> None:
         while True:
             sent_at = lease_clock()
-            held_s = self.record.lease_s * _HELD if self.record else _FIRST_HELD_S
+            held_s = self.record.lease_s * _HELD if self.record else _INITIAL_HOLD_S
             knows_damage = bool(self._damage.reasons)
             try:
-                # A disk that has failed needs another master.
+                # After a disk failure another replica must lead.
                 report = self._report(resigns=self._engine.handle.log_status.has_failed)
                 if report.resigns and self.leadership is not None:
-                    self.leadership.end()  # its successor does not wait
+                    self.leadership.end()  # the successor may begin at once
                 record = await self.controller.report(report, wait_s=held_s)
                 self._damage.told = knows_damage
                 if record is not None and report.known is not None and record.number < report.known.number:
@@ -188,10 +183,10 @@ class RoleKeeper:
                     await asyncio.sleep(_RETRY_S)
                     continue
                 self._silent_since = math.inf
-                self._look_for_set(record)
+                self._check_has_set(record)
                 if record is not None:
                     self._take(record, sent_at)
-                if record is None or report.resigns:  # such answers are not held back
+                if record is None or report.resigns:  # the controller does not hold back such answers
                     await asyncio.sleep(_RETRY_S)
             except TermEnding as error:
                 if self.leadership is not None:
@@ -203,13 +198,13 @@ class RoleKeeper:
                 self._outage.failed(_NO_ANSWER, error, cause=error)
                 await asyncio.sleep(_RETRY_S)
 
-    def _look_for_set(self, record: ReplicaSet | None) -> None:
+    def _check_has_set(self, record: ReplicaSet | None) -> None:
         now = lease_clock()
         if record is not None or self.own.founds:
-            self._without_set_since = math.inf
+            self._no_set_since = math.inf
         else:
-            self._without_set_since = min(self._without_set_since, now)
-        if now - self._without_set_since < _WITHOUT_SET_S:
+            self._no_set_since = min(self._no_set_since, now)
+        if now - self._no_set_since < _NO_SET_WARNING_S:
             self._outage.worked("roles: the controller answers again")
         else:
             self._outage.failed(
@@ -247,11 +242,11 @@ class RoleKeeper:
                 await self._end_role()
                 left_s = self._confirmations.leads_from(record.wait_s) - lease_clock()
                 if left_s > 0:
-                    await asyncio.sleep(min(left_s, _LOOK_S))
+                    await asyncio.sleep(min(left_s, _CHECK_INTERVAL_S))
                     self._changing.wake()
                 else:
                     await self._lead(record)
-        elif record.master_id == self.own.replica_id:  # an earlier run of this broker: it waits to be elected
+        elif record.master_id == self.own.replica_id:  # an earlier run of this broker is the master: wait for election
             await self._end_role()
         else:
             master = MasterRef(self.own, record.term, record.master_address)
@@ -263,7 +258,7 @@ class RoleKeeper:
             self._damage.check()
             await self._engine.lead(record.term, waits_for_replicas=record.sync)
         except MiniMQError:
-            # A term is begun once: the controller treats it as another run, and assigns the next one.
+            # A term can be begun only once. As a new run, this broker may be elected for the next term.
             self.own = replace(self.own, run=new_run())
             raise
         self.leadership = Leadership(
@@ -299,9 +294,10 @@ class RoleKeeper:
 
 
 class OwnDamage:
-    """The damaged segments of one replica. Belongs to the loop of the engine, except where a method says otherwise."""
+    """The damaged segments of this replica, and their repair. Belongs to the loop of the engine."""
 
     def __init__(self, handle: StoreHandle, follower: Callable[[], Follower | None]) -> None:
+        #: The controller has received a report since the damage was found.
         self.told = False
         self._handle = handle
         self._follower = follower
@@ -309,24 +305,24 @@ class OwnDamage:
         handle.damage.repair = self._found
 
     def stop(self) -> None:
-        """Repair nothing any more."""
+        """Start no more repairs."""
         self._handle.damage.repair = None
 
     def begin_to_follow(self) -> None:
-        """Forget what could not be repaired: the next detection starts the repair."""
+        """Forget damage that could not be repaired without a master: its next detection starts a repair."""
         self._handle.damage.known.clear()
 
     @property
     def reasons(self) -> Mapping[int, str]:
-        """The damage that is to be repaired, by the starts of segments."""
+        """The damage to repair: a reason by the start of the segment."""
         return {} if self._handle.is_closed else self._handle.store.log.damage.reasons
 
     def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
-        """Return whether this replica may not be elected: it lacks something that another one in sync may have."""
+        """Return whether this replica must not be elected: it lacks data that another replica in sync may have."""
         return bool(self.reasons) and (record is None or record.in_sync != {own_id})
 
     def check(self) -> None:
-        """Raise `CorruptEntry` if this replica was elected before it could report damage of its log."""
+        """Raise `CorruptEntry` if this replica was elected before it could report the damage of its log."""
         if self.reasons and not self.told:
             raise CorruptEntry(
                 f"a segment is damaged, so this replica does not lead: {next(iter(self.reasons.values()))}"
@@ -346,7 +342,7 @@ class OwnDamage:
 
 
 def new_run() -> int:
-    """Return a number for a run, which no other has."""
+    """Return a random number that identifies one run of a broker."""
     return secrets.randbits(62) + 1
 
 

@@ -1,7 +1,7 @@
 """The repair of damaged segments of a slave from its master, before it follows again.
 
-While there is one, the slave does not follow, so it leaves the in-sync set, and does not report its log to the
-controller, so it is not elected. Only a slave takes anything: no replica is ahead of a master.
+While a segment is damaged, the slave does not follow, so it leaves the in-sync set; and it does not report its log to
+the controller, so it is not elected. A master is never repaired: no replica is ahead of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_broker.replication.frames import FIRST_WORD_S, SILENCE_S, next_frame
+from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.store.upkeep.copy import SegmentCopy, placed
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class SegmentRepair:
-    """Repairs one segment. Lives on the loop of the engine."""
+    """Repairs one segment. Belongs to the loop of the engine."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, start: int, peer: str) -> None:
         self._handle, self._counters = handle, counters
@@ -35,7 +35,7 @@ class SegmentRepair:
         self._reason = self._store.log.damage.reasons.get(start, "")
 
     async def seal(self) -> int:
-        """Have nothing more written to the segment, and return where it ends."""
+        """Stop writing to the segment and return its end; its start if it is empty."""
         store = self._store
 
         def roll() -> None:
@@ -47,8 +47,8 @@ class SegmentRepair:
         return min((start for start in starts if start > self._start), default=self._start)
 
     async def take(self, stream: ReplicaStream, end: int) -> None:
-        """Replace the segment by entries from a master. The first frame, with the position, was read before."""
-        frame = await next_frame(stream, FIRST_WORD_S, self._peer)
+        """Replace the segment by the master's entries up to `end`. The caller has read the `go_on` frame."""
+        frame = await next_frame(stream, FIRST_FRAME_TIMEOUT_S, self._peer)
         at = max(frame.position, self._start)
         made: SegmentCopy | None = None
         try:
@@ -94,7 +94,7 @@ class SegmentRepair:
             made.finish(made.position if made.has_gap else 0)
             with self._handle.reading() as store:
                 if not store.log.install_repaired(made.path, made.start):
-                    return  # retention has removed it meanwhile
+                    return  # retention has deleted the segment meanwhile
             self._counters.segments_repaired += 1
             log.warning(
                 "replication: a damaged segment was repaired segment=%d bytes=%d reason=%s of=%s",

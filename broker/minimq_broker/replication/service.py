@@ -1,4 +1,4 @@
-"""The gRPC service of replication, which slaves and copies call, and what a broker tells of its replicas."""
+"""The gRPC service of replication, for slaves and copies, and the replication status of a broker."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from minimq_proto.v1 import broker_pb2, replication_pb2
 
 log = logging.getLogger(__name__)
 
-#: After the controller has named it, how long this broker may take to lead, in seconds.
-_LEADS_WITHIN_S = 10.0
+#: Maximum time from the controller's decision until this broker leads.
+_LEADS_TIMEOUT_S = 10.0
 
 
 class ReplicationService:
@@ -32,7 +32,7 @@ class ReplicationService:
         self._roles = roles
 
     async def Replicate(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
-        """Serve a slave."""
+        """Serve a slave that follows, or that fetches entries for a repair."""
         try:
             await self._serve(requests, context)
         except MiniMQError as error:
@@ -41,7 +41,7 @@ class ReplicationService:
             raise
 
     async def Snapshot(self, requests: AsyncIterator[replication_pb2.TakeSnapshot], context: Any) -> None:
-        """Send a copy of everything."""
+        """Send a copy of the whole log and state."""
         if await anext(aiter(requests), None) is not None:
             await self._snapshots.send(context)
 
@@ -65,7 +65,7 @@ class ReplicationService:
 
 
 class ReplicationView:
-    """The place of a broker among its replicas."""
+    """The replication status of a broker, and its promotion."""
 
     def __init__(self, handle: StoreHandle, roles: RoleKeeper | None) -> None:
         self._handle = handle
@@ -115,7 +115,7 @@ class ReplicationView:
                 status.behind_bytes = max(roles.follower.master_end - end, 0)
 
     def slave_for_readers(self) -> int:
-        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
+        """Return the broker id of a slave in sync to which readers far behind are sent; 0 if there is none."""
         roles = self._roles
         if roles is None or roles.leadership is None:
             return 0
@@ -131,7 +131,7 @@ class ReplicationView:
         own, known = self._roles.own, self._roles.record
         record = await self._roles.controller.promote(own.cluster, own.broker_name, own.replica_id, unclean=unclean)
         try:
-            async with asyncio.timeout(_LEADS_WITHIN_S):
+            async with asyncio.timeout(_LEADS_TIMEOUT_S):
                 await self._roles.leads(record.term)
         except TimeoutError:
             raise DeadlineExceeded(

@@ -22,7 +22,7 @@ from minimq_broker.core.facts import Topic, TopicDeleted, TopicSet
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, MasterRef
-from minimq_broker.replication.pauses import Break, Pauses
+from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.roles import new_run
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.checkpoint import Snapshot
@@ -170,19 +170,19 @@ def test_a_slave_says_that_it_has_what_is_on_its_disk(
 ) -> None:
     gate, said = threading.Event(), list[int]()
     gate.set()
-    put, acknowledgement = Segment.put, follower._Intake._acknowledgement
+    put, acknowledgement = Segment.put, follower._EntryReceiver._acknowledgement
 
     def slowly(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
         assert not segment.path.is_relative_to(tmp_path / "1") or gate.wait(20)
         put(segment, txn, *added)
 
-    def note(intake: follower._Intake) -> replication_pb2.ReplicaRequest:
+    def note(intake: follower._EntryReceiver) -> replication_pb2.ReplicaRequest:
         request = acknowledgement(intake)
         said.append(request.synced)
         return request
 
     monkeypatch.setattr(Segment, "put", slowly)
-    monkeypatch.setattr(follower._Intake, "_acknowledgement", note)
+    monkeypatch.setattr(follower._EntryReceiver, "_acknowledgement", note)
 
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
@@ -236,7 +236,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
     tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full: list[Path] = []
-    put, after = Segment.put, Pauses.after
+    put, after = Segment.put, FollowBackoff.after
     tries: list[tuple[Break, float]] = []
 
     def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
@@ -244,12 +244,12 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
             raise OSError(errno.ENOSPC, "no more")
         put(segment, txn, *added)
 
-    def note(pauses: Pauses, cause: Break, followed_s: float) -> float:
+    def note(pauses: FollowBackoff, cause: Break, followed_s: float) -> float:
         tries.append((cause, after(pauses, cause, followed_s)))
         return tries[-1][1]
 
     monkeypatch.setattr(Segment, "put", put_or_fail)
-    monkeypatch.setattr(Pauses, "after", note)
+    monkeypatch.setattr(FollowBackoff, "after", note)
 
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:

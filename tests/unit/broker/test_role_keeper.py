@@ -141,7 +141,7 @@ def test_a_slave_that_finds_no_set_says_so_once(
         for _ in range(3):
             await controller.tell(None)
         assert "no set of that name" not in caplog.text  # its master may be about to found it
-        monkeypatch.setattr("minimq_broker.replication.roles._WITHOUT_SET_S", 0.0)
+        monkeypatch.setattr("minimq_broker.replication.roles._NO_SET_WARNING_S", 0.0)
         for _ in range(3):
             await controller.tell(None)
         said = [record.getMessage() for record in caplog.records if "no set of that name" in record.getMessage()]
