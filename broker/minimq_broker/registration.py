@@ -1,4 +1,4 @@
-"""The broker's place in the name servers: one stream to each of them, for as long as the broker runs."""
+"""The registration of a broker at its name servers: one stream to each, for as long as the broker runs."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Waits between two tries to reach a name server, in seconds. The longest is shorter than the time which a name server
-#: that has just started gives its brokers to come back.
+#: Backoff between tries to reach a name server. Its maximum is shorter than the time for which a name server that has
+#: just started waits for its brokers.
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
 
-#: How long `stop` waits for a name server to confirm that the broker has left, in seconds.
+#: How long `stop` waits for name servers to confirm that the broker has left.
 _LEAVE_S = 1.0
 
 
 class Registration:
     """Keeps a broker registered with each of its name servers, independently of the others.
 
-    The whole table is sent when a stream opens and when its version has grown, a heartbeat otherwise. The end of the
-    stream, even that of a killed process, takes the broker out of the routes at once.
+    Sends the whole topic table when a stream opens and when its version has grown, otherwise heartbeats. When a stream
+    ends, even because the process was killed, the name server removes the broker from routes at once.
 
-    Not thread-safe: it lives on the event loop on which `start` was called.
+    Lives on the event loop on which `start` was called.
     """
 
     def __init__(
@@ -52,33 +52,32 @@ class Registration:
         timeout_s: float = 5.0,
         security: ChannelSecurity = PLAIN,
     ) -> None:
-        """Prepare; nothing is sent before `start`."""
         self._links = [_Link(address, describe, version, heartbeat_s, timeout_s, security) for address in nameservers]
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def master_address(self) -> str | None:
-        """HOST:PORT of the master of this broker name, as last reported by a name server; None if none knows."""
+        """HOST:PORT of the master of this broker name as last reported by a name server; None if none knows it."""
         return next((link.master_address for link in self._links if link.master_address), None)
 
     @property
     def connected(self) -> tuple[str, ...]:
-        """The name servers with which the broker is registered now."""
+        """The addresses of the name servers with which the broker is registered now."""
         return tuple(link.address for link in self._links if link.connected)
 
     def start(self) -> None:
-        """Begin to register. Returns at once: a broker serves also while no name server is up. Idempotent."""
+        """Start registering in the background: a broker serves even while no name server is up. Idempotent."""
         if self._tasks:
             return
         self._tasks = [asyncio.create_task(link.run(), name=f"register-{link.address}") for link in self._links]
 
     def changed(self) -> None:
-        """Send the whole table to every name server if its version has grown; many calls in a row are sent as one."""
+        """Send the topic table to all name servers if its version has grown. Calls in quick succession are merged."""
         for link in self._links:
             link.send()
 
     async def stop(self) -> None:
-        """Leave every name server and end the streams; takes about a second at most. May be called twice."""
+        """Leave all name servers and end the streams, within about a second. Idempotent."""
         for link in self._links:
             link.leave()
         tasks, self._tasks = self._tasks, []
@@ -91,8 +90,6 @@ class Registration:
 
 
 class _Link:
-    """The registration with one name server."""
-
     def __init__(
         self,
         address: str,
@@ -121,7 +118,6 @@ class _Link:
         self._wake.set()
 
     async def run(self) -> None:
-        """Register repeatedly, until asked to leave."""
         retry_s = _FIRST_RETRY_S
         channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
@@ -131,25 +127,25 @@ class _Link:
             while not self._leaving.is_set():
                 try:
                     await self._hold(channels.stub(self.address).Register())
-                except Exception as error:  # noqa: BLE001 - whatever it is, without this link nobody finds the broker
+                except Exception as error:  # noqa: BLE001 - retries after any error: clients find the broker by this link
                     was_connected = self.connected
                     self._lost(
                         await explained(error, "name server", self.address, self._security.trust())
                         if isinstance(error, grpc.RpcError)
                         else error
                     )
-                    # A link that worked is retried at once; one that did not, ever more slowly.
+                    # Retry a link that worked quickly, and others with backoff.
                     retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
                     await _wait(self._leaving, retry_s)
 
     async def _hold(self, stream: _Stream) -> None:
         answers: asyncio.Queue[nameserver_pb2.RegisterResponse] = asyncio.Queue()
-        # Read all the time, not only for an answer: a broken stream is reopened at once.
+        # Reads continuously, not only for an answer, to notice a broken stream at once.
         reading = asyncio.create_task(self._read(stream, answers), name=f"register-read-{self.address}")
         talking = asyncio.create_task(self._talk(stream, answers), name=f"register-talk-{self.address}")
         try:
             done, _ = await asyncio.wait((reading, talking), return_when=asyncio.FIRST_COMPLETED)
-            # The reader first: when the stream broke, it is the one that knows why.
+            # The reader first: it knows why a stream broke.
             for task in (reading, talking):
                 if task in done:
                     task.result()
@@ -169,7 +165,7 @@ class _Link:
         name, sent_version = "", -1
         while not self._leaving.is_set():
             self._wake.clear()
-            # The table of many topics is made only when it is sent: a heartbeat takes the loop no time.
+            # Builds the topic table, which may be large, only to send it.
             if self._version() == sent_version:
                 request = nameserver_pb2.RegisterRequest(
                     broker_name=name, data_version=sent_version, heartbeat_only=True
@@ -194,7 +190,7 @@ class _Link:
                 )
                 await stream.write(farewell)
             await stream.done_writing()
-        await asyncio.Event().wait()  # for the reader to see the end of the stream, or for `stop` to lose patience
+        await asyncio.Event().wait()  # until the reader sees the end of the stream, or `stop` cancels this
 
     def _found(self, master_address: str) -> None:
         if not self._outage.worked("registered nameserver=%s", self.address) and not self.connected:

@@ -67,7 +67,7 @@ _STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Attend", "Reply
 _STOP_S = 8.0
 
 #: Time between two looks at whether the store has failed, in seconds.
-_LOOK_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 
 #: What a request may have besides the largest batch, in bytes.
 _AROUND_BATCH = 1 << 20
@@ -164,7 +164,9 @@ class Broker:
             await self._start_metrics(engine, identity, standing)
         standard.serving()
         self._ends.callback(standard.stopping)
-        self._start_task(PeriodicTask("health", partial(_show_health, engine, standard), _LOOK_S, log, at_once=True))
+        self._start_task(
+            PeriodicTask("health", partial(_show_health, engine, standard), _CHECK_INTERVAL_S, log, at_once=True)
+        )
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
         self._transactions = TransactionService(

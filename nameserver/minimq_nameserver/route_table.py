@@ -1,7 +1,7 @@
-"""The route table: which brokers there are, and which topics they carry.
+"""The route table: the registered brokers and their topics.
 
-Pure: it reads no clock and sends nothing. Times are arguments, in seconds of any clock that only goes forward;
-what a call has changed is its return value, for the caller to tell whom it concerns.
+Pure: it reads no clock and sends nothing. Times are arguments, in seconds of a monotonic clock. Calls return what they
+have changed, so that the caller can notify watchers.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_nameserver.away import AwayBrokers, Conflict, ConflictLog, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 
-#: Seconds after which a broker that found no room is to try again.
+#: Retry delay for a broker that is refused because the table is full.
 _BUSY_RETRY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """Everything one broker tells about itself."""
+    """The registration that one broker sends."""
 
     cluster: str
     broker_name: str
-    #: 0 for the master, larger for a slave.
+    #: 0 for the master, positive for a slave.
     broker_id: int
     address: str
     data_version: int
-    #: What may be done with all of its topics.
+    #: Upper bound of the permission of each of its topics.
     permission: Permission
-    #: Queue data by topic; checked by who reads them, since there may be many. Never changed afterwards.
+    #: Queue data by topic. Not checked here, since there may be many: the reader of the request does that. Immutable.
     topics: Mapping[str, QueueData]
 
     def __post_init__(self) -> None:
@@ -50,7 +50,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class RouteFact:
-    """The topics and addresses of one broker name, as routes have them. Nobody changes it, a new one is made."""
+    """What routes say of one broker name: topics and addresses. Immutable."""
 
     topics: Mapping[str, QueueData]
     broker: BrokerData
@@ -60,16 +60,16 @@ class RouteFact:
 class Change:
     """The changes that one call has made."""
 
-    #: Topics whose route is another one now, or is gone.
+    #: Topics whose route has changed or is gone.
     topics: Set[str] = frozenset()
+    #: Sessions that have lost their registration, with the reason.
     ended: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(slots=True)
 class _Registration:
-    """One registered broker. The session is the stream over which it registered last."""
-
     state: BrokerState
+    #: The number of the stream over which the broker registered last.
     session: int
     last_seen: float
 
@@ -77,13 +77,13 @@ class _Registration:
 class RouteTable:
     """The registered brokers by name and id, and an index of their topics.
 
-    What a topic's route says of a broker name comes from the replica with the lowest id, so it does not depend on the
-    order in which the replicas registered. Without a master the queues can be read but not written.
+    A route takes the queues of a broker name from its replica with the lowest id, so it does not depend on the order
+    of registration. Without a master the queues are readable but not writable.
 
-    A broker that gets no place, or loses it to another one, is remembered for a while: see `conflicts`. So is a broker
-    name whose last replica has gone, until its topics are registered again: see `away`. No route leads there.
+    The table remembers for a while brokers that were refused or replaced (see `conflicts`), and broker names whose last
+    replica has gone, until their topics are registered again (see `away`). Routes do not lead there.
 
-    Not thread-safe: all calls come from one thread.
+    Belongs to one thread.
     """
 
     def __init__(self, expire_after_s: float, remember_away_s: float = 0.0, remember_away: int = 0) -> None:
@@ -94,17 +94,17 @@ class RouteTable:
         self._by_session: dict[int, _Registration] = {}
         self._by_address: dict[str, _Registration] = {}
         self._conflicts = ConflictLog()
-        # Both follow from the brokers, and only `_reindex` writes them: what is told of each broker name, and who
-        # carries each topic.
+        # Both derive from the brokers, and only `_reindex` writes them: what routes say of each broker name, and the
+        # broker names that carry each topic.
         self._told: dict[str, RouteFact] = {}
         self._carriers: dict[str, set[str]] = {}
 
     def register(self, session: int, state: BrokerState, now: float) -> Change:
-        """Put everything a broker tells into the table, in place of what it told before.
+        """Add a broker, or replace its former registration. Raises `BrokerConflict` and `SystemBusy`.
 
-        The address is the identity: a broker that comes back with another id was promoted or demoted and loses its
-        former id. Two addresses under one name and id are a conflict, which the larger data version wins; with equal
-        versions the one that was there first stays, so that two brokers set up alike do not take turns.
+        The address is the identity: a broker that returns with another id was promoted or demoted and loses its former
+        id. Two addresses with one name and id are a conflict: the larger data version wins. With equal versions the
+        first one stays, so that two brokers with the same configuration do not replace each other in turns.
         """
         self._check_place(session, state, now)
         former = self._by_address.get(state.address)
@@ -130,7 +130,7 @@ class RouteTable:
         return Change(changed | self._away.returned(name, self._told[name].topics), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
-        """Note that a broker lives. False when it is not known with that version, and has to register anew."""
+        """Note that a broker is alive. False if it is not registered with that version, so it must register again."""
         replica = self._by_session.get(session)
         if replica is None or replica.state.data_version != data_version:
             return False
@@ -138,7 +138,7 @@ class RouteTable:
         return True
 
     def unregister(self, session: int, now: float, *, stopped: bool = False) -> Change:
-        """Remove the broker that registered over a stream. Nothing happens when it has registered anew over another."""
+        """Remove the broker of a stream, unless it has registered over another stream since."""
         replica = self._by_session.get(session)
         if replica is None:
             return Change()
@@ -146,7 +146,7 @@ class RouteTable:
         return Change(self._gone(replica.state.broker_name, now, stopped=stopped))
 
     def expire(self, now: float) -> Change:
-        """Remove the brokers that have been silent for too long, and forget those that went too long ago."""
+        """Remove brokers that have been silent for too long, and forget those that went away too long ago."""
         silent = [each for each in self._by_session.values() if now - each.last_seen >= self.expire_after_s]
         last_seen: dict[str, float] = {}
         for replica in silent:
@@ -164,9 +164,9 @@ class RouteTable:
         )
 
     def forget(self, broker_name: str) -> Change | None:
-        """Forget a broker that is away, since it will not come back; None when there is nothing to forget.
+        """Forget a broker that is away and will not return; None if there is nothing to forget.
 
-        Of one that is registered with fewer topics than before, those that it lacks are forgotten.
+        If the broker is registered, but with fewer topics than before, forget those that it lacks.
         """
         topics = self._away.remove(broker_name)
         if topics is None and broker_name in self._told:
@@ -176,22 +176,22 @@ class RouteTable:
         return Change(topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
-        """Return the topics that brokers of a name carried, and that none of that name carries now."""
+        """Return the topics that a broker name carried before and does not carry now."""
         return self._away.missing_from(broker_name)
 
     def away(self, topic: str | None = None) -> list[RememberedBroker]:
-        """Return the brokers that have gone, sorted by name; those that carried a topic, if one is given."""
+        """Return the brokers that are away, sorted by name. With `topic`, only those that carried it."""
         return self._away.all() if topic is None else self._away.of(topic)
 
     def away_topics(self) -> Iterator[str]:
-        """Yield the topics all of whose brokers are away, in no order; one of several brokers comes several times."""
+        """Yield the topics all of whose brokers are away, once for each broker, in no order."""
         for away in self._away.all():
             for topic in away.topics:
                 if topic not in self._carriers:
                     yield topic
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where the queues of a topic are, sorted by broker name, or None when no broker carries it."""
+        """Return the route of a topic, sorted by broker name; None if no broker carries the topic."""
         names = sorted(self._carriers.get(topic, ()))
         if not names:
             return None
@@ -202,7 +202,7 @@ class RouteTable:
         )
 
     def topics(self) -> Collection[str]:
-        """Return a view of the names of all topics, in no order; it follows the table."""
+        """Return a live view of the names of all topics, in no order."""
         return self._carriers.keys()
 
     def brokers(self) -> list[BrokerData]:
@@ -210,11 +210,11 @@ class RouteTable:
         return [self._told[name].broker for name in sorted(self._told)]
 
     def registered(self) -> list[BrokerState]:
-        """Return what every broker told; any thread may ask."""
+        """Return the registrations of all brokers. Thread-safe."""
         return [replica.state for replica in self._by_session.copy().values()]
 
     def versions(self) -> dict[tuple[str, int], int]:
-        """Return the data version of every broker by its name and id, sorted."""
+        """Return the data versions of all brokers by name and id, sorted."""
         return {
             (name, broker_id): self._brokers[name][broker_id].state.data_version
             for name in sorted(self._brokers)
@@ -222,20 +222,20 @@ class RouteTable:
         }
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
-        """Remember a broker that may not even register, since its controller knows another one in its place."""
+        """Remember a broker that may not register because its controller knows another one in its place."""
         self._conflicts.note(refused, holder, reason, now)
 
     def conflicts(self, now: float) -> list[Conflict]:
-        """Return the brokers that were refused or replaced lately and have no place, the latest at the end."""
+        """Return the brokers that were refused or replaced lately and are not registered since, oldest first."""
         return self._conflicts.recent(now)
 
     def broker(self, session: int) -> BrokerState | None:
-        """Return what was registered over a stream, if it is still in the table."""
+        """Return the broker that is registered over a stream."""
         replica = self._by_session.get(session)
         return replica.state if replica else None
 
     def master_of(self, broker_name: str) -> str | None:
-        """Return the address of the master of a broker name, if there is one."""
+        """Return the address of the master of a broker name; None without one."""
         master = self._brokers.get(broker_name, {}).get(MASTER_ID)
         return master.state.address if master else None
 
@@ -336,7 +336,7 @@ def _full(state: BrokerState, why: str) -> SystemBusy:
 
 
 def _changed_topics(before: Mapping[str, QueueData], after: Mapping[str, QueueData]) -> set[str]:
-    others = compress(after, map(is_not, map(before.get, after), after.values()))  # nearly all are the same object
+    others = compress(after, map(is_not, map(before.get, after), after.values()))  # quickly skips identical objects
     return {topic for topic in others if before.get(topic) != after[topic]}
 
 

@@ -17,7 +17,7 @@ from minimq_proto.v1 import broker_pb2
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks at whether the log and memory have the same document.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 
 
 class AccessService:
@@ -31,7 +31,7 @@ class AccessService:
         self._engine = engine
         self._shared = shared
         self._setting = asyncio.Lock()  # held while a document is replaced
-        self._task = PeriodicTask("access", self._keep, _LOOK_S, log, at_once=True)
+        self._task = PeriodicTask("access", self._keep, _CHECK_INTERVAL_S, log, at_once=True)
         self._known: AccessSet | None = None  # from the log, as it was looked at last
         self._recorded = AccessRank()  # of that
 

@@ -69,7 +69,7 @@ class DelayService:
 log = logging.getLogger(__name__)
 
 #: How often it looks at the clock, which may be set, at the role of the broker, and again after an error, in seconds.
-_LOOK_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 #: Time from one commit to the next, in seconds: batches that are due one after the other share commits.
 _PACE_S = 0.004
 
@@ -99,8 +99,8 @@ class DueTimer(PeriodicTask):
     def _pause_s(self) -> float:
         if self._has_more:
             return 0.0
-        left_s = _LOOK_S if self._next_ms is None else (self._next_ms - self._clock_ms()) / 1000
-        return min(max(left_s, 0.0), _LOOK_S)
+        left_s = _CHECK_INTERVAL_S if self._next_ms is None else (self._next_ms - self._clock_ms()) / 1000
+        return min(max(left_s, 0.0), _CHECK_INTERVAL_S)
 
     async def _once(self) -> None:
         loop = asyncio.get_running_loop()

@@ -24,7 +24,7 @@ from minimq_proto.v1 import broker_pb2
 log = logging.getLogger(__name__)
 
 #: How often it is looked whether there is something to publish that no call publishes, in seconds.
-_LOOK_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 #: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
 _EXPIRE_S = 10.0
 #: Maximum number of transactions that one fact expires, and that the log names.
@@ -62,7 +62,7 @@ class TransactionService(PeriodicTask):
         self._idle_expiry = IdleExpiry(int(expiry_s * 1000), int(self._idle_s * 1000))
         self._clock_ms = clock_ms
         self._expire_at = 0.0
-        super().__init__("transactions", self._once, min(_LOOK_S, expiry_s), log, at_once=True)
+        super().__init__("transactions", self._once, min(_CHECK_INTERVAL_S, expiry_s), log, at_once=True)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
         """Record a decision unless there is one, publish the rest of the transaction, and return the decision."""

@@ -19,7 +19,7 @@ from minimq_proto.v1 import broker_pb2
 log = logging.getLogger(__name__)
 
 #: Longest time between two looks for idle groups, in seconds; with a short expiry it is a part of that.
-_LOOK_S = 60.0
+_CHECK_INTERVAL_S = 60.0
 _LOOKS_PER_EXPIRY = 20
 #: Groups that one look deletes; the next check continues.
 _DELETE_MOST = 100
@@ -76,7 +76,7 @@ class GroupDeletion:
     @property
     def look_every_s(self) -> float:
         """Seconds between two looks for idle groups."""
-        return min(_LOOK_S, self._expiry.idle_ms / 1000 / _LOOKS_PER_EXPIRY)
+        return min(_CHECK_INTERVAL_S, self._expiry.idle_ms / 1000 / _LOOKS_PER_EXPIRY)
 
     async def look(self) -> None:
         """Delete the groups that have been idle for too long, and warn of those that soon will be."""
